@@ -1,0 +1,20 @@
+"""Errors a user can act on: one line that names the thing, the place and the way out."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Wrong use or bad input. The command line prints the message as one line and exits with status 2."""
+
+
+class RunFailed(Exception):  # noqa: N818  (the name says what happened, as KeyboardInterrupt does)
+    """A run that started correctly did not finish. The command line prints the message and exits with 1."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """A `UserError` for a `name` that is not among `known`, with the nearest valid name and all of them."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    return UserError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")

@@ -1,0 +1,135 @@
+"""Methods and workloads by name: entry points of installed packages, and plug-in files.
+
+Names and one-line summaries are read without importing the code behind them, which would import torch.
+"""
+
+import ast
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from istbench.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from istbench.methods.base import Method
+    from istbench.workloads.base import Workload
+
+Kind = Literal["methods", "workloads"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered name, the first line of what its class says of itself, and the package it comes from."""
+
+    name: str
+    summary: str
+    package: str
+
+
+def entries(kind: Kind) -> list[Entry]:
+    """All installed methods or workloads, by name."""
+    return [
+        Entry(point.name, _summary(point), point.dist.name if point.dist else "")
+        for point in sorted(entry_points(group=f"istbench.{kind}"), key=lambda point: point.name)
+    ]
+
+
+def load_method(name: str, plugins: Iterable[str] = ()) -> "type[Method]":
+    """The method class called `name`.
+
+    Raises:
+        UserError: for an unknown name, or a plug-in that does not load.
+    """
+    return _load("methods", name, plugins)
+
+
+def load_workload(name: str, plugins: Iterable[str] = ()) -> "type[Workload]":
+    """The workload class called `name`.
+
+    Raises:
+        UserError: for an unknown name, or a plug-in that does not load.
+    """
+    return _load("workloads", name, plugins)
+
+
+def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
+    """Refuse an unknown `name` at once, without importing any installed method or workload.
+
+    With plug-ins given, the check is left to loading, which looks into them.
+
+    Raises:
+        UserError: listing the names there are.
+    """
+    known = {point.name for point in entry_points(group=f"istbench.{kind}")}
+    if name not in known and not tuple(plugins):
+        raise unknown_name(kind[:-1], name, known)
+
+
+def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
+    local = {cls.name: cls for path in plugins for cls in _plugin_classes(Path(path), kind)}
+    if name in local:
+        return local[name]
+    points = {point.name: point for point in entry_points(group=f"istbench.{kind}")}
+    if name not in points:
+        raise unknown_name(kind[:-1], name, {*points, *local})
+    try:
+        return points[name].load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{kind[:-1]} {name!r} ({points[name].value}) does not load: {error}") from error
+
+
+def plugin_names(path: Path, kind: Kind) -> list[str]:
+    """Names of the methods or workloads that plug-in file `path` defines."""
+    return [cls.name for cls in _plugin_classes(path, kind)]
+
+
+def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
+    from istbench.methods.base import Method
+    from istbench.workloads.base import Workload
+
+    base = Method if kind == "methods" else Workload
+    module = _import_file(path)
+    classes = [
+        cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, base) and cls.__module__ == module.__name__
+    ]
+    return [cls for cls in classes if not inspect.isabstract(cls)]
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"no plug-in file {path}")
+    name = f"istbench_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"plug-in {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"plug-in {path} does not load: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _summary(point: EntryPoint) -> str:
+    """First line of the class's docstring, read from the source."""
+    try:
+        spec = importlib.util.find_spec(point.module)
+        tree = ast.parse(Path(spec.origin or "").read_text()) if spec else ast.Module([], [])
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == point.attr:
+            return (ast.get_docstring(node) or "").split("\n")[0]
+    return ""
