@@ -1,0 +1,140 @@
+"""Repartition without a server: which entries go from which node to which, and their gathering and writing.
+
+At the end of a round every entry moves directly from where it was trained to where it is trained next, or to its
+home node if no subnet trains it next, or from there. Both ends derive the same list of blocks from the two
+partitions, so a message is bare values in that order: no index crosses the network. Derived from the partitions
+of arXiv 1910.02120; the server-less exchange is this project's own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from istbench.subnets.groups import expand_units
+from istbench.subnets.layout import CutTensor, Layout, product_shape, select, write
+from istbench.subnets.partition import Partition
+
+Holder = Literal["subnet", "home"]
+
+Planes = Mapping[str, Sequence[Tensor]]
+"""By tensor name: the values and whatever travels with them (optimizer state), all of one shape."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What one node holds: its subnet's tensors, and its home shards of tensors cut along two axes.
+
+    A home shard has the rows of the home node's units along the tensor's first axis, whole along the second.
+    """
+
+    subnet: Planes
+    home: Planes
+
+
+@dataclass(frozen=True)
+class Block:
+    """A product of indices, local to the holder, along the axes of one tensor."""
+
+    tensor: CutTensor
+    holder: Holder
+    index: tuple[Tensor, ...]
+
+    def shape(self) -> torch.Size:
+        """Shape of the block's values."""
+        return product_shape(self.tensor.shape, self.tensor.axes, self.index)
+
+
+class Repartition:
+    """The move from partition `old` to partition `new`, with entries in no subnet kept by partition `home`."""
+
+    def __init__(self, layout: Layout, old: Partition, new: Partition, home: Partition) -> None:
+        self._layout = layout
+        self._old, self._new, self._home = old, new, home
+
+    def outgoing(self, node: int, peer: int) -> list[Block]:
+        """What `node` sends to `peer`, as blocks of what `node` holds before; in the order `incoming` expects."""
+        return [self._before(*move, node) for move in self._moves(node, peer)]
+
+    def incoming(self, node: int, peer: int) -> list[Block]:
+        """What `node` receives from `peer`, as blocks of what `node` holds after."""
+        return [self._after(*move, node) for move in self._moves(peer, node)]
+
+    def _moves(self, source: int, target: int) -> Iterator[tuple[CutTensor, Holder, Holder, list[Tensor]]]:
+        """(tensor, holder at source, holder at target, units per axis) of every block, in a fixed order."""
+        for tensor in self._layout.cut:
+            names = [axis.group for axis in tensor.axes]
+            leaving = [self._old[name].owner == source for name in names]
+            arriving = [self._new[name].owner == target for name in names]
+            direct = [out & into for out, into in zip(leaving, arriving, strict=True)]
+            yield from _non_empty(tensor, "subnet", "subnet", direct)
+            if not tensor.needs_home:
+                continue
+            at_home = self._home[names[0]].owner
+            for part in range(len(self._new[names[0]].units)):
+                # Trained by `source`, but no node trains it next: its row's new node differs from its column's.
+                rows = leaving[0] & (at_home == target) & (self._new[names[0]].owner == part)
+                columns = leaving[1] & (self._new[names[1]].owner != part)
+                yield from _non_empty(tensor, "subnet", "home", [rows, columns])
+                # The mirror image: no node trained it, `target` does next.
+                rows = (at_home == source) & arriving[0] & (self._old[names[0]].owner == part)
+                columns = arriving[1] & (self._old[names[1]].owner != part)
+                yield from _non_empty(tensor, "home", "subnet", [rows, columns])
+
+    def _before(self, tensor: CutTensor, holder: Holder, _: Holder, units: list[Tensor], node: int) -> Block:
+        return self._local(tensor, holder, units, self._old, node)
+
+    def _after(self, tensor: CutTensor, _: Holder, holder: Holder, units: list[Tensor], node: int) -> Block:
+        return self._local(tensor, holder, units, self._new, node)
+
+    def _local(
+        self, tensor: CutTensor, holder: Holder, units: list[Tensor], partition: Partition, node: int
+    ) -> Block:
+        if holder == "subnet":
+            positions = [partition[a.group].position[u] for a, u in zip(tensor.axes, units, strict=True)]
+        else:
+            positions = [self._home[tensor.axes[0].group].position[units[0]], units[1]]
+        index = (expand_units(where, axis.block) for where, axis in zip(positions, tensor.axes, strict=True))
+        return Block(tensor, holder, tuple(index))
+
+
+def _non_empty(
+    tensor: CutTensor, source: Holder, target: Holder, masks: list[Tensor]
+) -> Iterator[tuple[CutTensor, Holder, Holder, list[Tensor]]]:
+    units = [mask.nonzero().reshape(-1) for mask in masks]
+    if all(len(mine) for mine in units):
+        yield tensor, source, target, units
+
+
+def gather_blocks(holdings: Holdings, blocks: Sequence[Block], like: Tensor) -> Tensor:
+    """The values of `blocks`, all planes of each, as one flat buffer of `like`'s dtype and device."""
+    buffer = torch.empty(count_values(holdings, blocks), dtype=like.dtype, device=like.device)
+    offset = 0
+    for block in blocks:
+        for plane in _planes(holdings, block):
+            values = select(plane, block.tensor.axes, block.index)
+            buffer[offset : offset + values.numel()] = values.reshape(-1)
+            offset += values.numel()
+    return buffer
+
+
+def write_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> None:
+    """Write a buffer made by `gather_blocks` on the sending node into `holdings` at `blocks`."""
+    offset = 0
+    for block in blocks:
+        shape = block.shape()
+        for plane in _planes(holdings, block):
+            values = buffer[offset : offset + shape.numel()].view(shape)
+            write(plane, block.tensor.axes, block.index, values)
+            offset += shape.numel()
+
+
+def count_values(holdings: Holdings, blocks: Sequence[Block]) -> int:
+    """How many values `blocks` have over all their planes."""
+    return sum(block.shape().numel() * len(_planes(holdings, block)) for block in blocks)
+
+
+def _planes(holdings: Holdings, block: Block) -> Sequence[Tensor]:
+    return (holdings.subnet if block.holder == "subnet" else holdings.home)[block.tensor.name]

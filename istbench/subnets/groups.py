@@ -1,0 +1,82 @@
+"""Neuron groups: which entries of which tensors belong to one hidden unit.
+
+Independent Subnet Training partitions hidden units, not tensors. A group is a set of interchangeable units,
+such as the outputs of one hidden layer. Each unit owns one index (or a run of `block` indices) along one
+dimension of several tensors: its row of incoming weights, its entry of the bias and of the normalisation, and
+its column of outgoing weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One place where the units of a group are indexed.
+
+    `tensor` is a parameter's or buffer's name as in `named_parameters()`, `dim` the indexed dimension, and
+    `block` the number of consecutive indices a unit owns there: 1 almost always, `h * w` where a flatten turns
+    one channel into that many columns.
+    """
+
+    tensor: str
+    dim: int
+    block: int = 1
+
+
+@dataclass(frozen=True)
+class NeuronGroup:
+    """`size` interchangeable hidden units and every place that is indexed by them."""
+
+    name: str
+    size: int
+    slots: tuple[Slot, ...]
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of `model` by name, shared ones once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def validate_groups(model: nn.Module, groups: Sequence[NeuronGroup]) -> None:
+    """Check that every slot exists, fits its group's size, and that no dimension belongs to two groups.
+
+    Raises:
+        ValueError: naming the group and the slot that does not fit.
+    """
+    tensors = named_tensors(model)
+    taken: dict[tuple[str, int], str] = {}
+    for group in groups:
+        for slot in group.slots:
+            place = f"neuron group {group.name!r}: {slot.tensor} dimension {slot.dim}"
+            if slot.tensor not in tensors:
+                raise ValueError(f"{place}: the model has no such tensor")
+            shape = tensors[slot.tensor].shape
+            if not 0 <= slot.dim < len(shape):
+                raise ValueError(f"{place}: the tensor has {len(shape)} dimensions")
+            if shape[slot.dim] != group.size * slot.block:
+                raise ValueError(
+                    f"{place}: length {shape[slot.dim]} is not {group.size} units x block {slot.block}"
+                )
+            if (slot.tensor, slot.dim) in taken:
+                raise ValueError(f"{place}: already indexed by {taken[slot.tensor, slot.dim]!r}")
+            taken[slot.tensor, slot.dim] = group.name
+
+
+def expand_units(units: Tensor, block: int) -> Tensor:
+    """Tensor indices owned by `units` ([k] -> [k * block]) where each unit owns `block` consecutive ones."""
+    if block == 1:
+        return units
+    return (units[:, None] * block + torch.arange(block)).reshape(-1)
+
+
+def permute_units(model: nn.Module, group: NeuronGroup, permutation: Tensor) -> None:
+    """Reorder the units of `group` in place. The network's function must not change: the test of a group."""
+    tensors = named_tensors(model)
+    with torch.no_grad():
+        for slot in group.slots:
+            index = expand_units(permutation, slot.block).to(tensors[slot.tensor].device)
+            tensors[slot.tensor].copy_(tensors[slot.tensor].index_select(slot.dim, index))

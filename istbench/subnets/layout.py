@@ -1,0 +1,144 @@
+"""How a model's tensors are cut by its neuron groups: shapes of a subnet's tensors and of home shards."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from istbench.subnets.groups import NeuronGroup, expand_units, named_tensors, validate_groups
+from istbench.subnets.partition import Partition
+
+_RUNNING_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One cut dimension of a tensor: the group that indexes it and the indices a unit owns."""
+
+    dim: int
+    group: str
+    block: int
+
+
+@dataclass(frozen=True)
+class CutTensor:
+    """A tensor cut along one or two dimensions.
+
+    With one axis, every entry is in exactly one subnet in every round. With two, an entry is in a subnet only
+    where its row's and its column's unit are on the same node; the others are kept on their home node, by the
+    unit of the first axis.
+    """
+
+    name: str
+    shape: torch.Size
+    axes: tuple[Axis, ...]
+
+    @property
+    def needs_home(self) -> bool:
+        """Whether some entries are in no subnet."""
+        return len(self.axes) == 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All that travels between nodes: `cut` tensors by index, `replicated` ones by averaging.
+
+    Running statistics of normalisation layers are in neither: a subnet's do not fit the assembled network, so
+    they are estimated anew when it is assembled, and never cross the network.
+    """
+
+    groups: tuple[NeuronGroup, ...]
+    cut: tuple[CutTensor, ...]
+    replicated: tuple[str, ...]
+
+    def names(self) -> set[str]:
+        """Names of all tensors that travel."""
+        return {tensor.name for tensor in self.cut} | set(self.replicated)
+
+
+def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
+    """The layout of `model` (meta device is enough) under `groups`.
+
+    Raises:
+        ValueError: where a group does not fit the model, or a tensor is indexed along three or more dimensions.
+    """
+    validate_groups(model, groups)
+    axes: dict[str, list[Axis]] = {}
+    for group in groups:
+        for slot in group.slots:
+            axes.setdefault(slot.tensor, []).append(Axis(slot.dim, group.name, slot.block))
+    cut, replicated = [], []
+    for name, tensor in named_tensors(model).items():
+        if not tensor.is_floating_point() or name.rsplit(".", 1)[-1] in _RUNNING_STATISTICS:
+            continue
+        if name not in axes:
+            replicated.append(name)
+            continue
+        if len(axes[name]) > 2:
+            raise ValueError(
+                f"{name} is indexed by neuron groups along {len(axes[name])} dimensions; 2 at most"
+            )
+        cut.append(CutTensor(name, tensor.shape, tuple(sorted(axes[name], key=lambda axis: axis.dim))))
+    return Layout(tuple(groups), tuple(cut), tuple(replicated))
+
+
+def build_subnet(
+    model: nn.Module, groups: Sequence[NeuronGroup], partition: Partition, node: int, device: torch.device
+) -> nn.Module:
+    """A copy of `model` (on the meta device) with uninitialised tensors of the shapes of `node`'s subnet."""
+    lengths: dict[str, dict[int, int]] = {}
+    for group in groups:
+        for slot in group.slots:
+            units = len(partition[group.name].units[node])
+            lengths.setdefault(slot.tensor, {})[slot.dim] = units * slot.block
+    subnet = copy.deepcopy(model)
+    made: dict[int, Tensor] = {}
+    for prefix, module in subnet.named_modules():
+        for registry in (module._parameters, module._buffers):
+            for short, tensor in registry.items():
+                if tensor is None:
+                    continue
+                name = f"{prefix}.{short}" if prefix else short
+                # A tensor shared by two modules stays shared.
+                if id(tensor) not in made:
+                    made[id(tensor)] = _empty_like(tensor, lengths.get(name, {}), device)
+                registry[short] = made[id(tensor)]
+    return subnet
+
+
+def _empty_like(tensor: Tensor, lengths: dict[int, int], device: torch.device) -> Tensor:
+    shape = [lengths.get(dim, length) for dim, length in enumerate(tensor.shape)]
+    fresh = torch.empty(shape, dtype=tensor.dtype, device=device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(fresh, requires_grad=tensor.requires_grad)
+    return fresh
+
+
+def subnet_index(tensor: CutTensor, partition: Partition, node: int) -> list[Tensor]:
+    """Per axis of `tensor`, the indices into the full tensor that `node`'s subnet holds."""
+    return [expand_units(partition[axis.group].units[node], axis.block) for axis in tensor.axes]
+
+
+def product_shape(shape: torch.Size, axes: Sequence[Axis], index: Sequence[Tensor]) -> torch.Size:
+    """Shape of the entries of a tensor of `shape` at the product of `index` (one index per axis)."""
+    lengths = {axis.dim: len(wanted) for axis, wanted in zip(axes, index, strict=True)}
+    return torch.Size(lengths.get(dim, length) for dim, length in enumerate(shape))
+
+
+def select(tensor: Tensor, axes: Sequence[Axis], index: Sequence[Tensor]) -> Tensor:
+    """The entries of `tensor` at the product of `index` (one index per axis); a copy."""
+    for axis, wanted in zip(axes, index, strict=True):
+        tensor = tensor.index_select(axis.dim, wanted.to(tensor.device))
+    return tensor
+
+
+def write(tensor: Tensor, axes: Sequence[Axis], index: Sequence[Tensor], values: Tensor) -> None:
+    """Write `values` over the entries of `tensor` at the product of `index`; the inverse of `select`."""
+    places = [wanted.to(tensor.device) for wanted in index]
+    if len(axes) == 1:
+        tensor.index_copy_(axes[0].dim, places[0], values)
+        return
+    dims = [axis.dim for axis in axes]
+    tensor.movedim(dims, (0, 1))[places[0][:, None], places[1]] = values.movedim(dims, (0, 1))

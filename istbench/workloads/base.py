@@ -1,0 +1,151 @@
+"""The workload contract: a model, its data, its metric and its targets.
+
+A workload knows nothing of methods beyond their names (for defaults) and nothing of processes: it is built once
+in the launching process, where `prepare` finds or makes the data, and once in every worker, where `open` maps
+what was prepared.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from istbench.subnets.groups import NeuronGroup
+from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
+
+Batch = tuple[Tensor, Tensor]
+
+Progress = Callable[[str, int, int], None]
+"""Called as progress(what, done, total) while data is being made ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Prepared data: where it is and what it is. Written into every run's header.
+
+    kind: "synthetic", or what the real data is, such as "speech_commands".
+    path: the directory of prepared files, which `Workload.open` maps.
+    fingerprint: hex digest of the prepared content; equal data has an equal fingerprint.
+    train, test: number of samples.
+    note: one plain line for the user, such as that the data is synthetic; may be empty.
+    """
+
+    kind: str
+    path: str
+    fingerprint: str
+    train: int
+    test: int
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "DataSource":
+        """The inverse of `to_json`."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+class Workload(ABC):
+    """What is trained. Subclasses set the class attributes and fill in the abstract methods.
+
+    name: as typed on the command line.
+    Options: a frozen dataclass of workload options, all with defaults; the fields' `metadata["help"]` is shown.
+    metric: name of the metric that targets refer to; higher is better, 0 to 1.
+    targets: the levels reported as time to accuracy.
+    batch_size: minibatch of one node by default.
+    epochs: default length of a run, in passes over the training data by all nodes together.
+    sources: what `fetch` can fill the cache from; empty where there is nothing to fetch.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type]
+    metric: ClassVar[str] = "accuracy"
+    targets: ClassVar[tuple[float, ...]] = ()
+    batch_size: ClassVar[int] = 128
+    epochs: ClassVar[float] = 10
+    sources: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+        self._rules: dict[str, Any] | None = None
+
+    # Data.
+
+    @property
+    @abstractmethod
+    def train_size(self) -> int:
+        """Number of training samples; known once `open` was called."""
+
+    @abstractmethod
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """Find the data in directory `data`, or in `cache`, or make it; leave it mapped-ready under `cache`.
+
+        Runs in the launching process only, before any worker starts.
+
+        Raises:
+            UserError: for a directory that is missing, empty or in the wrong layout, or a file that is broken.
+        """
+
+    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+        """Fill `cache` from `source`, one of `self.sources`, for later runs.
+
+        Raises:
+            UserError: where that fails.
+        """
+        raise NotImplementedError(f"{self.name} has no data to fetch")
+
+    @abstractmethod
+    def open(self, source: DataSource) -> None:
+        """Map the prepared data. Cheap; called in every worker and before the batch methods."""
+
+    @abstractmethod
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Training samples `indices` (int64 [b]) as CPU tensors; `generator` seeds any augmentation."""
+
+    @abstractmethod
+    def test_batches(self) -> Iterator[Batch]:
+        """The whole test split in order, in batches of a size that suits the workload."""
+
+    # Model.
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """The model. Called under `torch.device("meta")`: allocates nothing."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Forward pass and mean loss of one batch, a scalar to call backward on."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
+        """Metrics of `model` (in eval mode) over `batches`; has at least `self.metric`."""
+
+    @abstractmethod
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """The hidden-unit groups of `model` for Independent Subnet Training; empty if it has none."""
+
+    def method_defaults(self, method: str) -> dict[str, Any]:
+        """Option values that suit this workload, for the method of that name; options it lacks are ignored."""
+        return {}
+
+    # Initial weights.
+
+    def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
+        """Initial values of `rows` (indices along dimension 0, None for all) of parameter `name`.
+
+        `model` may be on the meta device. One seed gives one full model whoever asks for which rows.
+        """
+        if self._rules is None:
+            self._rules = initializers(model)
+        shape = model.get_parameter(name).shape
+        return initial_rows(self._rules[name], shape, name, rows, seed)
+
+    def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
+        """Initial value of buffer `name`."""
+        return initial_buffer(model, name)

@@ -1,0 +1,35 @@
+"""Which samples each node trains on, as a pure function of (seed, step, rank): nothing to save or restore."""
+
+import torch
+from torch import Tensor
+
+from istbench.seeds import derived_seed
+
+
+class ShardedBatches:
+    """One shared shuffle an epoch, dealt out in minibatches: node k takes the k-th of every n.
+
+    The n minibatches of a step, joined, are what one process with an n times larger minibatch takes. Samples
+    that fill no whole step are left out of that epoch; another shuffle leaves out others.
+    """
+
+    def __init__(self, train_size: int, batch_size: int, *, rank: int, world_size: int, seed: int) -> None:
+        self.steps_per_epoch = train_size // (batch_size * world_size)
+        self._train_size, self._batch_size, self._seed = train_size, batch_size, seed
+        self._rank, self._world_size = rank, world_size
+        self._epoch = -1
+        self._shuffle = torch.empty(0, dtype=torch.int64)
+
+    def indices(self, step: int) -> Tensor:
+        """Training samples of this node in `step`, counted from 0 over all epochs: int64 [batch_size]."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(derived_seed(self._seed, "shuffle", epoch))
+            self._shuffle = torch.randperm(self._train_size, generator=generator)
+            self._epoch = epoch
+        start = (within * self._world_size + self._rank) * self._batch_size
+        return self._shuffle[start : start + self._batch_size]
+
+    def generator(self, step: int) -> torch.Generator:
+        """The generator of this node's augmentation in `step`."""
+        return torch.Generator().manual_seed(derived_seed(self._seed, "augment", step, self._rank))

@@ -1,0 +1,146 @@
+"""The repartition of IST on n nodes played out in one process: nothing lost, nothing sent twice."""
+
+import pytest
+import torch
+from torch import nn
+
+from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
+from istbench.subnets.groups import NeuronGroup, Slot, named_tensors
+from istbench.subnets.layout import layout_of, select, subnet_index
+from istbench.subnets.partition import home_partition, partition_units
+
+
+def _mlp() -> tuple[nn.Module, list[NeuronGroup]]:
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
+    first = NeuronGroup("a", 7, (Slot("0.weight", 0), Slot("0.bias", 0), Slot("2.weight", 1)))
+    second = NeuronGroup("b", 9, (Slot("2.weight", 0), Slot("2.bias", 0), Slot("4.weight", 1)))
+    return model, [first, second]
+
+
+def _cnn() -> tuple[nn.Module, list[NeuronGroup]]:
+    model = nn.Sequential(
+        nn.Conv2d(2, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.Conv2d(6, 5, 2),
+        nn.Flatten(),
+        nn.Linear(20, 8),
+        nn.Linear(8, 3),
+    )
+    norm = tuple(Slot(f"1.{name}", 0) for name in ("weight", "bias", "running_mean", "running_var"))
+    return model, [
+        NeuronGroup("conv1", 6, (Slot("0.weight", 0), Slot("0.bias", 0), *norm, Slot("2.weight", 1))),
+        NeuronGroup("conv2", 5, (Slot("2.weight", 0), Slot("2.bias", 0), Slot("4.weight", 1, block=4))),
+        NeuronGroup("fc", 8, (Slot("4.weight", 0), Slot("4.bias", 0), Slot("5.weight", 1))),
+    ]
+
+
+def _recurrent() -> tuple[nn.Module, list[NeuronGroup]]:
+    model = nn.Module()
+    model.register_parameter("state", nn.Parameter(torch.randn(6, 6)))
+    model.register_parameter("readout", nn.Parameter(torch.randn(2, 6)))
+    return model, [NeuronGroup("hidden", 6, (Slot("state", 0), Slot("state", 1), Slot("readout", 1)))]
+
+
+MODELS = {"mlp": _mlp, "cnn": _cnn, "recurrent": _recurrent}
+
+
+class Cluster:
+    """n nodes' holdings side by side in one process, two planes of every tensor."""
+
+    def __init__(self, model: nn.Module, groups: list[NeuronGroup], world_size: int, seed: int = 3) -> None:
+        self.full = {name: [t.detach().clone(), t.detach() * 2] for name, t in named_tensors(model).items()}
+        self.layout, self.world_size, self.seed = layout_of(model, groups), world_size, seed
+        self.home = home_partition(groups, world_size)
+        self.round = 0
+        self.partition = self._partition_of(0)
+        self.nodes = [self._holdings(node) for node in range(world_size)]
+
+    def _partition_of(self, round_index: int):
+        return partition_units(self.layout.groups, self.world_size, seed=self.seed, round_index=round_index)
+
+    def _holdings(self, node: int) -> Holdings:
+        subnet, home = {}, {}
+        for cut in self.layout.cut:
+            planes = self.full[cut.name]
+            subnet[cut.name] = [select(p, cut.axes, subnet_index(cut, self.partition, node)) for p in planes]
+            if cut.needs_home:
+                rows = subnet_index(cut, self.home, node)[:1]
+                home[cut.name] = [select(p, cut.axes[:1], rows) for p in planes]
+        return Holdings(subnet, home)
+
+    def repartition(self) -> list[list[int]]:
+        """Moves to the next round; returns the values sent from node to node."""
+        self.round += 1
+        new = self._partition_of(self.round)
+        plan = Repartition(self.layout, self.partition, new, self.home)
+        nodes, like = range(self.world_size), torch.empty(0)
+        wire = [[gather_blocks(self.nodes[a], plan.outgoing(a, b), like) for b in nodes] for a in nodes]
+        for b in nodes:
+            for a in nodes:
+                blocks = plan.incoming(b, a)
+                assert count_values(self.nodes[b], blocks) == wire[a][b].numel()
+                write_blocks(self.nodes[b], blocks, wire[a][b])
+        self.partition = new
+        return [[wire[a][b].numel() for b in nodes] for a in nodes]
+
+    def holder_of_entries(self, name: str) -> torch.Tensor:
+        """Per entry of a tensor, the node that holds its current value."""
+        cut = next(cut for cut in self.layout.cut if cut.name == name)
+        full = torch.empty(cut.shape, dtype=torch.int64)
+        for partition, axes in ((self.home, cut.axes[:1]), (self.partition, cut.axes)):
+            for node in range(self.world_size):
+                index = subnet_index(cut, partition, node)
+                where = [torch.arange(length) for length in cut.shape]
+                for axis, wanted in zip(axes, index, strict=False):
+                    where[axis.dim] = wanted
+                full[torch.meshgrid(*where, indexing="ij")] = node
+        return full
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+def test_subnets_hold_the_full_models_values_after_every_round(name, world_size):
+    torch.manual_seed(0)
+    cluster = Cluster(*MODELS[name](), world_size)
+    for _ in range(4):
+        cluster.repartition()
+        for node in range(world_size):
+            wanted = cluster._holdings(node).subnet
+            for tensor, planes in cluster.nodes[node].subnet.items():
+                for plane, want in zip(planes, wanted[tensor], strict=True):
+                    assert torch.equal(plane, want)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_trained_values_arrive_wherever_they_are_needed(world_size):
+    """Each node adds a round's number to its subnet; every subnet is then cut from the same sum."""
+    torch.manual_seed(0)
+    cluster = Cluster(*_mlp(), world_size)
+    for round_index in range(5):
+        for node in range(world_size):
+            for cut in cluster.layout.cut:
+                index = subnet_index(cut, cluster.partition, node)
+                for mine, full in zip(
+                    cluster.nodes[node].subnet[cut.name], cluster.full[cut.name], strict=True
+                ):
+                    mine += round_index
+                    where = [torch.arange(length) for length in cut.shape]
+                    for axis, wanted in zip(cut.axes, index, strict=True):
+                        where[axis.dim] = wanted
+                    full[torch.meshgrid(*where, indexing="ij")] += round_index
+        cluster.repartition()
+        for node in range(world_size):
+            for tensor, planes in cluster._holdings(node).subnet.items():
+                assert torch.equal(cluster.nodes[node].subnet[tensor][0], planes[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_only_what_changes_its_holder_is_sent_and_that_once(name):
+    torch.manual_seed(0)
+    cluster = Cluster(*MODELS[name](), 3)
+    for _ in range(3):
+        before = {cut.name: cluster.holder_of_entries(cut.name) for cut in cluster.layout.cut}
+        sent = cluster.repartition()
+        after = {cut.name: cluster.holder_of_entries(cut.name) for cut in cluster.layout.cut}
+        least = sum(int((before[name] != after[name]).sum()) for name in before) * 2  # two planes
+        assert sum(sent[a][b] for a in range(3) for b in range(3) if a != b) == least
