@@ -1,0 +1,41 @@
+"""Joining the process group this worker was launched into."""
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from istbench.fabric.fabric import Fabric
+
+
+def connect(*, device: str = "cpu", timeout_s: float = 300.0) -> Fabric:
+    """Join the process group named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
+
+    Uses nccl where every rank has a GPU of its own and gloo otherwise; with gloo, ranks may share a GPU.
+    `timeout_s` bounds every operation of the returned fabric, in seconds.
+    """
+    rank = int(os.environ["RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
+    place = _device_of_rank(device)
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    own_gpu = place.type == "cuda" and torch.cuda.device_count() >= local_world_size
+    store, rank, world_size = next(
+        dist.rendezvous("env://", rank, world_size, timeout=timedelta(seconds=timeout_s))
+    )
+    dist.init_process_group(
+        "nccl" if own_gpu else "gloo",
+        store=dist.PrefixStore("collectives", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return Fabric(dist.PrefixStore("fabric", store), place, timeout_s)
+
+
+def _device_of_rank(device: str) -> torch.device:
+    if device != "cuda":
+        return torch.device(device)
+    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    torch.cuda.set_device(place)
+    return place

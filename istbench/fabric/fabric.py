@@ -1,0 +1,196 @@
+"""What every method talks through.
+
+Because nothing crosses the network but through here, this is the one place that counts bytes, names the
+operation and the rank when a peer does not answer, and sees the whole sequence of operations.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
+
+
+class FabricError(RuntimeError):
+    """An operation did not complete. The message names this rank, the operation and the missing ranks."""
+
+
+@dataclass
+class Traffic:
+    """Bytes of payload this node sent and received."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class Fabric:
+    """Collectives and point-to-point transfers of one node.
+
+    Bytes are counted by purpose: `training` is what a method exchanges to learn, `assemble` what is moved to
+    evaluate or save, `control` the runner's own few scalars. A collective counts what its ring algorithm puts
+    on the wire of one node (2 M (n-1)/n each way for an all-reduce of M bytes), a transfer its payload.
+
+    Attributes:
+        rank, world_size: this node and how many there are.
+        device: where this node's tensors live.
+        traffic: `Traffic` by purpose.
+    """
+
+    def __init__(self, store: Any, device: torch.device, timeout_s: float) -> None:
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.device = device
+        self.traffic = {purpose: Traffic() for purpose in ("training", "assemble", "control")}
+        self._purpose = "training"
+        self._store = store
+        self._timeout_s = timeout_s
+        self._operations = 0
+        # gloo moves point-to-point messages from host memory only.
+        self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
+
+    @contextmanager
+    def accounting(self, purpose: str) -> Iterator[None]:
+        """Count the bytes of the operations inside as `purpose`."""
+        before, self._purpose = self._purpose, purpose
+        try:
+            yield
+        finally:
+            self._purpose = before
+
+    # Collectives. Every rank must call them in the same order.
+
+    def all_reduce_sum(self, tensor: Tensor, name: str = "all-reduce") -> None:
+        """Replace `tensor` on every node by the sum over nodes."""
+        self._count_all_reduce(tensor)
+        with self._operation(name):
+            dist.all_reduce(tensor)
+
+    def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
+        """Replace `tensor` on every node by the mean over nodes."""
+        self.all_reduce_sum(tensor, name)
+        tensor.div_(self.world_size)
+
+    def all_reduce_mean_async(self, tensor: Tensor, name: str) -> "torch.futures.Future[Tensor]":
+        """Start averaging `tensor` over nodes in place; the future yields it when done."""
+        self._count_all_reduce(tensor)
+        tensor.div_(self.world_size)
+        with self._operation(name):
+            work = dist.all_reduce(tensor, async_op=True)
+            assert work is not None
+            return work.get_future().then(lambda done: done.value()[0])
+
+    def maximum(self, value: float) -> float:
+        """The largest `value` over nodes. Control traffic."""
+        return self._control(value, dist.ReduceOp.MAX)
+
+    def total(self, value: float) -> float:
+        """The sum of `value` over nodes. Control traffic."""
+        return self._control(value, dist.ReduceOp.SUM)
+
+    def barrier(self, name: str = "barrier") -> None:
+        """Wait until every node is here."""
+        with self._operation(name):
+            dist.barrier()
+
+    # Point-to-point. Needs no global order.
+
+    def exchange(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange"
+    ) -> None:
+        """Send one contiguous buffer to each peer in `sends` and fill each buffer in `receives`, all at once.
+
+        Both ends must agree on the sizes; empty buffers are skipped on both sides. Returns when every transfer
+        is complete.
+        """
+        operations = []
+        staged: list[tuple[Tensor, Tensor]] = []
+        traffic = self.traffic[self._purpose]
+        for peer, buffer in sorted(sends.items()):
+            if buffer.numel():
+                operations.append(dist.P2POp(dist.isend, self._outgoing(buffer), peer))
+                traffic.sent += buffer.nbytes
+        for peer, buffer in sorted(receives.items()):
+            if buffer.numel():
+                target = torch.empty_like(buffer, device="cpu") if self._stage_on_host else buffer
+                if self._stage_on_host:
+                    staged.append((buffer, target))
+                operations.append(dist.P2POp(dist.irecv, target, peer))
+                traffic.received += buffer.nbytes
+        if not operations:
+            return
+        peers = sorted({operation.peer for operation in operations})
+        with self._operation(f"{name} with ranks {', '.join(map(str, peers))}"):
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+        for buffer, target in staged:
+            buffer.copy_(target)
+
+    def gather_to_zero(
+        self, mine: Tensor, sizes: Sequence[int], name: str = "gather"
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Hand every node's flat buffer `mine` to rank 0, which yields (rank, buffer) in rank order.
+
+        `sizes` is the number of elements of every node's buffer. Rank 0 holds one buffer of another node at a
+        time. The other ranks yield nothing, but must run the loop.
+        """
+        if self.rank != 0:
+            self.exchange({0: mine}, {}, name)
+            return
+        yield 0, mine
+        for peer in range(1, self.world_size):
+            buffer = mine.new_empty(sizes[peer])
+            self.exchange({}, {peer: buffer}, name)
+            yield peer, buffer
+
+    def close(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()
+
+    def _outgoing(self, buffer: Tensor) -> Tensor:
+        return buffer.cpu() if self._stage_on_host else buffer
+
+    def _count_all_reduce(self, tensor: Tensor) -> None:
+        traffic = self.traffic[self._purpose]
+        on_wire = 2 * tensor.nbytes * (self.world_size - 1) // self.world_size
+        traffic.sent += on_wire
+        traffic.received += on_wire
+
+    def _control(self, value: float, reduction: Any) -> float:
+        tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
+        with self.accounting("control"), self._operation("agreeing on a number"):
+            self._count_all_reduce(tensor)
+            dist.all_reduce(tensor, op=reduction)
+        return float(tensor.item())
+
+    @contextmanager
+    def _operation(self, name: str) -> Iterator[None]:
+        """Every operation passes here, in order: the place to observe them."""
+        self._operations += 1
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._explain(name, error) from error
+
+    def _explain(self, name: str, error: RuntimeError) -> FabricError:
+        where = f"rank {self.rank} in {name} (operation {self._operations})"
+        if "imed out" not in str(error):
+            return FabricError(f"{where} lost a connection: {str(error).splitlines()[0]}")
+        missing = self._missing_ranks()
+        who = f"nothing heard from rank {', '.join(map(str, missing))}" if missing else "all ranks wait"
+        return FabricError(f"{where} gave up after {self._timeout_s:g} s: {who}")
+
+    def _missing_ranks(self) -> list[int]:
+        """The ranks that did not also give up waiting: the ones that never came."""
+        try:
+            self._store.set(f"gave-up/{self.rank}", str(self._operations))
+            time.sleep(_GRACE_S)
+            others = (rank for rank in range(self.world_size) if rank != self.rank)
+            return [rank for rank in others if not self._store.check([f"gave-up/{rank}"])]
+        except RuntimeError:
+            return []

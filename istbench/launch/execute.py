@@ -1,0 +1,76 @@
+"""Running one prepared cell to its end, and leaving its run directory saying what became of it."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from istbench.errors import RunFailed, UserError
+from istbench.launch.local import launch
+from istbench.launch.prepare import Cell
+from istbench.results.store import RunDirectory
+from istbench.worker import train_cell
+
+
+def run_directory(out: Path, name: str) -> RunDirectory:
+    """The run directory of cell `name` under results directory `out`."""
+    return RunDirectory(out / "runs" / name)
+
+
+def execute(cell: Cell, run: RunDirectory, *, again: bool = False) -> bool:
+    """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
+
+    `again` throws away what is there and starts anew.
+
+    Raises:
+        UserError: for bad input that only showed on the way, or a run directory that cannot be written.
+        RunFailed: where a worker died; the run is marked failed.
+        KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
+    """
+    if again and run.path.exists():
+        shutil.rmtree(run.path)
+    if run.exists() and run.header()["status"] == "done":
+        return False
+    _open(cell, run)
+    try:
+        config = cell.config
+        launch(train_cell, (str(run.path),), nodes=config.nodes, logs=run.logs, threads=config.threads)
+    except KeyboardInterrupt:
+        _close(run, "interrupted", None)
+        raise
+    except (UserError, RunFailed) as error:
+        _close(run, "failed", str(error))
+        raise
+    _close(run, "done", None)
+    shutil.rmtree(run.checkpoint, ignore_errors=True)
+    return True
+
+
+def _open(cell: Cell, run: RunDirectory) -> None:
+    from istbench import checkpoint
+
+    now = _now()
+    if not run.exists():
+        run.create({**cell.header, "started_at": now, "finished_at": None})
+        run.append({"event": "start", "step": 0, "time": now})
+        return
+    meta = checkpoint.latest(run.checkpoint)
+    started = run.header()["started_at"]
+    run.create({**cell.header, "started_at": started, "finished_at": None})
+    run.append({"event": "resume", "step": meta["step"] if meta else -1, "time": now})
+
+
+def _close(run: RunDirectory, status: str, error: str | None) -> None:
+    """Record how the run ended; a disk that is full must not hide why."""
+    try:
+        if error:
+            run.append({"event": "fault", "message": error, "time": _now()})
+        evaluated = [event["step"] for event in run.events() if event["event"] == "evaluation"]
+        run.append({"event": "stop", "status": status, "step": max(evaluated, default=0), "time": _now()})
+        run.update(status=status, error=error, finished_at=_now())
+    except UserError:
+        if status == "done":
+            raise
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,82 @@
+"""n workers on this machine, through the elastic agent that torchrun runs.
+
+The rendezvous is this process's own store on the loopback interface: nothing listens beyond it.
+"""
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from istbench.launch.failures import describe
+
+# The fork server starts importing torch while this process does the same; every worker is then a fork of it.
+multiprocessing.set_forkserver_preload(["istbench.launch.preload"])
+
+_SHUTDOWN_S = 5
+
+
+def preload() -> None:
+    """Start importing, in the background, what workers need."""
+    from multiprocessing.forkserver import ensure_running
+
+    ensure_running()
+
+
+def launch(
+    target: Callable[..., None], args: tuple[object, ...], *, nodes: int, logs: Path, threads: int
+) -> None:
+    """Run `target(*args)` in `nodes` processes joined by a rendezvous; returns when all have ended well.
+
+    Each process has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, and its output in `logs`.
+
+    Raises:
+        UserError: where a worker raised one.
+        RunFailed: where a worker died, naming it and its last lines.
+        KeyboardInterrupt: after SIGINT or SIGTERM, with all workers ended.
+    """
+    from torch.distributed.elastic.agent.server.api import WorkerSpec, WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+
+    from istbench.launch.guard import guarded
+    from istbench.launch.rendezvous import LoopbackRendezvous
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    _clear(logs)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    agent = LocalElasticAgent(
+        WorkerSpec(
+            role="node",
+            local_world_size=nodes,
+            entrypoint=guarded,
+            args=(target, args, str(logs), os.getpid(), _loopback()),
+            rdzv_handler=LoopbackRendezvous(),
+            max_restarts=0,
+            monitor_interval=0.1,
+        ),
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+        start_method="forkserver",
+        shutdown_timeout=_SHUTDOWN_S,
+    )
+    try:
+        result = agent.run()
+    except SignalException as stop:
+        raise KeyboardInterrupt(signal.Signals(stop.sigval).name) from None
+    if result.state != WorkerState.SUCCEEDED:
+        raise describe(result.failures, logs)
+
+
+def _clear(logs: Path) -> None:
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True, exist_ok=True)
+
+
+def _loopback() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in ("lo", "lo0") if name in names), names[0])

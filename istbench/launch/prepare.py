@@ -1,0 +1,177 @@
+"""From what a user asked to what a cell is: names resolved, data made ready, everything refused that cannot work."""
+
+import dataclasses
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import istbench
+from istbench.config import RunConfig, RunRequest, build_options
+from istbench.errors import UserError
+from istbench.methods.base import Method
+from istbench.registry import load_method, load_workload
+from istbench.results.store import SCHEMA, TIMING_RULE
+from istbench.workloads.base import DataSource, Progress, Workload
+from istbench.workloads.cache import cache_directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell ready to run: its name, its configuration, and the header its run directory starts with."""
+
+    name: str
+    config: RunConfig
+    header: dict[str, Any]
+
+
+def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
+    """Resolve `request`, prepare its data (which may take a while, told to `progress`), check that it can run.
+
+    Raises:
+        UserError: for any name, value, combination or data that cannot work.
+    """
+    workload_type = load_workload(request.workload, request.plugins)
+    method_type = load_method(request.method, request.plugins)
+    workload, workload_given = _workload(workload_type, request)
+    options, given = _method_options(method_type, workload, request)
+    with torch.device("meta"):
+        model = workload.build_model()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    device = _device(request.device)
+    threads = request.threads or max(1, (os.cpu_count() or 1) // request.nodes)
+    method_type.check(options, model, workload, request.nodes)
+    source = workload.prepare(request.data, cache_directory(), progress)
+    batch_size = request.batch_size or workload.batch_size
+    steps, eval_every = _budget(request, workload, method_type, source, batch_size)
+    config = RunConfig(
+        workload=request.workload,
+        method=request.method,
+        nodes=request.nodes,
+        seed=request.seed,
+        workload_options=dataclasses.asdict(workload.options),
+        method_options=dataclasses.asdict(options),
+        batch_size=batch_size,
+        steps=steps,
+        eval_every=eval_every,
+        max_seconds=request.max_seconds,
+        target=request.target,
+        device=device,
+        threads=threads,
+        timeout_s=request.timeout_s,
+        plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
+    )
+    name = config.cell(source.fingerprint)
+    header = {
+        "schema": SCHEMA,
+        "timing_rule": TIMING_RULE,
+        "cell": name,
+        "status": "running",
+        "workload": request.workload,
+        "workload_label": _label(request.workload, workload_given),
+        "method": request.method,
+        "method_label": _label(request.method, given),
+        "nodes": request.nodes,
+        "seed": request.seed,
+        "batch_size": batch_size,
+        "metric": workload.metric,
+        "targets": list(workload.targets),
+        "parameters": parameters,
+        "data": source.kind,
+        "data_source": source.to_json(),
+        "config": config.to_json(),
+        "budget": _budget_text(request, workload, steps),
+        "versions": {
+            "istbench": istbench.__version__,
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+        },
+        "host": {"name": socket.gethostname(), "cores": os.cpu_count(), "machine": platform.machine()},
+        "git": _git_state(),
+        "error": None,
+        "result": None,
+    }
+    return Cell(name=name, config=config, header=header)
+
+
+def _workload(workload_type: type[Workload], request: RunRequest) -> tuple[Workload, dict[str, Any]]:
+    what = f"workload {request.workload!r}"
+    defaults = workload_type.Options()
+    options = build_options(workload_type.Options, request.workload_options, what, {})
+    return workload_type(options), _changed(defaults, options)
+
+
+def _method_options(
+    method_type: type[Method], workload: Workload, request: RunRequest
+) -> tuple[Any, dict[str, Any]]:
+    what = f"method {request.method!r}"
+    suited = workload.method_defaults(request.method)
+    defaults = build_options(method_type.Options, {}, what, suited)
+    options = build_options(method_type.Options, request.method_options, what, suited)
+    return options, _changed(defaults, options)
+
+
+def _changed(defaults: Any, options: Any) -> dict[str, Any]:
+    before = dataclasses.asdict(defaults)
+    return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
+
+
+def _label(name: str, changed: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{option}={value}" for option, value in changed.items())])
+
+
+def _device(asked: str) -> str:
+    if asked not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device must be auto, cpu or cuda, not {asked!r}")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: torch sees no GPU here; use --device cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+
+
+def _budget(
+    request: RunRequest, workload: Workload, method_type: type[Method], source: DataSource, batch_size: int
+) -> tuple[int, int]:
+    """Local steps a node, and local steps between evaluations: by default one pass over the data."""
+    shards = 1 if method_type.batches == "replicated" else request.nodes
+    steps_per_epoch = source.train // (batch_size * shards)
+    if steps_per_epoch == 0:
+        raise UserError(
+            f"batch size {batch_size} is larger than a node's data: {source.train} training samples over "
+            f"{shards} node{'s' if shards > 1 else ''}; use a batch size of at most {source.train // shards}"
+        )
+    if request.steps is not None:
+        steps = request.steps
+    else:
+        steps = max(1, round((request.epochs or workload.epochs) * steps_per_epoch))
+    return steps, min(request.eval_every or steps_per_epoch, steps)
+
+
+def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
+    parts = [
+        f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"
+    ]
+    if request.max_seconds is not None:
+        parts.append(f"at most {request.max_seconds:g} s of training")
+    if request.target is not None:
+        parts.append(f"stop at {workload.metric} {request.target:g}")
+    return ", ".join(parts)
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
+    where = Path(__file__).parent
+    try:
+        asked = ["git", "-C", str(where), "log", "-1", "--format=%H"]
+        commit = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        asked = ["git", "-C", str(where), "status", "--porcelain", "--untracked-files=no"]
+        changes = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(changes)} if commit else None

@@ -1,0 +1,123 @@
+"""The method contract, and what methods share: options, optimizers, initial weights."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.workloads.base import Batch, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """The optimizer of a method's local steps. Workloads set defaults that suit them."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = field(
+        default="sgd", metadata={"help": "update rule of a local step"}
+    )
+    lr: float = field(default=0.01, metadata={"help": "learning rate"})
+    momentum: float = field(default=0.0, metadata={"help": "momentum of sgd"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise UserError(f"lr must be zero or more, not {self.lr:g}")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"momentum must be at least 0 and below 1, not {self.momentum:g}")
+        if self.weight_decay < 0:
+            raise UserError(f"weight_decay must be zero or more, not {self.weight_decay:g}")
+        if self.momentum and self.optimizer != "sgd":
+            raise UserError(f"momentum is an option of sgd; {self.optimizer} has its own")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer over `parameters`."""
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(
+                parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+            )
+        rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
+
+
+class Method(ABC):
+    """One way of training on several nodes. It owns its optimizer and talks only through the fabric.
+
+    name: as typed on the command line.
+    Options: a frozen dataclass of the method's options, all with defaults; each field's `metadata["help"]` is
+        shown to users. Its `__post_init__` raises `UserError` for values that cannot work.
+    exact_on_one_node: whether one node trains exactly as without any method, which `istbench check` then proves.
+    batches: "sharded" where each node takes its own minibatch, "replicated" where all take the same one.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type]
+    exact_on_one_node: ClassVar[bool] = True
+    batches: ClassVar[Literal["sharded", "replicated"]] = "sharded"
+
+    def __init__(self, options: Any = None, *, seed: int = 0) -> None:
+        self.options = self.Options() if options is None else options
+        self.seed = seed
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        """Refuse, before any process starts, what cannot work. `model` is on the meta device.
+
+        Raises:
+            UserError: naming what does not fit.
+        """
+        return
+
+    @abstractmethod
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        """Take `model` (meta device, no storage) and materialise what this node keeps of it."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> Tensor:
+        """One local step on this node's minibatch, and the exchange where a round ends.
+
+        Returns the loss as a detached scalar. Leaves nothing half done: `assemble` is defined after any step.
+        """
+
+    @abstractmethod
+    def assemble(self) -> nn.Module | None:
+        """The full model on rank 0, None elsewhere. Called on every rank, outside the clock.
+
+        What it returns may be the live model: callers must leave its tensors and its mode as they were.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """This node's state: a nested dictionary with string keys of tensors and JSON values, enough to go on
+        bit for bit."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict` of the same rank; called after `setup`."""
+
+
+def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:
+    """Give the whole of `model` storage on `device` and its initial values of `seed`; returns it."""
+    blank = model.to_empty(device=device)
+    with torch.no_grad():
+        for name, parameter in blank.named_parameters():
+            parameter.copy_(workload.initial_rows(model, name, None, seed))
+        for name, buffer in blank.named_buffers():
+            buffer.copy_(workload.initial_buffer(model, name))
+    return blank
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state dictionary with string keys, as checkpoints need them."""
+    state = optimizer.state_dict()
+    return {**state, "state": {str(index): slots for index, slots in state["state"].items()}}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The inverse of `optimizer_state`."""
+    slots = {int(index): value for index, value in state["state"].items()}
+    optimizer.load_state_dict({**state, "state": slots})

@@ -1,0 +1,91 @@
+"""All-reduce data parallel: torch's DistributedDataParallel, as users run it.
+
+Gradients are averaged in buckets while the backward pass still runs (Li et al., VLDB 2020). A communication hook
+hands each bucket to the fabric, which counts it.
+
+BatchNorm: every node normalises by its own minibatch, and the assembled model carries rank 0's running statistics,
+which is what DistributedDataParallel's broadcast of buffers amounts to; the broadcast itself is left out.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.methods.base import (
+    Method,
+    OptimizerOptions,
+    load_optimizer_state,
+    materialise,
+    optimizer_state,
+)
+from istbench.workloads.base import Batch, Workload
+
+
+class DataParallel(Method):
+    """One optimizer step on the mean gradient of all nodes' minibatches."""
+
+    name = "ddp"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `ddp`."""
+
+        bucket_mb: float = field(default=25.0, metadata={"help": "gradient bucket size in MiB"})
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.bucket_mb <= 0:
+                raise UserError(f"bucket_mb must be above zero, not {self.bucket_mb:g}")
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._workload = workload
+        self._fabric = fabric
+        self._model = materialise(model, workload, self.seed, fabric.device)
+        self._optimizer = self.options.build(self._model.parameters())
+        # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
+        self._replica = DistributedDataParallel(
+            self._model, bucket_cap_mb=self.options.bucket_mb, broadcast_buffers=False, init_sync=False
+        )
+        self._replica.register_comm_hook(fabric, _average_bucket)
+        self._settle_buckets()
+
+    def step(self, batch: Batch) -> Tensor:
+        self._optimizer.zero_grad()
+        loss = self._workload.loss(self._replica, batch)
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+    def assemble(self) -> nn.Module | None:
+        return self._model if self._fabric.rank == 0 else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        load_optimizer_state(self._optimizer, state["optimizer"])
+
+    def _settle_buckets(self) -> None:
+        """Let the replica reorder its buckets now, as it does once, after its first backward pass.
+
+        A gradient's place in its bucket decides the order in which the nodes' values are added up. Settled
+        before the first step, it is the same in a resumed run as in the run that never stopped.
+        """
+        inputs, targets = self._workload.train_batch(torch.arange(2), torch.Generator())
+        batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
+        self._model.eval()  # leaves running statistics alone
+        with self._fabric.accounting("control"):
+            self._workload.loss(self._replica, batch).backward()
+        self._model.train()
+        self._optimizer.zero_grad()
+
+
+def _average_bucket(fabric: Fabric, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    return fabric.all_reduce_mean_async(bucket.buffer(), f"gradient bucket {bucket.index()}")

@@ -1,0 +1,31 @@
+"""Many tensors as one flat buffer, so that they cross the network as one message."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def floating_tensors(model: nn.Module) -> list[Tensor]:
+    """Parameters and floating-point buffers of `model`: what averaging a model means."""
+    buffers = (buffer for buffer in model.buffers() if buffer.is_floating_point())
+    return [*model.parameters(), *buffers]
+
+
+def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Move `tensors` into flat buffers, one a dtype, and make each a view of its place there.
+
+    The tensors stay the same objects, so optimizers and modules that hold them go on working.
+    """
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    flats = []
+    for group in groups.values():
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+        offset = 0
+        for tensor in group:
+            tensor.data = flat[offset : offset + tensor.numel()].view(tensor.shape)
+            offset += tensor.numel()
+        flats.append(flat)
+    return flats

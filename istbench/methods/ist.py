@@ -1,0 +1,244 @@
+"""Independent Subnet Training (Yuan et al., arXiv 1910.02120), exchanged without a server.
+
+A round: the hidden units are dealt to the nodes by a seeded random partition; each node trains the subnet of its
+units for `local_steps` local steps, alone; then the units are dealt anew and every weight moves directly from
+where it was trained to where it is needed next. Weights between units of two different nodes are in no subnet
+this round: they wait on a home node with the value they have.
+
+BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because a subnet's do
+not fit the assembled model; `assemble` estimates them anew on training batches. Tensors that no hidden unit
+indexes (an output bias) are on every node and are averaged at the end of a round.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.methods.base import (
+    Method,
+    OptimizerOptions,
+    load_optimizer_state,
+    optimizer_state,
+)
+from istbench.methods.batch_norm import calibration_batches, reestimate
+from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
+from istbench.subnets.groups import named_tensors
+from istbench.subnets.initial import home_values, subnet_values
+from istbench.subnets.layout import (
+    Axis,
+    CutTensor,
+    build_subnet,
+    layout_of,
+    product_shape,
+    subnet_index,
+    write,
+)
+from istbench.subnets.partition import home_partition, partition_units
+from istbench.workloads.base import Batch, Workload
+
+
+class IndependentSubnetTraining(Method):
+    """Each node trains its own part of the hidden units; the parts change every round."""
+
+    name = "ist"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `ist`."""
+
+        local_steps: int = field(
+            default=20, metadata={"help": "local steps a round; 0 exchanges without training, a diagnosis"}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.local_steps < 0:
+                raise UserError(f"local_steps must be zero or more, not {self.local_steps}")
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        groups = workload.neuron_groups(model)
+        if not groups:
+            raise UserError(f"workload {workload.name!r} declares no neuron groups, so ist cannot cut it")
+        smallest = min(groups, key=lambda group: group.size)
+        if smallest.size < world_size:
+            raise UserError(
+                f"ist needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
+                f"{world_size} nodes; use fewer nodes or a wider model"
+            )
+        layout_of(model, groups)
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._full = model
+        self._workload = workload
+        self._fabric = fabric
+        self._parameter_names = {name for name, _ in model.named_parameters()}
+        self._layout = layout_of(model, workload.neuron_groups(model))
+        self._home_partition = home_partition(self._layout.groups, fabric.world_size)
+        self._steps = 0
+        self._set_round(0)
+        self._subnet = build_subnet(model, self._layout.groups, self._partition, fabric.rank, fabric.device)
+        self._home = self._initialise()
+        self._optimizer = self.options.build(self._subnet.parameters())
+
+    @torch.no_grad()
+    def _initialise(self) -> dict[str, list[Tensor]]:
+        """Fill the subnet with its initial values; returns the home shards with theirs."""
+        rank, device = self._fabric.rank, self._fabric.device
+        tensors = named_tensors(self._subnet)
+        for cut in self._layout.cut:
+            tensors[cut.name].copy_(subnet_values(cut, self._partition, rank, self._initial_rows))
+        for name in self._layout.replicated:
+            tensors[name].copy_(self._initial_rows(name, None))
+        for name in tensors.keys() - self._layout.names():
+            tensors[name].copy_(self._workload.initial_buffer(self._subnet, name))
+        shards = home_values(self._layout, self._home_partition, rank, self._initial_rows)
+        return {name: [shard.to(device)] for name, shard in shards.items()}
+
+    def _initial_rows(self, name: str, rows: Tensor | None) -> Tensor:
+        if name in self._parameter_names:
+            return self._workload.initial_rows(self._full, name, rows, self.seed)
+        buffer = self._workload.initial_buffer(self._full, name)
+        return buffer if rows is None else buffer[rows]
+
+    def step(self, batch: Batch) -> Tensor:
+        if self.options.local_steps == 0:
+            with torch.no_grad():
+                loss = self._workload.loss(self._subnet, batch)
+        else:
+            self._optimizer.zero_grad()
+            loss = self._workload.loss(self._subnet, batch)
+            loss.backward()
+            self._optimizer.step()
+        self._steps += 1
+        if self._steps % max(1, self.options.local_steps) == 0:
+            self._repartition()
+        return loss.detach()
+
+    def _set_round(self, round_index: int) -> None:
+        self._round = round_index
+        self._partition = partition_units(
+            self._layout.groups, self._fabric.world_size, seed=self.seed, round_index=round_index
+        )
+
+    @torch.no_grad()
+    def _repartition(self) -> None:
+        """End the round: move every entry from where it was trained to where it is needed next."""
+        rank, peers = self._fabric.rank, range(self._fabric.world_size)
+        old = self._partition
+        self._set_round(self._round + 1)
+        plan = Repartition(self._layout, old, self._partition, self._home_partition)
+        holdings = self._holdings()
+        like = next(self._subnet.parameters())
+        # Everything leaves its tensor before anything is written, what stays on this node included.
+        outgoing = {peer: gather_blocks(holdings, plan.outgoing(rank, peer), like) for peer in peers}
+        incoming = {peer: plan.incoming(rank, peer) for peer in peers}
+        arrived = {
+            peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank
+        }
+        arrived[rank] = outgoing.pop(rank)
+        arriving = {peer: buffer for peer, buffer in arrived.items() if peer != rank}
+        self._fabric.exchange(outgoing, arriving, "exchanging subnets")
+        for peer, buffer in arrived.items():
+            write_blocks(holdings, incoming[peer], buffer)
+        self._average_replicated()
+
+    def _holdings(self) -> Holdings:
+        """What this node holds: values and, once there is any, the optimizer state that travels with them."""
+        subnet = self._planes()
+        for name, shards in self._home.items():
+            # Entries never trained so far have the state an optimizer starts from: zero.
+            missing = len(subnet[name]) - len(shards)
+            shards.extend(torch.zeros_like(shards[0]) for _ in range(missing))
+        return Holdings(subnet, self._home)
+
+    def _planes(self) -> dict[str, list[Tensor]]:
+        planes = {}
+        for name, tensor in named_tensors(self._subnet).items():
+            slots = self._optimizer.state.get(tensor, {})
+            alike = (slots[slot] for slot in sorted(slots) if isinstance(slots[slot], Tensor))
+            planes[name] = [tensor.data, *(state for state in alike if state.shape == tensor.shape)]
+        return planes
+
+    def _average_replicated(self) -> None:
+        planes = self._planes()
+        tensors = [plane for name in self._layout.replicated for plane in planes[name]]
+        if not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        self._fabric.all_reduce_mean(flat, "averaging shared tensors")
+        for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(mean.view(tensor.shape))
+
+    @torch.no_grad()
+    def assemble(self) -> nn.Module | None:
+        replicated = {name: tensor.clone() for name, tensor in self._named(self._layout.replicated)}
+        for name, tensor in replicated.items():
+            self._fabric.all_reduce_mean(tensor, f"assembling {name}")
+        full = self._blank() if self._fabric.rank == 0 else None
+        # Home shards first: where a subnet holds an entry, its home has an old value.
+        for at_home in (True, False):
+            cuts = [cut for cut in self._layout.cut if cut.needs_home or not at_home]
+            self._gather(full, cuts, at_home)
+        if full is None:
+            return None
+        for name, tensor in replicated.items():
+            named_tensors(full)[name].copy_(tensor)
+        reestimate(full, self._workload, calibration_batches(self._workload, self.seed))
+        return full
+
+    def _named(self, names: Iterable[str]) -> list[tuple[str, Tensor]]:
+        tensors = named_tensors(self._subnet)
+        return [(name, tensors[name]) for name in names]
+
+    def _blank(self) -> nn.Module:
+        full = copy.deepcopy(self._full).to_empty(device=self._fabric.device)
+        for name, buffer in full.named_buffers():
+            if name not in self._layout.names():
+                buffer.copy_(self._workload.initial_buffer(self._full, name))
+        return full
+
+    def _gather(self, full: nn.Module | None, cuts: list[CutTensor], at_home: bool) -> None:
+        """Bring every node's share of `cuts` into `full` on rank 0, a tensor and a node at a time."""
+        mine = named_tensors(self._subnet)
+        whole = {} if full is None else named_tensors(full)
+        for cut in cuts:
+            share = (self._home[cut.name][0] if at_home else mine[cut.name]).detach().reshape(-1)
+            places = [self._place(cut, node, at_home) for node in range(self._fabric.world_size)]
+            shapes = [product_shape(cut.shape, *place) for place in places]
+            sizes = [shape.numel() for shape in shapes]
+            for node, values in self._fabric.gather_to_zero(share, sizes, f"assembling {cut.name}"):
+                write(whole[cut.name], *places[node], values.view(shapes[node]))
+
+    def _place(self, cut: CutTensor, node: int, at_home: bool) -> tuple[Sequence[Axis], list[Tensor]]:
+        if at_home:
+            return cut.axes[:1], subnet_index(cut, self._home_partition, node)[:1]
+        return cut.axes, subnet_index(cut, self._partition, node)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "subnet": self._subnet.state_dict(),
+            "home": {
+                name: {str(plane): shard for plane, shard in enumerate(shards)}
+                for name, shards in self._home.items()
+            },
+            "optimizer": optimizer_state(self._optimizer),
+            "steps": self._steps,
+            "round": self._round,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._set_round(state["round"])
+        self._steps = state["steps"]
+        self._subnet.load_state_dict(state["subnet"])
+        self._home = {
+            name: [planes[str(plane)] for plane in range(len(planes))]
+            for name, planes in state["home"].items()
+        }
+        load_optimizer_state(self._optimizer, state["optimizer"])

@@ -1,0 +1,93 @@
+"""Local SGD: every node trains on its own, and every `local_steps` steps the nodes average their weights.
+
+Stich, "Local SGD converges fast and communicates little", ICLR 2019. The average is one fused all-reduce of all
+parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights. The
+optimizer's state stays local unless `average_optimizer` is set.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.methods.base import (
+    Method,
+    OptimizerOptions,
+    load_optimizer_state,
+    materialise,
+    optimizer_state,
+)
+from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.workloads.base import Batch, Workload
+
+
+class LocalSGD(Method):
+    """Rounds of `local_steps` local steps, then the mean of all nodes' models."""
+
+    name = "local_sgd"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `local_sgd`."""
+
+        local_steps: int = field(default=20, metadata={"help": "local steps between two averages"})
+        average_optimizer: bool = field(
+            default=False, metadata={"help": "average the optimizer's state with the weights"}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.local_steps < 1:
+                raise UserError(f"local_steps must be at least 1, not {self.local_steps}")
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._workload = workload
+        self._fabric = fabric
+        self._model = materialise(model, workload, self.seed, fabric.device)
+        # One flat buffer behind all tensors: the average is one all-reduce with nothing copied.
+        self._flat = flatten_in_place(floating_tensors(self._model))
+        self._optimizer = self.options.build(self._model.parameters())
+        self._steps = 0
+
+    def step(self, batch: Batch) -> Tensor:
+        self._optimizer.zero_grad()
+        loss = self._workload.loss(self._model, batch)
+        loss.backward()
+        self._optimizer.step()
+        self._steps += 1
+        if self._steps % self.options.local_steps == 0:
+            self._average()
+        return loss.detach()
+
+    def _average(self) -> None:
+        for flat in self._flat:
+            self._fabric.all_reduce_mean(flat, "averaging models")
+        if self.options.average_optimizer:
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor) and value.ndim:
+                        self._fabric.all_reduce_mean(value, "averaging optimizer state")
+
+    def assemble(self) -> nn.Module | None:
+        if self._steps % self.options.local_steps == 0:
+            return self._model if self._fabric.rank == 0 else None
+        # In the middle of a round the model is what an average now would give; the nodes keep their own.
+        assembled = copy.deepcopy(self._model)
+        for flat in flatten_in_place(floating_tensors(assembled)):
+            self._fabric.all_reduce_mean(flat, "assembling")
+        return assembled if self._fabric.rank == 0 else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self._model.state_dict(),
+            "optimizer": optimizer_state(self._optimizer),
+            "steps": self._steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        load_optimizer_state(self._optimizer, state["optimizer"])
+        self._steps = state["steps"]

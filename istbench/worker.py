@@ -1,0 +1,240 @@
+"""One node's life: build, warm up, train, evaluate, checkpoint. It owns the clock."""
+
+import gc
+import hashlib
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from istbench import checkpoint
+from istbench.config import RunConfig, build_options
+from istbench.fabric import Fabric, connect
+from istbench.measure import PeakMemory, TrainClock
+from istbench.methods.base import Method
+from istbench.registry import load_method, load_workload
+from istbench.results.store import RunDirectory
+from istbench.seeds import derived_seed
+from istbench.step_counter import StepCounter
+from istbench.workloads.base import Batch, DataSource, Workload
+from istbench.workloads.batches import ShardedBatches
+
+CHECKPOINT_EVERY_S = 60.0
+
+
+def train_cell(run_path: str) -> None:
+    """Train the cell whose header lies in `run_path`, as the rank that the environment names.
+
+    Continues from the cell's checkpoint where there is one.
+    """
+    run = RunDirectory(Path(run_path))
+    header = run.header()
+    config = RunConfig.from_json(header["config"])
+    torch.set_num_threads(config.threads)
+    workload_type = load_workload(config.workload, config.plugins)
+    workload = workload_type(
+        build_options(workload_type.Options, config.workload_options, f"workload {config.workload!r}", {})
+    )
+    workload.open(DataSource.from_json(header["data_source"]))
+    with closing(connect(device=config.device, timeout_s=config.timeout_s)) as fabric:
+        Node(run, config, workload, fabric).live()
+
+
+@dataclass
+class Totals:
+    """What a run has done so far, over all its resumptions; the same on every node."""
+
+    step: int = 0
+    train_s: float = 0.0
+    wall_s: float = 0.0
+    bytes_sent: float = 0.0
+    bytes_received: float = 0.0
+
+
+class Node:
+    """One rank of one run."""
+
+    def __init__(self, run: RunDirectory, config: RunConfig, workload: Workload, fabric: Fabric) -> None:
+        self._run, self._config, self._workload, self._fabric = run, config, workload, fabric
+        self._lead = fabric.rank == 0
+        self._clock = TrainClock(fabric.device)
+        self._totals = Totals()
+        self._method_type = load_method(config.method, config.plugins)
+        replicated = self._method_type.batches == "replicated"
+        self._batches = ShardedBatches(
+            workload.train_size,
+            config.batch_size,
+            rank=0 if replicated else fabric.rank,
+            world_size=1 if replicated else config.nodes,
+            seed=config.seed,
+        )
+        self._samples_a_step = config.batch_size * (1 if replicated else config.nodes)
+        self._counter = StepCounter(run.logs) if self._lead else None
+
+    def live(self) -> None:
+        """Train to the end of the budget, evaluating and checkpointing on the way."""
+        torch.manual_seed(derived_seed(self._config.seed, "node", self._fabric.rank))
+        self._warm_up()
+        self._memory = PeakMemory(self._fabric.device)
+        self._method = self._build_method()
+        self._resume()
+        self._wall_started = time.perf_counter() - self._totals.wall_s
+        self._saved = time.perf_counter()
+        for traffic in self._fabric.traffic.values():
+            traffic.sent = traffic.received = 0
+        finished = self._totals.step == 0 and self._evaluate(float("nan"))
+        while not finished and self._totals.step < self._config.steps:
+            finished = self._evaluate(self._train_segment())
+            self._save_if_due(finished)
+        self._finish()
+
+    def _build_method(self) -> Method:
+        what = f"method {self._config.method!r}"
+        options = build_options(self._method_type.Options, self._config.method_options, what, {})
+        method = self._method_type(options, seed=self._config.seed)
+        with torch.device("meta"):
+            model = self._workload.build_model()
+        method.setup(model, self._workload, self._fabric)
+        return method
+
+    def _warm_up(self) -> None:
+        """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
+        state = torch.get_rng_state()
+        self._build_method().step(self._batch(0))
+        torch.set_rng_state(state)
+        gc.collect()
+        self._fabric.barrier("warming up")
+
+    def _batch(self, step: int) -> Batch:
+        inputs, targets = self._workload.train_batch(
+            self._batches.indices(step), self._batches.generator(step)
+        )
+        device = self._fabric.device
+        return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+
+    def _train_segment(self) -> float:
+        """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes."""
+        every, first = self._config.eval_every, self._totals.step
+        last = min(first - first % every + every, self._config.steps)
+        losses = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
+        self._fabric.barrier("starting a segment")
+        self._memory.start()
+        self._clock.start()
+        for step in range(first, last):
+            losses += self._method.step(self._batch(step))
+            if self._counter:
+                self._counter.set(step + 1)
+        seconds = self._clock.stop()
+        self._memory.stop()
+        self._totals.step = last
+        self._totals.train_s += self._fabric.maximum(seconds)
+        return self._fabric.total(losses.item()) / (last - first) / self._config.nodes
+
+    def _evaluate(self, train_loss: float) -> bool:
+        """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
+        started = time.perf_counter()
+        with self._fabric.accounting("assemble"):
+            model = self._method.assemble()
+        assembled = time.perf_counter()
+        metrics = {} if model is None else self._metrics(model)
+        self._count_bytes()
+        totals, config = self._totals, self._config
+        totals.wall_s = time.perf_counter() - self._wall_started
+        reached = metrics.get(self._workload.metric, 0.0) >= (config.target or float("inf"))
+        late = totals.train_s >= (config.max_seconds or float("inf"))
+        if self._lead:
+            self._run.append(
+                {
+                    "event": "evaluation",
+                    "step": totals.step,
+                    "samples": totals.step * self._samples_a_step,
+                    "train_s": totals.train_s,
+                    "wall_s": totals.wall_s,
+                    "assemble_s": assembled - started,
+                    "evaluate_s": time.perf_counter() - assembled,
+                    "bytes_sent_per_node": round(totals.bytes_sent),
+                    "bytes_received_per_node": round(totals.bytes_received),
+                    "train_loss": None if train_loss != train_loss else train_loss,
+                    "metrics": metrics,
+                }
+            )
+        return self._fabric.maximum(float(reached or late)) > 0
+
+    def _metrics(self, model: nn.Module) -> dict[str, float]:
+        was_training = model.training
+        model.eval()
+        device = self._fabric.device
+        batches = (
+            (inputs.to(device), targets.to(device)) for inputs, targets in self._workload.test_batches()
+        )
+        try:
+            with torch.no_grad():
+                return self._workload.evaluate(model, batches)
+        finally:
+            model.train(was_training)
+
+    def _count_bytes(self) -> None:
+        """Add the training traffic since the last count, of the busiest node, to the totals."""
+        traffic = self._fabric.traffic["training"]
+        self._totals.bytes_sent += self._fabric.maximum(traffic.sent)
+        self._totals.bytes_received += self._fabric.maximum(traffic.received)
+        traffic.sent = traffic.received = 0
+
+    def _save_if_due(self, finished: bool) -> None:
+        if finished or self._totals.step >= self._config.steps:
+            return
+        if self._fabric.maximum(float(time.perf_counter() - self._saved > CHECKPOINT_EVERY_S)) == 0:
+            return
+        state = {"method": self._method.state_dict(), "random": torch.get_rng_state()}
+        checkpoint.write_rank(self._run.checkpoint, self._totals.step, self._fabric.rank, state)
+        self._fabric.barrier("writing a checkpoint")
+        if self._lead:
+            checkpoint.publish(self._run.checkpoint, self._totals.step, vars(self._totals))
+        self._saved = time.perf_counter()
+
+    def _resume(self) -> None:
+        meta = checkpoint.latest(self._run.checkpoint)
+        if meta is None:
+            return
+        self._totals = Totals(**meta)
+        state = checkpoint.read_rank(self._run.checkpoint, self._totals.step, self._fabric.rank)
+        self._method.load_state_dict(state["method"])
+        torch.set_rng_state(state["random"])
+
+    def _finish(self) -> None:
+        """Write the run's result into its header."""
+        peak = self._fabric.maximum(self._memory.peak or 0)
+        with self._fabric.accounting("assemble"):
+            model = self._method.assemble()
+        if model is None:
+            return
+        totals = self._totals
+        evaluations = [event for event in self._run.events() if event["event"] == "evaluation"]
+        self._run.update(
+            result={
+                "steps": totals.step,
+                "samples": totals.step * self._samples_a_step,
+                "train_s": totals.train_s,
+                "wall_s": totals.wall_s,
+                "train_loss": evaluations[-1]["train_loss"],
+                "final": evaluations[-1]["metrics"],
+                "bytes_sent_per_node": round(totals.bytes_sent),
+                "bytes_received_per_node": round(totals.bytes_received),
+                "peak_memory_bytes_per_node": int(peak) or None,
+                "weights_sha256": weights_sha256(model),
+            }
+        )
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """SHA-256 over the bytes of all parameters and buffers of `model`, in name order."""
+    digest = hashlib.sha256()
+    tensors: dict[str, Tensor] = model.state_dict()
+    for name in sorted(tensors):
+        digest.update(
+            tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()
