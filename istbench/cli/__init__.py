@@ -1,0 +1,78 @@
+"""The command line. Each command is a file of its own, imported only when it is called."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from istbench import __version__
+from istbench.errors import RunFailed, UserError
+
+_COMMANDS = {
+    "check": "Run the conformance tests on a method or workload.",
+    "compare": "Train many cells and compare their time to accuracy.",
+    "data": "Make a workload's data ready, ahead of the first run.",
+    "doctor": "Say what of istbench works on this machine, and how to mend the rest.",
+    "list": "List methods or workloads.",
+    "report": "Tables and pictures of the runs in a results directory.",
+    "run": "Train one cell: a workload by one method on so many nodes.",
+}
+
+EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"istbench.cli.{name}_command")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            from istbench.errors import unknown_name
+
+            raise unknown_name("command", args[0], _COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="istbench")
+def cli() -> None:
+    """Which way of training reaches your accuracy first, over the network you have?"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
+    try:
+        status = cli.main(arguments, prog_name="istbench", standalone_mode=False)
+    except UserError as error:
+        _fail(str(error), EXIT_WRONG_USE)
+    except RunFailed as error:
+        _fail(str(error), EXIT_FAILED)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context else ""
+        _fail(f"{error.format_message().rstrip('.')}{hint}", EXIT_WRONG_USE)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> None:
+    click.echo(f"istbench: {message}", err=True)
+    sys.exit(status)

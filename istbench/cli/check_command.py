@@ -1,0 +1,38 @@
+"""`istbench check`: conformance of a method or workload, ours or anyone's."""
+
+import click
+
+from istbench.cli import EXIT_FAILED
+from istbench.cli.options import plugin_option
+from istbench.errors import unknown_name
+from istbench.registry import entries, plugin_names
+
+
+@click.command("check")
+@click.argument("name")
+@click.option("--nodes", type=click.IntRange(2, 16), default=3, show_default=True, help="Worker processes.")
+@plugin_option
+def command(name: str, nodes: int, plugins: tuple[str, ...]) -> int:
+    """Run the conformance tests on method or workload NAME: on real processes, in well under a minute."""
+    from pathlib import Path
+
+    methods = {entry.name for entry in entries("methods")}
+    workloads = {entry.name for entry in entries("workloads")}
+    for plugin in plugins:
+        methods.update(plugin_names(Path(plugin), "methods"))
+        workloads.update(plugin_names(Path(plugin), "workloads"))
+    if name not in methods | workloads:
+        raise unknown_name("method or workload", name, methods | workloads)
+    from istbench.conformance import check_method, check_workload
+
+    results = []
+    if name in methods:
+        results += check_method(name, nodes=nodes, plugins=plugins)
+    if name in workloads:
+        results += check_workload(name, plugins=plugins)
+    width = max(len(result.name) for result in results)
+    for result in results:
+        click.echo(f"{result.outcome:<7} {result.name:<{width}}  {result.detail}")
+    failed = sum(result.outcome == "failed" for result in results)
+    click.echo(f"{len(results) - failed} of {len(results)} checks hold", err=True)
+    return EXIT_FAILED if failed else 0

@@ -1,0 +1,138 @@
+"""`istbench compare`: many cells, one after another, ending in the table and the pictures."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from istbench.cli import EXIT_FAILED
+from istbench.cli.options import cell_options, out_option, plugin_option, request_fields
+from istbench.config import RunRequest, Suite, read_suite
+from istbench.errors import RunFailed, UserError, unknown_name
+from istbench.registry import check_name, load_method
+
+
+@click.command("compare")
+@click.argument("suite", required=False, type=click.Path(path_type=Path), metavar="[SUITE.toml]")
+@click.option(
+    "--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas."
+)
+@click.option("--workload", default="speech", show_default=True, help="What to train.")
+@click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
+@click.option("--seeds", type=int, default=1, show_default=True, help="Seeds 0 to this less one.")
+@cell_options
+@out_option
+@plugin_option
+@click.option("--again", is_flag=True, help="Run cells anew though they are done.")
+def command(suite: Path | None, out: Path, plugins: tuple[str, ...], again: bool, **given: Any) -> int:
+    """Train many cells and compare their time to accuracy.
+
+    Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Finished cells are not
+    run twice, unfinished ones go on where they stopped, and a cell that fails does not stop the others.
+    """
+    requests = _requests(suite, plugins, given)
+    for request in requests:
+        check_name("methods", request.method, plugins)
+        check_name("workloads", request.workload, plugins)
+    from istbench.launch import local
+
+    local.preload()
+    from istbench.cli.progress import Display
+
+    with Display() as display:
+        names, failures = _run_all(requests, out, again, display)
+        display.note("\n".join(failures))
+    from istbench.report.build import build_report
+    from istbench.report.render import print_report
+
+    print_report(build_report(out, cells=names), sys.stdout)
+    for failure in failures:
+        click.echo(f"istbench: {failure}", err=True)
+    return EXIT_FAILED if failures else 0
+
+
+def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any]) -> list[RunRequest]:
+    """The cells asked for, each method with those of the given options that it has."""
+    context = click.get_current_context()
+    if suite is not None:
+        from_default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+        clashing = [n for n in given if context.get_parameter_source(n) not in from_default]
+        if clashing:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in clashing)
+            raise UserError(f"a suite says what to run: leave out {flags}, or the suite")
+        return [request for part in read_suite(suite) for request in part.requests(plugins)]
+    methods, workload = _words(given.pop("methods")), given.pop("workload")
+    nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
+    if seeds < 1:
+        raise UserError(f"seeds must be above zero, not {seeds}")
+    fields = request_fields(given)
+    shared = fields.pop("method_options")
+    asked = Suite(
+        workload=workload,
+        methods=tuple((method, _own_options(method, methods, shared, plugins)) for method in methods),
+        nodes=nodes,
+        seeds=tuple(range(seeds)),
+        workload_options=fields.pop("workload_options"),
+        run=fields,
+    )
+    return asked.requests(plugins)
+
+
+def _own_options(
+    method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
+) -> dict[str, str]:
+    """Those of the `shared` options that `method` has; each must belong to one of `methods` at least."""
+    if not shared:
+        return {}
+    known = {name: _option_names(name, plugins) for name in methods}
+    for option in shared:
+        if not any(option in names for names in known.values()):
+            raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
+    return {option: value for option, value in shared.items() if option in known[method]}
+
+
+def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
+    return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
+
+
+def _run_all(requests: list[RunRequest], out: Path, again: bool, display: Any) -> tuple[list[str], list[str]]:
+    """Run every cell; returns the names of all cells and a line for each that failed."""
+    from istbench.launch.execute import execute, run_directory
+    from istbench.launch.prepare import prepare_cell
+
+    cells, failures, notes = [], [], set()
+    # All are prepared first, so that a wrong name in the last one costs no hour of training.
+    for request in requests:
+        cells.append(prepare_cell(request, display.preparing))
+        notes.add(cells[-1].header["data_source"]["note"])
+    for note in sorted(notes):
+        display.note(note)
+    for number, cell in enumerate(cells, start=1):
+        run = run_directory(out, cell.name)
+        try:
+            with display.training(cell.header, run):
+                fresh = execute(cell, run, again=again)
+            display.note(f"[{number}/{len(cells)}] {cell.name}: {'done' if fresh else 'done before'}")
+        except (RunFailed, UserError) as error:
+            failures.append(f"{cell.name}: {error}")
+            display.note(f"[{number}/{len(cells)}] {cell.name}: failed")
+    return [cell.name for cell in cells], failures
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UserError("--methods is empty; see `istbench list methods`")
+    return words
+
+
+def _numbers(text: str, flag: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise UserError(f"{flag} must be whole numbers separated by commas, not {text!r}")
+    return numbers

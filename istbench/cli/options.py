@@ -1,0 +1,81 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from istbench.config import RunRequest, parse_pairs
+
+_Command = Callable[..., Any]
+
+
+def out_option(command: _Command) -> _Command:
+    """`--out DIR`, the results directory."""
+    return click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("results"),
+        show_default=True,
+        help="Results directory.",
+    )(command)
+
+
+def plugin_option(command: _Command) -> _Command:
+    """`--plugin FILE.py`, as often as wanted."""
+    return click.option(
+        "--plugin",
+        "plugins",
+        multiple=True,
+        type=click.Path(),
+        metavar="FILE.py",
+        help="Python file that defines a method or workload. May be repeated.",
+    )(command)
+
+
+_CELL_OPTIONS = [
+    click.option("--batch-size", type=int, help="Samples of one node's minibatch."),
+    click.option("--steps", type=int, help="Local steps a node to train for."),
+    click.option("--epochs", type=float, help="Passes over the training data by all nodes together."),
+    click.option("--max-seconds", type=float, help="Stop at the first evaluation after so many train seconds."),
+    click.option("--target", type=float, help="Stop when the metric reaches this level, such as 0.77."),
+    click.option("--eval-every", type=int, metavar="STEPS", help="Local steps between evaluations. Default: an epoch."),
+    click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
+    click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option."),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Real data in the dataset's official layout. Default: what `istbench data` left, else synthetic.",
+    ),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
+    click.option("--threads", type=int, help="Intra-op threads a node. Default: cores over nodes, at least one."),
+    click.option("--timeout", "timeout_s", type=float, default=300.0, show_default=True,
+                 help="Seconds after which a silent node is given up."),
+]  # fmt: skip
+
+
+def cell_options(command: _Command) -> _Command:
+    """What defines a cell beside its workload, method, nodes and seed."""
+    for option in reversed(_CELL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def request_fields(given: dict[str, Any]) -> dict[str, Any]:
+    """`cell_options` as fields of `RunRequest`, with the name=value texts parsed."""
+    return {
+        **given,
+        "method_options": parse_pairs(given["method_options"], "--set"),
+        "workload_options": parse_pairs(given["workload_options"], "--workload-set"),
+    }
+
+
+def build_request(
+    workload: str, method: str, nodes: int, seed: int, plugins: tuple[str, ...], **given: Any
+) -> RunRequest:
+    """A `RunRequest` from a command's arguments."""
+    return RunRequest(
+        workload=workload, method=method, nodes=nodes, seed=seed, plugins=plugins, **request_fields(given)
+    )

@@ -1,0 +1,113 @@
+"""What a user sees on stderr while cells run: bars on a terminal, plain lines elsewhere."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from istbench.errors import UserError
+from istbench.results.store import RunDirectory
+from istbench.step_counter import read_step
+
+_POLL_S = 0.2
+_PLAIN_LINE_S = 15.0
+
+
+class Display:
+    """Progress of preparing data and of training, on stderr."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._live = self._console.is_terminal
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}", markup=False),
+            console=self._console,
+            transient=True,
+            disable=not self._live,
+        )
+        self._preparing: dict[str, Any] = {}
+        self._last_plain = 0.0
+
+    def __enter__(self) -> "Display":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def note(self, text: str) -> None:
+        """One line to stay, if there is anything to say."""
+        if text:
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """The `Progress` callback of `Workload.prepare`."""
+        if not self._live:
+            self._plain(f"{what}: {done}/{total}", due=done in (0, total))
+            return
+        if what not in self._preparing:
+            self._preparing[what] = self._bars.add_task(what, state="")
+        self._bars.update(self._preparing[what], completed=done, total=total)
+        if done >= total:
+            self._bars.remove_task(self._preparing.pop(what))
+
+    @contextmanager
+    def training(self, header: Mapping[str, Any], run: RunDirectory) -> Iterator[None]:
+        """Show how far the run in `run` is until the block ends."""
+        total = header["config"]["steps"]
+        name = (
+            f"{header['workload_label']} {header['method_label']} n={header['nodes']} seed {header['seed']}"
+        )
+        task = self._bars.add_task(name, total=total, state="starting")
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_POLL_S):
+                step, state = read_step(run.logs), _state(run, header["metric"])
+                self._bars.update(task, completed=step, state=state)
+                if not self._live:
+                    self._plain(f"{name}: step {step}/{total} {state}")
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+            self._bars.remove_task(task)
+
+    def _plain(self, line: str, due: bool = False) -> None:
+        now = time.monotonic()
+        if due or now - self._last_plain >= _PLAIN_LINE_S:
+            self._last_plain = now
+            print(line, file=sys.stderr, flush=True)
+
+
+def _state(run: RunDirectory, metric: str) -> str:
+    try:
+        evaluations = [event for event in run.events() if event["event"] == "evaluation"]
+    except (OSError, UserError):
+        return ""
+    if not evaluations:
+        return "starting"
+    last = evaluations[-1]
+    loss = f" loss {last['train_loss']:.3f}" if last["train_loss"] is not None else ""
+    return f"{metric} {last['metrics'].get(metric, float('nan')):.4f}{loss}"

@@ -1,0 +1,63 @@
+"""The conformance checks behind `istbench check`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from istbench.conformance import of_methods, of_workloads
+from istbench.conformance.processes import on_nodes
+from istbench.errors import RunFailed
+from istbench.registry import load_method
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one check: `detail` says what was seen, or why it was skipped."""
+
+    name: str
+    outcome: Literal["holds", "failed", "skipped"]
+    detail: str
+
+
+def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[Outcome]:
+    """Train the toy workload by method `name` on `nodes` real processes and check what must hold of any method."""
+    outcomes = [
+        _on_processes(check.__name__, check, nodes, name, plugins)
+        for check in (
+            of_methods.same_seed_same_curve,
+            of_methods.resumed_run_is_the_run,
+            of_methods.assembling_changes_nothing,
+            of_methods.bytes_sent_are_bytes_received,
+        )
+    ]
+    exact = of_methods.one_node_is_plain_training
+    if load_method(name, plugins).exact_on_one_node:
+        outcomes.append(_on_processes(exact.__name__, exact, 1, name, plugins))
+    else:
+        outcomes.append(Outcome(_title(exact.__name__), "skipped", f"{name} does not claim it"))
+    return outcomes
+
+
+def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[Outcome]:
+    """Check what must hold of any workload, on its synthetic data or what is in the cache."""
+    workload = of_workloads.prepare(name, plugins)
+    return [_here(check, workload) for check in of_workloads.CHECKS]
+
+
+def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) -> Outcome:
+    try:
+        detail = on_nodes(check, nodes, *args)[0]
+    except RunFailed as failure:
+        return Outcome(_title(name), "failed", str(failure).partition("; its last lines")[0])
+    return Outcome(_title(name), "holds", detail)
+
+
+def _here(check: Callable[..., str], workload: Any) -> Outcome:
+    try:
+        return Outcome(_title(check.__name__), "holds", check(workload))
+    except of_workloads.DoesNotHold as failure:
+        return Outcome(_title(check.__name__), "failed", str(failure))
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")

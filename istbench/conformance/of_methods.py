@@ -1,0 +1,115 @@
+"""What must hold of any method. Each check runs on every node of one group and returns what was seen.
+
+A check that does not hold raises `DoesNotHold`.
+"""
+
+import torch
+
+from istbench.conformance.training import (
+    assembled,
+    batches_of,
+    largest_difference,
+    open_workload,
+    plain_training,
+    set_up,
+    through_disk,
+    train,
+)
+from istbench.fabric import Fabric
+from istbench.workloads.base import Workload
+
+_STEPS = 11  # not a multiple of the toy workload's local steps: a round is left open at the end
+_EXACT = 1e-6
+
+
+class DoesNotHold(AssertionError):  # noqa: N818
+    """A check that does not hold; the message says what was seen instead."""
+
+
+def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+    """Two trainings of one seed give the same losses and weights, bit for bit."""
+    workload = _workload()
+    curves, weights = [], []
+    for _ in range(2):
+        method = set_up(fabric, workload, name, {}, plugins=plugins)
+        curves.append(train(fabric, workload, method, 0, _STEPS))
+        weights.append(_weights(fabric, method))
+    if curves[0] != curves[1] or weights[0] != weights[1]:
+        raise DoesNotHold(f"two trainings of one seed differ: losses {curves[0]} and {curves[1]}")
+    return f"losses and weights equal over {_STEPS} steps, bit for bit"
+
+
+def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+    """Going on from a checkpoint at any step gives the run that never stopped, bit for bit."""
+    workload = _workload()
+    whole = set_up(fabric, workload, name, {}, plugins=plugins)
+    train(fabric, workload, whole, 0, _STEPS)
+    wanted = _weights(fabric, whole)
+    for stop in range(_STEPS):
+        first = set_up(fabric, workload, name, {}, plugins=plugins)
+        train(fabric, workload, first, 0, stop)
+        second = set_up(fabric, workload, name, {}, plugins=plugins)
+        second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+        train(fabric, workload, second, stop, _STEPS)
+        if _weights(fabric, second) != wanted:
+            raise DoesNotHold(f"a run resumed at step {stop} of {_STEPS} ends with other weights")
+    return f"the same weights, resumed at each of {_STEPS} steps, bit for bit"
+
+
+def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+    """A model can be assembled after any step, is finite, and training goes on as if it had not been."""
+    workload = _workload()
+    weights = []
+    for looking in (False, True):
+        method = set_up(fabric, workload, name, {}, plugins=plugins)
+        for step in range(_STEPS):
+            train(fabric, workload, method, step, step + 1)
+            model = assembled(fabric, method) if looking else None
+            if model is not None and not all(torch.isfinite(p).all() for p in model.parameters()):
+                raise DoesNotHold(
+                    f"after step {step + 1} the assembled model has weights that are not finite"
+                )
+        weights.append(_weights(fabric, method))
+    if weights[0] != weights[1]:
+        raise DoesNotHold("a training that was assembled after every step ends with other weights")
+    return f"assembled after each of {_STEPS} steps: finite, and the same training"
+
+
+def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+    """Over all nodes as many training bytes are sent as received, and assembling counts apart."""
+    workload = _workload()
+    method = set_up(fabric, workload, name, {}, plugins=plugins)
+    train(fabric, workload, method, 0, batches_of(fabric, workload, method).steps_per_epoch)
+    traffic = fabric.traffic["training"]
+    before = (traffic.sent, traffic.received)
+    assembled(fabric, method)
+    if before != (traffic.sent, traffic.received):
+        raise DoesNotHold("assembling was counted as training traffic")
+    sent, received = fabric.total(traffic.sent), fabric.total(traffic.received)
+    if sent != received:
+        raise DoesNotHold(f"{sent:.0f} bytes sent over all nodes, but {received:.0f} received")
+    return f"{sent:.0f} bytes over all nodes in an epoch"
+
+
+def one_node_is_plain_training(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+    """On one node the method trains exactly as a plain loop does."""
+    workload = _workload()
+    method = set_up(fabric, workload, name, {}, plugins=plugins)
+    train(fabric, workload, method, 0, _STEPS)
+    model = assembled(fabric, method)
+    assert model is not None
+    difference = largest_difference(model, plain_training(workload, method.options, _STEPS))
+    if difference > _EXACT:
+        raise DoesNotHold(f"weights differ from a plain loop's by {difference:.2g}")
+    return f"weights within {difference:.2g} of a plain loop's"
+
+
+def _workload() -> Workload:
+    return open_workload("toy", {"batch_norm": True, "hidden": 13})
+
+
+def _weights(fabric: Fabric, method: object) -> str:
+    from istbench.worker import weights_sha256
+
+    model = assembled(fabric, method)  # type: ignore[arg-type]
+    return "" if model is None else weights_sha256(model)

@@ -1,0 +1,135 @@
+"""What must hold of any workload. Each check takes the workload with its data open and returns what was seen."""
+
+import copy
+from collections.abc import Callable
+from itertools import islice
+
+import torch
+from torch import nn
+
+from istbench.config import build_options
+from istbench.conformance.of_methods import DoesNotHold
+from istbench.methods.base import materialise
+from istbench.registry import load_workload
+from istbench.subnets.groups import permute_units, validate_groups
+from istbench.workloads.base import Batch, Workload
+from istbench.workloads.cache import cache_directory
+
+__all__ = ["CHECKS", "DoesNotHold", "prepare"]
+
+_BATCH = 32
+_EXACT = 1e-4
+
+
+def prepare(name: str, plugins: tuple[str, ...]) -> Workload:
+    """Workload `name` with its data made ready and open."""
+    workload_type = load_workload(name, plugins)
+    workload = workload_type(build_options(workload_type.Options, {}, name, {}))
+    workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
+    return workload
+
+
+def permuting_hidden_units_changes_nothing(workload: Workload) -> str:
+    """A random order of the units of any neuron group leaves the network's function unchanged."""
+    model = _model(workload)
+    groups = workload.neuron_groups(model)
+    if not groups:
+        return "no neuron groups declared"
+    validate_groups(model, groups)
+    _randomise_statistics(model)
+    batch = _batch(workload)
+    before = _loss(workload, model, batch)
+    for group in groups:
+        permuted = copy.deepcopy(model)
+        permute_units(permuted, group, torch.randperm(group.size))
+        after = _loss(workload, permuted, batch)
+        if abs(after - before) > _EXACT * max(1.0, abs(before)):
+            raise DoesNotHold(f"permuting {group.name!r} moves the loss from {before:.6f} to {after:.6f}")
+    return f"{len(groups)} groups: {', '.join(f'{group.name} ({group.size})' for group in groups)}"
+
+
+def rows_are_the_full_models_rows(workload: Workload) -> str:
+    """Any rows of any parameter start as they do in the full model, and another seed starts differently."""
+    with torch.device("meta"):
+        model = workload.build_model()
+    for name, parameter in model.named_parameters():
+        whole = workload.initial_rows(model, name, None, 0)
+        if whole.shape != parameter.shape:
+            raise DoesNotHold(f"{name} starts with shape {tuple(whole.shape)}, not {tuple(parameter.shape)}")
+        some = torch.randperm(parameter.shape[0])[: 1 + parameter.shape[0] // 3]
+        if not torch.equal(workload.initial_rows(model, name, some, 0), whole[some]):
+            raise DoesNotHold(f"rows of {name} made alone differ from the full parameter's")
+        if whole.std() > 0 and torch.equal(workload.initial_rows(model, name, None, 1), whole):
+            raise DoesNotHold(f"{name} starts the same with another seed")
+    return "made alone or whole, bit for bit"
+
+
+def every_parameter_learns(workload: Workload) -> str:
+    """The loss of a training batch is finite and reaches every parameter."""
+    model = _model(workload)
+    loss = workload.loss(model, _batch(workload))
+    if not torch.isfinite(loss):
+        raise DoesNotHold(f"the loss of a training batch is {loss.item()}")
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None:
+            raise DoesNotHold(f"{name} gets no gradient")
+    return f"initial loss {loss.item():.4f}"
+
+
+def the_metric_is_reported(workload: Workload) -> str:
+    """Evaluation gives the workload's metric, between 0 and 1, as its targets are."""
+    model = _model(workload).eval()
+    with torch.no_grad():
+        metrics = workload.evaluate(model, islice(workload.test_batches(), 2))
+    value = metrics.get(workload.metric)
+    if value is None or not 0 <= value <= 1:
+        raise DoesNotHold(f"evaluation gives {metrics}: {workload.metric!r} must be there, from 0 to 1")
+    if not all(0 < target <= 1 for target in workload.targets):
+        raise DoesNotHold(f"targets {workload.targets} are not levels above 0 and at most 1")
+    return f"{workload.metric} {value:.4f} before training"
+
+
+def batches_repeat(workload: Workload) -> str:
+    """The same indices and augmentation seed give the same training batch."""
+    one, other = _batch(workload), _batch(workload)
+    if not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)):
+        raise DoesNotHold("the same indices and seed give another batch")
+    return f"{workload.train_size} training samples of shape {tuple(one[0].shape[1:])}"
+
+
+CHECKS: tuple[Callable[[Workload], str], ...] = (
+    permuting_hidden_units_changes_nothing,
+    rows_are_the_full_models_rows,
+    every_parameter_learns,
+    the_metric_is_reported,
+    batches_repeat,
+)
+
+
+def _model(workload: Workload) -> nn.Module:
+    with torch.device("meta"):
+        model = workload.build_model()
+    return materialise(model, workload, 0, torch.device("cpu"))
+
+
+def _batch(workload: Workload) -> Batch:
+    count = min(_BATCH, workload.train_size)
+    return workload.train_batch(torch.arange(count), torch.Generator().manual_seed(0))
+
+
+def _loss(workload: Workload, model: nn.Module, batch: Batch) -> float:
+    model.eval()
+    with torch.no_grad():
+        return float(workload.loss(model, batch))
+
+
+def _randomise_statistics(model: nn.Module) -> None:
+    """Give normalisation layers statistics and affine values that tell their units apart."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            for tensor in (module.weight, module.bias, module.running_mean):
+                if tensor is not None:
+                    nn.init.normal_(tensor)
+            if module.running_var is not None:
+                nn.init.uniform_(module.running_var, 0.5, 2.0)

@@ -1,0 +1,107 @@
+"""Short trainings that checks and tests compare: by a method on a node's fabric, and by a plain loop."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from istbench import checkpoint
+from istbench.config import build_options
+from istbench.fabric import Fabric
+from istbench.methods.base import Method, OptimizerOptions, materialise
+from istbench.registry import load_method, load_workload
+from istbench.workloads.base import Workload
+from istbench.workloads.batches import ShardedBatches
+
+
+def open_workload(name: str, options: Mapping[str, Any], plugins: tuple[str, ...] = ()) -> Workload:
+    """Workload `name` with its data open."""
+    workload_type = load_workload(name, plugins)
+    workload = workload_type(build_options(workload_type.Options, options, name, {}))
+    with tempfile.TemporaryDirectory() as folder:
+        workload.open(workload.prepare(None, Path(folder), lambda *_: None))
+    return workload
+
+
+def set_up(
+    fabric: Fabric,
+    workload: Workload,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    plugins: tuple[str, ...] = (),
+) -> Method:
+    """`method` with its defaults for `workload` and `options`, ready to step."""
+    method_type = load_method(method, plugins)
+    defaults = workload.method_defaults(method)
+    built = method_type(build_options(method_type.Options, options, method, defaults), seed=seed)
+    with torch.device("meta"):
+        model = workload.build_model()
+    built.setup(model, workload, fabric)
+    return built
+
+
+def batches_of(fabric: Fabric, workload: Workload, method: Method, *, seed: int = 0) -> ShardedBatches:
+    """The minibatches of this node, as a run deals them out."""
+    alike = method.batches == "replicated"
+    return ShardedBatches(
+        workload.train_size,
+        workload.batch_size,
+        rank=0 if alike else fabric.rank,
+        world_size=1 if alike else fabric.world_size,
+        seed=seed,
+    )
+
+
+def train(
+    fabric: Fabric, workload: Workload, method: Method, first: int, last: int, *, seed: int = 0
+) -> list[float]:
+    """Local steps `first` to `last` (exclusive); returns the losses."""
+    batches = batches_of(fabric, workload, method, seed=seed)
+    return [
+        float(method.step(workload.train_batch(batches.indices(step), batches.generator(step))))
+        for step in range(first, last)
+    ]
+
+
+def assembled(fabric: Fabric, method: Method) -> nn.Module | None:
+    """The method's full model on rank 0, its traffic counted as assembling."""
+    with fabric.accounting("assemble"):
+        return method.assemble()
+
+
+def through_disk(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    """`state` after a checkpoint was written and read."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.write_rank(Path(folder), 0, rank, state)
+        return checkpoint.read_rank(Path(folder), 0, rank)
+
+
+def plain_training(
+    workload: Workload, options: OptimizerOptions, steps: int, *, nodes: int = 1, seed: int = 0
+) -> nn.Module:
+    """One process, no method: `steps` steps on the minibatches of `nodes` nodes joined."""
+    with torch.device("meta"):
+        model = workload.build_model()
+    model = materialise(model, workload, seed, torch.device("cpu"))
+    optimizer = options.build(model.parameters())
+    shards = [
+        ShardedBatches(workload.train_size, workload.batch_size, rank=rank, world_size=nodes, seed=seed)
+        for rank in range(nodes)
+    ]
+    for step in range(steps):
+        indices = torch.cat([shard.indices(step) for shard in shards])
+        optimizer.zero_grad()
+        workload.loss(model, workload.train_batch(indices, shards[0].generator(step))).backward()
+        optimizer.step()
+    return model
+
+
+def largest_difference(one: nn.Module, other: nn.Module) -> float:
+    """The largest absolute difference of any parameter."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
