@@ -1,0 +1,208 @@
+"""Drawing a `Plot` as PNG and SVG."""
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from istbench.report.plots import Panel, Plot, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+_ACROSS = 3
+_PANEL_INCHES = (3.3, 2.9)
+_DODGE = 0.18
+_BAND_FROM = 0.88
+_LEGEND_CHARACTERS = 44
+
+
+def draw(plot: Plot, stem: Path) -> list[Path]:
+    """Write `plot` as `stem`.png and `stem`.svg, over what is there; returns both paths.
+
+    Raises:
+        OSError: where they cannot be written.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    FigureCanvasAgg(figure)
+    # Fixed ids and no date: the same results give the same file. No text is mathematics, even with a $.
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
+    ):
+        _fill(figure, plot)
+        paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
+        figure.savefig(paths[0], dpi=160)
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def _fill(figure: "Figure", plot: Plot) -> None:
+    labels = {series.label: series for panel in plot.panels for series in panel.series}
+    across = 2 if len(plot.panels) == 4 else min(_ACROSS, len(plot.panels))
+    down = math.ceil(len(plot.panels) / across)
+    legend_columns = _legend_columns(max(map(len, labels)), across)
+    legend_rows = math.ceil(len(labels) / legend_columns)
+    width = max(5.6, 0.9 + _PANEL_INCHES[0] * across)
+    figure.set_size_inches(width, 1.4 + 0.25 * legend_rows + _PANEL_INCHES[1] * down)
+    axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
+    with_band = any(series.missed for panel in plot.panels for series in panel.series)
+    for index, (panel, area) in enumerate(zip(plot.panels, axes, strict=False)):
+        if plot.kind == "points":
+            area.set_ylim(*_seconds_limits(plot, with_band))
+        _draw_panel(area, panel, plot, list(labels))
+        if with_band:
+            _draw_missed_band(area, named=(index + 1) % across == 0 or index + 1 == len(plot.panels))
+    if plot.kind == "points" and not _finite_heights(plot):
+        # Without a number of seconds anywhere any scale would be made up.
+        axes[0].set_yticks([])
+    for spare in axes[len(plot.panels) :]:
+        spare.remove()
+    for index in range(len(plot.panels)):
+        lowest = index + across >= len(plot.panels)
+        axes[index].tick_params(labelbottom=lowest)
+        axes[index].set_ylabel("" if index % across else plot.y_label, fontsize="medium")
+        axes[index].set_xlabel(plot.x_label if lowest else "", fontsize="medium")
+    subtitle = textwrap.fill(plot.subtitle, int(width * 12))
+    title = textwrap.fill(plot.title, int(width * 9))
+    figure.suptitle(title, fontsize="large", fontweight="bold")
+    _legend(figure, labels, legend_columns, plot, subtitle)
+
+
+def _legend_columns(longest: int, across: int) -> int:
+    if longest <= _LEGEND_CHARACTERS // 2:
+        return min(3, across + 1)
+    return 2 if across > 1 and longest <= 36 else 1
+
+
+def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plot, subtitle: str) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [], [], color=series.look.colour, linestyle=series.look.line, linewidth=2,
+            marker=series.look.marker, markersize=6,
+            label=textwrap.fill(label, _LEGEND_CHARACTERS),
+        )
+        for label, series in labels.items()
+    ]  # fmt: skip
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False, title=subtitle,
+        title_fontsize="small",
+    )  # fmt: skip
+
+
+def _draw_panel(area: "Axes", panel: Panel, plot: Plot, labels: list[str]) -> None:
+    area.set_title(panel.title, fontsize="medium")
+    area.set_xscale(plot.x_scale)
+    area.set_yscale(plot.y_scale)
+    for axis, scale in ((area.xaxis, plot.x_scale), (area.yaxis, plot.y_scale)):
+        if scale == "log":
+            _plain_ticks(axis)
+    area.grid(alpha=0.2)
+    area.spines[["top", "right"]].set_visible(False)
+    for level in panel.levels:
+        area.axhline(level, color="0.65", linewidth=0.9, linestyle=(0, (5, 4)), zorder=1)
+        area.annotate(
+            f"{level:g}", (1.0, level), xycoords=("axes fraction", "data"), xytext=(2, 0),
+            textcoords="offset points", ha="left", va="center", fontsize="x-small", color="0.35",
+        )  # fmt: skip
+    for series in panel.series:
+        if plot.kind == "lines":
+            _draw_line(area, series)
+        else:
+            shift = min(_DODGE, 0.66 / len(labels)) * (labels.index(series.label) - (len(labels) - 1) / 2)
+            _draw_points(area, series, shift)
+    if plot.kind == "points":
+        area.set_xticks(range(len(plot.ticks)), plot.ticks)
+        area.set_xlim(-0.5, len(plot.ticks) - 0.5)
+
+
+def _plain_ticks(axis: "Axis") -> None:
+    """Ticks of a logarithmic axis as plain numbers, at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _draw_line(area: "Axes", series: Series) -> None:
+    look = series.look
+    area.plot(
+        series.x, series.y, color=look.colour, linestyle=look.line, linewidth=2, marker=look.marker,
+        markersize=5, markevery=(max(1, len(series.x) // 8), max(1, len(series.x) // 6)),
+    )  # fmt: skip
+    if series.low != series.high:
+        area.fill_between(series.x, series.low, series.high, color=look.colour, alpha=0.18, linewidth=0)
+
+
+def _draw_points(area: "Axes", series: Series, shift: float) -> None:
+    look = series.look
+    places = [x + shift for x in series.x]
+    area.plot(
+        places, series.y, color=look.colour, linestyle=look.line, linewidth=1.4, marker=look.marker,
+        markersize=7,
+    )  # fmt: skip
+    for place, low, high in zip(places, series.low, series.high, strict=True):
+        if low != high:
+            _draw_error_bar(area, place, low, high, look.colour)
+    across = area.get_xaxis_transform()
+    for place in series.missed:
+        area.plot(
+            [place + shift], [(1 + _BAND_FROM) / 2], transform=across, marker=look.marker, markersize=7,
+            markerfacecolor="white", markeredgecolor=look.colour, markeredgewidth=1.5, linestyle="none",
+        )  # fmt: skip
+
+
+def _draw_error_bar(area: "Axes", place: float, low: float, high: float, colour: str) -> None:
+    """A bar from `low` to `high`, out of sight with an arrow head where `high` is infinite."""
+    shown = high if math.isfinite(high) else area.get_ylim()[1]
+    area.vlines(place, low, shown, color=colour, linewidth=1.4)
+    ends = [low, high] if math.isfinite(high) else [low]
+    area.plot([place] * len(ends), ends, color=colour, marker="_", markersize=7, linestyle="none")
+    if math.isinf(high):
+        area.plot([place], [0.985], transform=area.get_xaxis_transform(), color=colour, marker=6, markersize=6)
+
+
+def _draw_missed_band(area: "Axes", named: bool) -> None:
+    """The strip at the top where targets that were not reached are marked."""
+    from matplotlib.patches import Rectangle
+
+    # The strip has no scale: its markers stand for no number of seconds.
+    low, high = area.get_ylim()
+    top = low * (high / low) ** _BAND_FROM
+    area.set_yticks([tick for tick in area.get_yticks() if low <= tick < top])
+    area.set_ylim(low, high)
+    area.minorticks_off()
+    corner = (0.0, _BAND_FROM)
+    area.add_patch(Rectangle(corner, 1, 1 - _BAND_FROM, transform=area.transAxes, facecolor="0.93", zorder=0))
+    if named:
+        area.annotate(
+            "not\nreached", (1.0, (1 + _BAND_FROM) / 2), xycoords="axes fraction", xytext=(3, 0),
+            textcoords="offset points", ha="left", va="center", fontsize="x-small", color="0.35",
+        )  # fmt: skip
+
+
+def _finite_heights(plot: Plot) -> list[float]:
+    return [
+        height
+        for panel in plot.panels
+        for series in panel.series
+        for height in (*series.low, *series.y, *series.high)
+        if math.isfinite(height)
+    ]
+
+
+def _seconds_limits(plot: Plot, with_band: bool) -> tuple[float, float]:
+    """Limits of a logarithmic axis that show all finite points, below the band of the missed ones if any."""
+    heights = _finite_heights(plot)
+    low, high = (min(heights), max(heights)) if heights else (1.0, 10.0)
+    span = max(math.log10(high / low), 0.3)
+    room = span * (0.08 + (1 / _BAND_FROM - 1) * 1.1 * with_band)
+    return low / 10 ** (0.08 * span), high * 10**room

@@ -1,0 +1,159 @@
+"""Which runs may stand in one table, and which of them are one row."""
+
+import hashlib
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from istbench.results.load import Run
+
+# Named by the group or by the row itself; what is left of a configuration tells rows apart.
+_NAMED_ELSEWHERE = {
+    "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
+    "plugins",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One row: a method with its options on so many nodes. runs: the finished ones, one a seed, by seed."""
+
+    label: str
+    method: str
+    nodes: int
+    runs: tuple[Run, ...]
+
+    def seconds(self, level: float) -> dict[int, float]:
+        """Train seconds to `level` by seed, infinity for a miss."""
+        found = {run.header["seed"]: run.reached(level) for run in self.runs}
+        return {seed: there.seconds if there else math.inf for seed, there in found.items()}
+
+    def result(self, name: str) -> list[float]:
+        """`name` of the header's result, of the runs that have it."""
+        values = [(run.header.get("result") or {}).get(name) for run in self.runs]
+        return [value for value in values if value is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs that may be compared: the same workload, data, batch size and budget, timed alike on one machine.
+
+    entries: in the order of the table, by nodes. unfinished: runs that do not count.
+    """
+
+    workload: str
+    workload_label: str
+    metric: str
+    data: str
+    fingerprint: str
+    batch_size: int
+    budget: str
+    device: str
+    host: Mapping[str, Any]
+    timing_rule: int
+    entries: tuple[Entry, ...]
+    unfinished: tuple[Run, ...]
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The targets of all runs, rising."""
+        return tuple(sorted({level for entry in self.entries for run in entry.runs for level in run.targets}))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The numbers of nodes there are finished runs of, rising."""
+        return tuple(sorted({entry.nodes for entry in self.entries}))
+
+    @property
+    def machine(self) -> str:
+        """The machine in words."""
+        cores = f"{self.host['cores']} cores, " if self.host.get("cores") else ""
+        return f"{self.host.get('name', 'an unnamed machine')} ({cores}{self.device})"
+
+    @property
+    def stem(self) -> str:
+        """A file name, safe everywhere, that no other group has."""
+        defining = [
+            self.workload_label, self.metric, self.data, self.fingerprint, self.batch_size, self.budget,
+            self.device, dict(self.host), self.timing_rule,
+        ]  # fmt: skip
+        digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", self.workload_label).strip("-")[:40]
+        return f"{readable or 'workload'}-{digest}"
+
+
+def group_runs(runs: Sequence[Run], baseline: str = "ddp") -> list[Group]:
+    """The groups among `runs`; in each, `baseline` leads the rows of every number of nodes."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(_group_key(run), sort_keys=True)].append(run)
+    return [_group(members, baseline) for _, members in sorted(groups.items())]
+
+
+def _group_key(run: Run) -> list[Any]:
+    header = run.header
+    return [
+        header["workload"], header["workload_label"], header["data"],
+        header["data_source"].get("fingerprint"), header["batch_size"],
+        header["budget"], header["metric"], header["timing_rule"],
+        header["config"].get("device"), header.get("host"),
+    ]  # fmt: skip
+
+
+def _group(runs: list[Run], baseline: str) -> Group:
+    header = runs[0].header
+    entries = _entries([run for run in runs if run.done])
+    entries.sort(key=lambda e: (e.nodes, e.label != baseline, e.method != baseline, e.method, e.label))
+    return Group(
+        workload=header["workload"],
+        workload_label=header["workload_label"],
+        metric=header["metric"],
+        data=header["data"],
+        fingerprint=str(header["data_source"].get("fingerprint", "")),
+        batch_size=header["batch_size"],
+        budget=header["budget"],
+        device=str(header["config"].get("device", "cpu")),
+        host=header.get("host") or {},
+        timing_rule=header["timing_rule"],
+        entries=tuple(entries),
+        unfinished=tuple(run for run in runs if not run.done),
+    )
+
+
+def _entries(runs: list[Run]) -> list[Entry]:
+    rows: dict[tuple[str, int], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        settings = json.dumps(_settings(run), sort_keys=True, default=str)
+        rows[run.header["method_label"], run.header["nodes"]][settings].append(run)
+    differing: dict[str, set[str]] = defaultdict(set)
+    for (label, _), variants in rows.items():
+        settings_of = [_settings(members[0]) for members in variants.values()]
+        for name in {name for settings in settings_of for name in settings}:
+            if any(settings.get(name) != settings_of[0].get(name) for settings in settings_of):
+                differing[label].add(name)
+    return [
+        Entry(
+            label=_label(label, _settings(members[0]), differing[label]),
+            method=members[0].header["method"],
+            nodes=nodes,
+            runs=tuple(sorted(members, key=lambda run: run.header["seed"])),
+        )
+        for (label, nodes), variants in rows.items()
+        for members in variants.values()
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    config = run.header["config"]
+    flat = {name: value for name, value in config.items() if name not in _NAMED_ELSEWHERE}
+    return {**flat.pop("workload_options", {}), **flat.pop("method_options", {}), **flat}
+
+
+def _label(label: str, settings: Mapping[str, Any], differing: set[str]) -> str:
+    """The label, told apart from rows that would carry the same."""
+    extra = [f"{name}={settings[name]}" for name in sorted(differing) if name in settings]
+    return " ".join([label, *(text for text in extra if text not in label.split())])

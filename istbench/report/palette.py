@@ -1,0 +1,55 @@
+"""What each method looks like, in every picture of every report."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Dash = Literal["-", "--", ":", "-."]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """colour: RGB hex. line: dash pattern, and marker: shape, as matplotlib names them."""
+
+    colour: str
+    line: Dash
+    marker: str
+
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+_KNOWN = {
+    "ddp": ("#0072B2", "s"),
+    "local_sgd": ("#009E73", "^"),
+    "ist": ("#D55E00", "o"),
+    "parameter_server": ("#E69F00", "D"),
+    "p3": ("#CC79A7", "v"),
+    "dslide": ("#56B4E9", "P"),
+}
+_OTHER_COLOURS = ("#000000", "#7F7F7F", "#8C6D31", "#5E3C99")
+_OTHER_MARKERS = ("X", "h", "<", ">", "p", "d")
+_LINES: tuple[Dash, ...] = ("-", "--", ":", "-.")
+
+
+def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """The look of each label from (method, label) pairs: the method's colour whatever else is in the picture.
+
+    A method's bare name has a full line; its labels with options have other lines and markers, by name.
+    """
+    named = sorted(set(labels), key=lambda pair: (pair[0], pair[1] != pair[0], pair[1]))
+    found: dict[str, Look] = {}
+    for method in dict.fromkeys(method for method, _ in named):
+        colour, marker = _KNOWN.get(method) or _other(method)
+        own = [label for name, label in named if name == method]
+        markers = (marker, *(shape for shape in _OTHER_MARKERS if shape != marker))
+        # The full line stays the bare name's also where that is absent.
+        first = 0 if own[0] == method or len(own) == 1 else 1
+        for order, label in enumerate(own, start=first):
+            line, shape = _LINES[order % len(_LINES)], markers[order % len(markers)]
+            found[label] = Look(colour=colour, line=line, marker=shape)
+    return found
+
+
+def _other(method: str) -> tuple[str, str]:
+    digest = hashlib.sha256(method.encode()).digest()
+    return _OTHER_COLOURS[digest[0] % len(_OTHER_COLOURS)], _OTHER_MARKERS[digest[1] % len(_OTHER_MARKERS)]

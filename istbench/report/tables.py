@@ -1,0 +1,280 @@
+"""Tables of results: how long to each target, at what cost; and the summary of one run."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from istbench.report.groups import Entry, Group
+from istbench.report.table import (
+    Cell,
+    Column,
+    NumberForm,
+    Scalar,
+    Table,
+    finite,
+    interval,
+    machine_value,
+    number,
+    plain,
+)  # fmt: skip
+from istbench.results.load import Run
+from istbench.results.stats import Estimate, SpeedUp, estimate, interval_name, speed_up
+
+_METRIC_FORM = NumberForm(decimals=3)
+_NUMBER_FORM = NumberForm()
+_NOTHING = Cell(text="–", value=None)
+_MEGA = 1e6
+
+
+def comparison(group: Group, baseline: str = "ddp") -> Table:
+    """The main table of a group: a row for each method and number of nodes.
+
+    baseline: method or method label that speed-ups are against, on as many nodes.
+    """
+    with_memory = any(entry.result("peak_memory_bytes_per_node") for entry in group.entries)
+    columns = [
+        Column(key="method", title="method", align="left"),
+        Column(key="nodes", title="nodes"),
+        Column(key="seeds", title="seeds"),
+        *(Column(key=f"train_s_to_{level:g}", title=f"seconds to {level:g}") for level in group.levels),
+        Column(key="speed_up", title=f"speed-up over {baseline}"),
+        Column(key=f"final_{group.metric}", title=f"final {group.metric}"),
+        Column(key="sent_mb_per_node", title="MB sent a node"),
+        *([Column(key="peak_memory_mb_per_node", title="peak MB a node")] if with_memory else []),
+    ]
+    rows = []
+    for entry in group.entries:
+        memory = [_result(entry, "peak_memory_bytes_per_node")] if with_memory else []
+        rows.append(
+            (
+                plain(entry.label),
+                plain(entry.nodes),
+                plain(len(entry.runs)),
+                *(_time(entry, level) for level in group.levels),
+                _speed_up(group, entry, baseline),
+                _final(entry),
+                _result(entry, "bytes_sent_per_node"),
+                *memory,
+            )
+        )
+    data = "SYNTHETIC data" if group.data == "synthetic" else f"{group.data} data"
+    return Table(
+        title=f"{group.workload_label}, {data}, {group.budget}: train seconds to {group.metric} on {group.machine}",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        footer=tuple(_footer(group, baseline)),
+        keys=2,
+        context=_context(group, baseline),
+    )
+
+
+def run_summary(run: Run) -> Table:
+    """What came of one run, an item a row."""
+    header, curve, result = run.header, run.curve, run.header.get("result") or {}
+    metric, form = header["metric"], _METRIC_FORM
+    rows: list[tuple[str, str, Scalar]] = [("status", header["status"], header["status"])]
+    if header.get("error"):
+        rows.append(("error", header["error"], header["error"]))
+    if curve.evaluations:
+        last = curve.evaluations[-1]
+        rows += [
+            (f"final {metric}", form(curve.final()), finite(curve.final())),
+            (f"best {metric}", form(run.best()), finite(run.best())),
+            ("train seconds", number(last.train_s), last.train_s),
+            ("wall seconds", number(last.wall_s), last.wall_s),
+            ("local steps a node", str(last.step), last.step),
+            ("samples", str(last.samples), last.samples),
+            ("MB sent a node", number(last.bytes_sent_per_node / _MEGA), last.bytes_sent_per_node / _MEGA),
+            (
+                "MB received a node",
+                number(last.bytes_received_per_node / _MEGA),
+                last.bytes_received_per_node / _MEGA,
+            ),
+        ]
+        memory = result.get("peak_memory_bytes_per_node")
+        if memory:
+            rows.append(("peak MB a node", number(memory / _MEGA), memory / _MEGA))
+        rows += [_summary_of_target(run, level) for level in run.targets]
+    return Table(
+        title=f"{header['workload_label']} by {header['method_label']}, {_nodes(header['nodes'])}, "
+        f"seed {header['seed']}",
+        columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
+        rows=tuple((plain(name), Cell(text=text, value=value)) for name, text, value in rows),
+        footer=(_data_line(header["data"]), f"Budget: {header['budget']}. Cell: {header['cell']}."),
+        context={"cell": header["cell"], "data": header["data"], "budget": header["budget"]},
+    )
+
+
+def _summary_of_target(run: Run, level: float) -> tuple[str, str, Scalar]:
+    name, there = f"train seconds to {run.header['metric']} {level:g}", run.reached(level)
+    if there is None:
+        return name, "not reached", None
+    return name, f"{number(there.seconds)} (step {there.step:.0f})", there.seconds
+
+
+def _time(entry: Entry, level: float) -> Cell:
+    found = estimate(list(entry.seconds(level).values()))
+    value: Mapping[str, Scalar] = machine_value(found)
+    if found.reached == 0:
+        return Cell(text=f"not reached in {number(_trained(entry))}", value=value)
+    count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"
+    if math.isinf(found.median):
+        return Cell(text=f"> {number(_trained(entry))}{count}", value=value)
+    return Cell(text=_NUMBER_FORM(found.median) + interval(found, _NUMBER_FORM) + count, value=value)
+
+
+def _trained(entry: Entry) -> float:
+    """Train seconds that the seeds of an entry had, by their median."""
+    return estimate([run.curve.seconds()[-1] for run in entry.runs]).median
+
+
+def _final(entry: Entry) -> Cell:
+    # A final metric that is no number is the worst there is, not one to leave out.
+    values = [-math.inf if math.isnan(run.curve.final()) else run.curve.final() for run in entry.runs]
+    found = estimate(values)
+    return Cell(text=_METRIC_FORM(found.median) + interval(found, _METRIC_FORM), value=_without_reached(found))
+
+
+def _result(entry: Entry, name: str) -> Cell:
+    values = [value / _MEGA for value in entry.result(name)]
+    if not values:
+        return _NOTHING
+    found = estimate(values)
+    return Cell(text=number(found.median), value=_without_reached(found))
+
+
+def _without_reached(found: Estimate) -> dict[str, Scalar]:
+    return {name: value for name, value in machine_value(found).items() if name in ("median", "low", "high")}
+
+
+def baseline_of(group: Group, nodes: int, baseline: str) -> Entry | None:
+    """The entry that `baseline` names on so many nodes; None where there is none, or several would fit."""
+    fitting = [entry for entry in group.entries if entry.nodes == nodes and entry.label == baseline]
+    if not fitting:
+        fitting = [entry for entry in group.entries if entry.nodes == nodes and entry.method == baseline]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _speed_up(group: Group, entry: Entry, baseline: str) -> Cell:
+    against = baseline_of(group, entry.nodes, baseline)
+    if against is None:
+        return _NOTHING
+    if against is entry:
+        return Cell(text="baseline", value=None)
+    missed = None
+    for level in reversed(group.levels):
+        found = speed_up(against.seconds(level), entry.seconds(level))
+        if found is not None and found.ratio is not None:
+            text = f"{number(found.ratio.median)}×{interval(found.ratio, _NUMBER_FORM)} to {level:g}"
+            return Cell(text=text, value=_speed_up_value(found, level))
+        if found is not None and found.baseline_missed and missed is None:
+            missed = Cell(text=f"> budget to {level:g}", value=_speed_up_value(found, level))
+    return missed or _NOTHING
+
+
+def _speed_up_value(found: SpeedUp, level: float) -> dict[str, Scalar]:
+    ratio = found.ratio
+    return {
+        "ratio": ratio.median if ratio else None,
+        "low": finite(ratio.low) if ratio else None,
+        "high": finite(ratio.high) if ratio else None,
+        "to": level,
+        "pairs": found.pairs,
+        "baseline_missed": found.baseline_missed,
+    }
+
+
+def _context(group: Group, baseline: str) -> dict[str, Scalar]:
+    return {
+        "workload": group.workload,
+        "workload_label": group.workload_label,
+        "metric": group.metric,
+        "data": group.data,
+        "data_fingerprint": group.fingerprint,
+        "batch_size": group.batch_size,
+        "budget": group.budget,
+        "host": str(group.host.get("name", "")),
+        "cores": group.host.get("cores"),
+        "device": group.device,
+        "clock": "train_s",
+        "timing_rule": group.timing_rule,
+        "baseline": baseline,
+    }
+
+
+def _footer(group: Group, baseline: str) -> Iterable[str]:
+    yield _data_line(group.data, group.fingerprint)
+    yield (
+        f"Clock: train seconds of the slowest node on {group.machine}, computing, exchanging and waiting, "
+        f"without evaluation. Timing rule {group.timing_rule}."
+    )
+    cores = group.host.get("cores")
+    if group.device == "cpu" and cores and max(group.nodes, default=0) > cores:
+        yield (f"More nodes than cores: nodes took turns on {cores} cores, which separate machines would not.")
+    yield (
+        f"Budget: {group.budget} for every row, batch size {group.batch_size} a node. Tuning: none by "
+        "istbench; each method has the workload's default settings for it, except options named beside it."
+    )
+    yield _entry_line(group)
+    if group.entries:
+        yield _speed_up_line(group, baseline)
+    yield from _versions_line(group)
+    yield from _unfinished_lines(group)
+
+
+def _data_line(kind: str, fingerprint: str = "") -> str:
+    where = f", fingerprint {fingerprint[:12]}" if fingerprint else ""
+    if kind == "synthetic":
+        return f"Data: SYNTHETIC, made by istbench{where}. These figures say nothing about the real dataset."
+    return f"Data: {kind}{where}."
+
+
+def _entry_line(group: Group) -> str:
+    most = max((len(entry.runs) for entry in group.entries), default=0)
+    if most < 2:
+        return "Entries: one seed, linearly interpolated between evaluations; no spread is known."
+    kinds = {interval_name(len(entry.runs)) for entry in group.entries if len(entry.runs) > 1}
+    return (
+        f"Entries: median over seeds [{' or '.join(sorted(kinds))}], linearly interpolated between "
+        "evaluations. A seed that missed counts as infinite; k/n: so many of the seeds reached the target; "
+        "> s: so few that the median lies beyond the s seconds trained."
+    )
+
+
+def _speed_up_line(group: Group, baseline: str) -> str:
+    lacking = [nodes for nodes in group.nodes if baseline_of(group, nodes, baseline) is None]
+    if lacking == list(group.nodes):
+        return f"Speed-up: none, for want of one finished row of {baseline}; --baseline names another."
+    some = f" None on {', '.join(map(str, lacking))} nodes, where there is no such row." if lacking else ""
+    return (
+        f"Speed-up: seconds of {baseline} over seconds of the row on as many nodes, paired by seed, to the "
+        f"highest target that both reached; > budget: only {baseline} missed; –: the "
+        f"row missed.{some}"
+    )
+
+
+def _versions_line(group: Group) -> Iterable[str]:
+    runs = [run for entry in group.entries for run in entry.runs]
+    for name in ("istbench", "torch"):
+        found = sorted({str((run.header.get("versions") or {}).get(name, "unknown")) for run in runs})
+        if len(found) > 1:
+            yield f"Careful: these runs are of several versions of {name}: {', '.join(found)}."
+
+
+def _unfinished_lines(group: Group) -> Iterable[str]:
+    if not group.unfinished:
+        return
+    named = ", ".join(
+        f"{run.header['method_label']} on {_nodes(run.header['nodes'])} seed {run.header['seed']} "
+        f"({'unfinished' if run.header['status'] == 'running' else run.header['status']})"
+        for run in group.unfinished[:8]
+    )
+    more = f" and {len(group.unfinished) - 8} more" if len(group.unfinished) > 8 else ""
+    yield f"Not counted: {len(group.unfinished)} of {_total(group)} runs: {named}{more}."
+
+
+def _total(group: Group) -> int:
+    return len(group.unfinished) + sum(len(entry.runs) for entry in group.entries)
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,126 @@
+"""Statistics of a table entry over seeds. Pure: numbers in, numbers out.
+
+A seed that did not reach its target enters as infinity: a method gains nothing from the seeds that fail.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+BOOTSTRAP_FROM = 5
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A median over seeds with its interval, in the unit of what went in; infinity stands for a miss.
+
+    low, high: minimum and maximum below `BOOTSTRAP_FROM` seeds, from there a bootstrap 95 % interval.
+    reached, seeds: how many seeds are finite, of how many.
+    """
+
+    median: float
+    low: float
+    high: float
+    reached: int
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedUp:
+    """How many times sooner a method reaches a target than the baseline, from seeds that both ran.
+
+    ratio: None where there is no number to print. Then `baseline_missed` tells the two reasons apart:
+    the method got there and the baseline did not ("> budget"), or the method itself did not.
+    """
+
+    ratio: Estimate | None
+    baseline_missed: bool
+    pairs: int
+
+
+def interval_name(seeds: int) -> str:
+    """The kind of interval that goes with so many seeds."""
+    return "min–max" if seeds < BOOTSTRAP_FROM else "bootstrap 95 % interval"
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value; of an even number the mean of the two middle ones, infinite if either is.
+
+    Raises:
+        ValueError: where there are none.
+    """
+    if not values:
+        raise ValueError("median of no values")
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[half]
+    lower, upper = ordered[half - 1], ordered[half]
+    # The same value twice must stay what it is, which a sum of halves does not promise.
+    return lower if lower == upper else (lower + upper) / 2
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The entry of a table from one value a seed, infinity for a seed that missed.
+
+    Raises:
+        ValueError: where there are none, or one is NaN.
+    """
+    return _estimate(values, median)
+
+
+def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> SpeedUp | None:
+    """Seconds of `baseline` over seconds of `method`, by seed, infinity for a miss; None without pairs.
+
+    Only seeds that both ran count. A seed on which the method missed is a ratio of 0, even where the
+    baseline missed too; one on which only the baseline missed is infinite. The median over pairs is a number
+    to print where it is above 0 and finite. A pair in which one was there before training began has no ratio
+    and is left out.
+    """
+    ratios = [
+        _ratio(baseline[seed], method[seed])
+        for seed in sorted(baseline.keys() & method.keys())
+        if baseline[seed] > 0 and method[seed] > 0
+    ]
+    if not ratios:
+        return None
+    found = _estimate(ratios, _median_ratio)
+    printable = 0 < found.median < math.inf
+    return SpeedUp(ratio=found if printable else None, baseline_missed=found.median == math.inf, pairs=len(ratios))
+
+
+def _ratio(baseline: float, method: float) -> float:
+    return 0.0 if math.isinf(method) else baseline / method
+
+
+def _median_ratio(ratios: Sequence[float]) -> float:
+    """The median, where a miss among the two middle ratios is no number to take the mean with."""
+    half = len(ratios) // 2
+    if len(ratios) % 2 == 0 and sorted(ratios)[half - 1] == 0:
+        return 0.0
+    return median(ratios)
+
+
+def _estimate(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> Estimate:
+    if any(math.isnan(value) for value in values):
+        raise ValueError("NaN among the values of an entry: a miss is infinity")
+    centre = middle(values)
+    low, high = min(values), max(values)
+    if len(values) >= BOOTSTRAP_FROM:
+        low, high = _bootstrap(values, middle)
+    reached = sum(math.isfinite(value) for value in values)
+    return Estimate(median=centre, low=low, high=high, reached=reached, seeds=len(values))
+
+
+def _bootstrap(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> tuple[float, float]:
+    """The percentile interval of the median, from resamples that are the same at every call.
+
+    Percentiles are resampled medians themselves, not interpolated: between a number and a miss is nothing.
+    """
+    generator = random.Random(0)
+    medians = sorted(middle(generator.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    tail = (1 - _CONFIDENCE) / 2
+    return medians[math.floor(tail * (_RESAMPLES - 1))], medians[math.ceil((1 - tail) * (_RESAMPLES - 1))]

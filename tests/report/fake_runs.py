@@ -1,0 +1,83 @@
+"""Plausible run directories without training anything."""
+
+import math
+import random
+
+from istbench.results.store import SCHEMA, TIMING_RULE, RunDirectory
+
+# Per method: final metric, steps to get most of the way, seconds a step on one node, MB sent a step.
+CHARACTERS = {
+    "ddp": (0.86, 300, 0.08, 4.0),
+    "local_sgd": (0.84, 320, 0.045, 0.5),
+    "ist": (0.83, 380, 0.02, 0.2),
+    "parameter_server": (0.86, 300, 0.13, 8.0),
+    "p3": (0.86, 300, 0.10, 8.0),
+}
+
+
+def header(method="ddp", *, nodes=2, seed=0, options="", workload="speech", **changed):
+    """A header as the launcher writes it; `changed` fields replaced."""
+    label = f"{method} {options}".strip()
+    given = dict(pair.split("=", 1) for pair in options.split())
+    config = {
+        "workload": workload, "method": method, "nodes": nodes, "seed": seed, "workload_options": {},
+        "method_options": {"lr": 0.1, **given}, "batch_size": 128, "steps": 1000, "eval_every": 100,
+        "max_seconds": None, "target": None, "device": "cpu", "threads": 1, "timeout_s": 300.0, "plugins": [],
+    }  # fmt: skip
+    return {
+        "schema": SCHEMA, "timing_rule": TIMING_RULE, "status": "done", "workload": workload,
+        "cell": f"{workload}-{label.replace(' ', '-').replace('/', '-')}-n{nodes}-s{seed}",
+        "workload_label": workload, "method": method, "method_label": label, "nodes": nodes, "seed": seed,
+        "batch_size": 128, "metric": "accuracy", "targets": [0.7, 0.8], "parameters": 1000,
+        "data": "synthetic", "config": config, "budget": "30 epochs", "error": None, "git": None,
+        "data_source": {"kind": "synthetic", "fingerprint": "ab" * 32, "train": 1000, "test": 100},
+        "versions": {"istbench": "0.1.0", "torch": "2.11.0", "python": "3.11.9"},
+        "host": {"name": "laptop", "cores": 8, "machine": "x86_64"},
+        **changed,
+    }  # fmt: skip
+
+
+def evaluation(step, train_s, value, *, sent=0, loss=1.0):
+    """An evaluation event."""
+    return {
+        "event": "evaluation", "step": step, "samples": step * 256, "train_s": train_s,
+        "wall_s": train_s * 1.2, "evaluate_s": 0.1, "assemble_s": 0.05, "bytes_sent_per_node": sent,
+        "bytes_received_per_node": sent, "train_loss": None if step == 0 else loss,
+        "metrics": {"accuracy": value},
+    }  # fmt: skip
+
+
+def write_run(results, head, events, *, memory=50_000_000):
+    """A run directory of `head` and `events` under `results`; its path."""
+    directory = RunDirectory(results / "runs" / head["cell"])
+    last = events[-1] if events else evaluation(0, 0.0, 0.0)
+    result = {
+        "final": last["metrics"], "train_s": last["train_s"], "wall_s": last["wall_s"], "steps": last["step"],
+        "samples": last["samples"], "bytes_sent_per_node": last["bytes_sent_per_node"],
+        "bytes_received_per_node": last["bytes_received_per_node"],
+        "peak_memory_bytes_per_node": memory, "weights_sha256": "00" * 32,
+    }  # fmt: skip
+    directory.create({"result": result if head["status"] == "done" else None, **head})
+    directory.append({"event": "start", "step": 0})
+    for event in events:
+        directory.append(event)
+    return directory
+
+
+def write_plausible(results, method, *, nodes=2, seed=0, options="", best=None, **changed):
+    """A run whose curve rises as training runs do."""
+    ceiling, steps, seconds, megabytes = CHARACTERS.get(method, (0.8, 350, 0.05, 1.0))
+    rng = random.Random(f"{method} {nodes} {seed} {options}")
+    ceiling = (best or ceiling) - 0.004 * nodes + rng.uniform(-0.01, 0.01)
+    seconds *= (1 + 0.3 * (megabytes > 1) * math.log2(nodes)) * rng.uniform(0.95, 1.05)
+    events = [
+        evaluation(
+            step,
+            step * seconds,
+            max(0.03, ceiling * (1 - math.exp(-step / steps)) + rng.uniform(-0.012, 0.012) * (step > 0)),
+            sent=round(step * megabytes * 1e6 * (nodes > 1)),
+        )
+        for step in range(0, 1501, 50)
+    ]
+    head = header(method, nodes=nodes, seed=seed, options=options, **changed)
+    return write_run(results, head, events)

@@ -1,0 +1,91 @@
+"""Reading results directories, also broken ones."""
+
+import json
+import math
+import shutil
+
+import pytest
+from fake_runs import evaluation, header, write_plausible, write_run
+
+from istbench.errors import UserError
+from istbench.results.load import load_run, load_runs
+
+
+def test_a_missing_or_empty_results_directory_says_the_way_out(results):
+    with pytest.raises(UserError, match=r"does not exist; `istbench run \.\.\. --out .*results`"):
+        load_runs(results)
+    (results / "runs").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"runs is empty; `istbench run"):
+        load_runs(results)
+
+
+def test_a_file_for_a_results_directory_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot read .*file"):
+        load_runs(tmp_path / "file")
+
+
+def test_unreadable_runs_become_problems_and_the_others_are_read(results):
+    write_plausible(results, "ddp")
+    broken = write_plausible(results, "ist")
+    broken.run_json.write_text("{")
+    other = write_plausible(results, "p3")
+    other.update(schema=2)
+    lacking = write_plausible(results, "local_sgd")
+    head = json.loads(lacking.run_json.read_text())
+    del head["targets"]
+    lacking.create(head)
+    torn = write_plausible(results, "ddp", seed=1)
+    torn.events_jsonl.write_text('nonsense\n{"event": "stop"}\n')
+    (results / "runs" / "nothing-in-it").mkdir()
+    runs, problems = load_runs(results)
+    assert [run.header["cell"] for run in runs] == ["speech-ddp-n2-s0"]
+    assert len(problems) == 5
+    text = "\n".join(problems)
+    for expected in ("not JSON", "schema 2, this istbench reads 1", "lacks targets", "line 1", "no run in"):
+        assert expected in text
+
+
+def test_an_event_that_lacks_something_is_a_problem(results):
+    event = evaluation(0, 0.0, 0.1)
+    del event["train_s"]
+    directory = write_plausible(results, "ddp")
+    directory.append(event)
+    with pytest.raises(UserError, match=r"an event lacks 'train_s'; delete"):
+        load_run(directory)
+
+
+def test_a_finished_run_without_evaluations_is_a_problem(results):
+    directory = write_run(results, header(), [])
+    with pytest.raises(UserError, match="holds no evaluation"):
+        load_run(directory)
+
+
+def test_a_copied_run_does_not_count_twice(results):
+    directory = write_plausible(results, "ddp")
+    shutil.copytree(directory.path, results / "runs" / "a copy")
+    runs, problems = load_runs(results)
+    assert len(runs) == 1
+    assert "same cell as" in problems[0]
+
+
+def test_only_the_cells_asked_for_are_read(results):
+    write_plausible(results, "ddp")
+    write_plausible(results, "ist")
+    runs, problems = load_runs(results, ["speech-ist-n2-s0", "never-started"])
+    assert [run.header["method"] for run in runs] == ["ist"]
+    assert problems == []
+
+
+def test_what_a_run_reached(results):
+    events = [evaluation(0, 0.0, 0.1), evaluation(10, 5.0, 0.75), evaluation(20, 9.0, math.nan)]
+    run = load_run(write_run(results, header(), events))
+    assert run.reached(0.7).seconds == pytest.approx(5 * 0.6 / 0.65)
+    assert run.reached(0.8) is None
+    assert run.best() == 0.75
+
+
+def test_the_level_a_run_stops_at_is_one_of_its_targets(results):
+    head = header()
+    head["config"]["target"] = 0.75
+    assert load_run(write_run(results, head, [evaluation(0, 0.0, 0.1)])).targets == (0.7, 0.75, 0.8)

@@ -1,0 +1,235 @@
+"""Which runs share a table, and what stands in it."""
+
+import math
+
+import pytest
+from fake_runs import evaluation, header, write_plausible, write_run
+
+from istbench.report.groups import group_runs
+from istbench.report.table import number
+from istbench.report.tables import comparison, run_summary
+from istbench.results.load import load_run, load_runs
+
+
+def ramp(seconds, value=0.9):
+    """Events of a run that rises linearly to `value` in `seconds`."""
+    return [evaluation(0, 0.0, 0.0), evaluation(100, seconds, value, sent=2_000_000)]
+
+
+def tables_of(results, baseline="ddp"):
+    return [comparison(group, baseline) for group in group_runs(load_runs(results)[0], baseline)]
+
+
+def table_of(results, baseline="ddp"):
+    (table,) = tables_of(results, baseline)
+    return table
+
+
+def column(table, key):
+    place = [column.key for column in table.columns].index(key)
+    return {(row[0].text, row[1].value): row[place] for row in table.rows}
+
+
+def footer(table):
+    return "\n".join(table.footer)
+
+
+def test_rows_are_methods_by_nodes_with_the_baseline_first(results):
+    for method in ("ist", "ddp", "local_sgd"):
+        for nodes in (4, 2):
+            write_plausible(results, method, nodes=nodes)
+    rows = [(row[0].text, row[1].value) for row in table_of(results).rows]
+    assert rows == [(m, n) for n in (2, 4) for m in ("ddp", "ist", "local_sgd")]
+    assert table_of(results, "ist").rows[0][0].text == "ist"
+
+
+def test_an_entry_is_the_median_with_its_range_and_the_speed_up_is_paired(results):
+    for seed, (ours, theirs) in enumerate([(9.0, 18.0), (18.0, 90.0), (27.0, 81.0)]):
+        write_run(results, header("ist", seed=seed), ramp(ours))
+        write_run(results, header("ddp", seed=seed), ramp(theirs))
+    table = table_of(results)
+    cell = column(table, "train_s_to_0.8")["ist", 2]
+    assert cell.text == "16.0 [8.00–24.0]"
+    assert cell.value == {"median": 16.0, "low": 8.0, "high": 24.0, "reached": 3, "seeds": 3}
+    speed_up = column(table, "speed_up")
+    assert speed_up["ist", 2].text == "3.00× [2.00–5.00] to 0.8"
+    assert speed_up["ist", 2].value["pairs"] == 3
+    assert speed_up["ddp", 2].text == "baseline"
+    assert column(table, "sent_mb_per_node")["ist", 2].value["median"] == 2.0
+    assert "min–max" in footer(table)
+
+
+def test_one_seed_has_no_interval_and_the_footer_says_so(results):
+    write_run(results, header(), ramp(9.0))
+    table = table_of(results)
+    assert column(table, "train_s_to_0.8")["ddp", 2].text == "8.00"
+    assert "no spread is known" in footer(table)
+
+
+def test_misses_are_told_apart_from_numbers(results):
+    for seed, value in enumerate([0.9, 0.75, 0.6]):
+        write_run(results, header("ist", seed=seed), ramp(9.0, value))
+        write_run(results, header("p3", seed=seed), ramp(9.0, 0.3))
+    table = table_of(results)
+    lower, higher = column(table, "train_s_to_0.7"), column(table, "train_s_to_0.8")
+    assert lower["ist", 2].text == "8.40 [7.00–∞] 2/3"
+    assert lower["ist", 2].value["high"] is None
+    assert higher["ist", 2].text == "> 9.00 1/3"
+    assert higher["ist", 2].value["median"] is None
+    assert higher["p3", 2].text == "not reached in 9.00"
+    assert higher["p3", 2].value["reached"] == 0
+
+
+def test_a_speed_up_goes_to_the_highest_target_that_both_reached(results):
+    write_run(results, header("ist"), ramp(7.0, 0.75))
+    write_run(results, header("ddp"), ramp(18.0, 0.9))
+    cell = column(table_of(results), "speed_up")["ist", 2]
+    assert cell.value["to"] == 0.7
+    assert cell.value["ratio"] == pytest.approx(14 / (7 * 0.7 / 0.75))
+
+
+def test_no_number_where_the_baseline_never_got_there(results):
+    write_run(results, header("ist"), ramp(9.0))
+    write_run(results, header("ddp"), ramp(9.0, 0.5))
+    write_run(results, header("p3"), ramp(9.0, 0.5))
+    cells = column(table_of(results), "speed_up")
+    assert cells["ist", 2].text == "> budget to 0.8"
+    assert cells["ist", 2].value["ratio"] is None
+    assert cells["ist", 2].value["baseline_missed"]
+    assert cells["p3", 2].text == "–"
+
+
+def test_without_a_baseline_the_footer_says_why_there_is_no_speed_up(results):
+    write_run(results, header("ist", nodes=2), ramp(9.0))
+    assert "none, for want of one finished row of ddp" in footer(table_of(results))
+    write_run(results, header("ist", nodes=4), ramp(9.0))
+    write_run(results, header("ddp", nodes=4), ramp(9.0))
+    table = table_of(results)
+    assert "None on 2 nodes" in footer(table)
+    assert column(table, "speed_up")["ist", 2].text == "–"
+
+
+def test_a_baseline_can_be_one_of_several_labels(results):
+    write_run(results, header("ddp", options="bucket_mb=25"), ramp(18.0))
+    write_run(results, header("ist"), ramp(9.0))
+    assert column(table_of(results), "speed_up")["ist", 2].value["ratio"] == 2.0
+    write_run(results, header("ddp", options="bucket_mb=1"), ramp(36.0))
+    assert column(table_of(results), "speed_up")["ist", 2].value is None
+    assert column(table_of(results, "ddp bucket_mb=1"), "speed_up")["ist", 2].value["ratio"] == 4.0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"data": "speech_commands"},
+        {"data_source": {"kind": "synthetic", "fingerprint": "cd" * 32}},
+        {"batch_size": 64},
+        {"budget": "10 epochs"},
+        {"timing_rule": 2},
+        {"workload_label": "speech hidden=512"},
+        {"host": {"name": "server", "cores": 64, "machine": "x86_64"}},
+    ],
+)
+def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
+    write_run(results, header("ddp"), ramp(9.0))
+    write_run(results, header("ist", **changed), ramp(9.0))
+    groups = group_runs(load_runs(results)[0])
+    assert [len(group.entries) for group in groups] == [1, 1]
+    assert len({group.stem for group in groups}) == 2
+
+
+def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
+    for seed, threads in ((0, 1), (0, 2), (1, 2)):
+        head = header("ist", seed=seed, cell=f"cell-{seed}-{threads}")
+        head["config"]["threads"] = threads
+        write_run(results, head, ramp(9.0))
+    assert [(row[0].text, row[2].value) for row in table_of(results).rows] == [
+        ("ist threads=1", 1),
+        ("ist threads=2", 2),
+    ]
+
+
+def test_threads_may_differ_between_numbers_of_nodes(results):
+    for nodes in (2, 4):
+        head = header("ist", nodes=nodes)
+        head["config"]["threads"] = 8 // nodes
+        write_run(results, head, ramp(9.0))
+    assert [row[0].text for row in table_of(results).rows] == ["ist", "ist"]
+
+
+def test_unfinished_runs_are_counted_and_named_but_do_not_count(results):
+    write_run(results, header("ddp"), ramp(9.0))
+    write_run(results, header("ddp", seed=1, status="failed", error="a worker died"), ramp(1.0))
+    write_run(results, header("ist", status="running"), ramp(1.0))
+    table = table_of(results)
+    assert [(row[0].text, row[2].value) for row in table.rows] == [("ddp", 1)]
+    named = "ddp on 2 nodes seed 1 (failed), ist on 2 nodes seed 0 (unfinished)"
+    assert f"Not counted: 2 of 3 runs: {named}." in footer(table)
+
+
+def test_only_unfinished_runs_make_a_table_without_rows(results):
+    write_run(results, header("ddp", status="interrupted"), [])
+    table = table_of(results)
+    assert table.rows == ()
+    assert "Not counted: 1 of 1 runs" in footer(table)
+
+
+def test_a_diverged_run_is_the_worst_not_left_out(results):
+    for seed, value in enumerate([math.nan, math.nan, 0.9]):
+        write_run(results, header("ist", seed=seed), ramp(9.0, value))
+    table = table_of(results)
+    assert column(table, "final_accuracy")["ist", 2].text == "diverged [diverged–0.900]"
+    assert column(table, "final_accuracy")["ist", 2].value["median"] is None
+    assert column(table, "train_s_to_0.8")["ist", 2].text == "> 9.00 1/3"
+
+
+def test_synthetic_data_clock_rule_and_budget_are_said(results):
+    write_run(results, header(nodes=16), ramp(9.0))
+    table = table_of(results)
+    assert "SYNTHETIC" in table.title
+    assert "train seconds" in table.title
+    for expected in ("SYNTHETIC", "Timing rule 1", "30 epochs", "default settings", "More nodes than cores"):
+        assert expected in footer(table)
+    assert table.context["clock"] == "train_s"
+
+
+def test_several_versions_in_one_table_are_pointed_out(results):
+    write_run(results, header(), ramp(9.0))
+    assert "Careful" not in footer(table_of(results))
+    write_run(results, header("ist", versions={"istbench": "0.2.0", "torch": "2.11.0"}), ramp(9.0))
+    assert "several versions of istbench: 0.1.0, 0.2.0" in footer(table_of(results))
+
+
+def test_memory_has_a_column_only_where_it_was_measured(results):
+    write_run(results, header(), ramp(9.0), memory=None)
+    assert "peak_memory_mb_per_node" not in [column.key for column in table_of(results).columns]
+    write_run(results, header("ist"), ramp(9.0), memory=3_000_000)
+    cells = column(table_of(results), "peak_memory_mb_per_node")
+    assert (cells["ddp", 2].value, cells["ist", 2].text) == (None, "3.00")
+
+
+def test_the_summary_of_a_run(results):
+    run = load_run(write_run(results, header("ist"), ramp(9.0, 0.75)))
+    table = run_summary(run)
+    items = {row[0].text: row[1] for row in table.rows}
+    assert items["train seconds to accuracy 0.7"].text == "8.40 (step 93)"
+    assert items["train seconds to accuracy 0.8"].text == "not reached"
+    assert items["train seconds to accuracy 0.8"].value is None
+    assert items["final accuracy"].text == "0.750"
+    assert "SYNTHETIC" in footer(table)
+
+
+def test_the_summary_of_a_run_that_failed_at_once(results):
+    run = load_run(write_run(results, header(status="failed", error="out of memory"), []))
+    assert [row[1].text for row in run_summary(run).rows] == ["failed", "out of memory"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (12.34, "12.3"), (99.96, "100"), (123.4, "123"),
+        (12345.6, "12346"), (math.inf, "∞"), (1e-9, "1.00e-09"),
+    ],
+)  # fmt: skip
+def test_numbers_have_three_digits(value, text):
+    assert number(value) == text

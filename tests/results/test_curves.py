@@ -1,0 +1,96 @@
+"""What of a run's events counts, and when a curve reaches a level."""
+
+import math
+
+import pytest
+
+from istbench.results.curves import Curve, time_to_target
+
+
+def evaluation(step, value, train_s=None, **metrics):
+    return {
+        "event": "evaluation", "step": step, "samples": step * 8,
+        "train_s": step / 10 if train_s is None else train_s, "wall_s": float(step), "evaluate_s": 0.1,
+        "assemble_s": 0.1, "bytes_sent_per_node": 0, "bytes_received_per_node": 0, "train_loss": None,
+        "metrics": {"accuracy": value, **metrics},
+    }  # fmt: skip
+
+
+def curve_of(*values):
+    return Curve.from_events([evaluation(10 * n, value) for n, value in enumerate(values)], "accuracy")
+
+
+def test_a_target_is_interpolated_from_the_evaluation_before():
+    there = time_to_target(curve_of(0.1, 0.3, 0.7, 0.9), 0.6)
+    assert there.step == pytest.approx(17.5)
+    assert there.seconds == pytest.approx(1.75)
+    assert there.level == 0.6
+
+
+def test_the_first_crossing_counts_even_if_the_curve_falls_again():
+    assert time_to_target(curve_of(0.0, 0.6, 0.2, 0.9), 0.6).step == 10
+
+
+def test_the_other_clock_can_be_asked_for():
+    assert time_to_target(curve_of(0.0, 1.0), 0.5, "wall_s").seconds == pytest.approx(5.0)
+
+
+def test_a_level_that_was_there_before_training_takes_no_time():
+    there = time_to_target(curve_of(0.6, 0.7), 0.5)
+    assert (there.step, there.seconds) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("values", [(), (0.1,), (0.1, 0.49), (math.nan, math.nan), (0.1, math.nan)])
+def test_a_miss_is_none(values):
+    assert time_to_target(curve_of(*values), 0.5) is None
+
+
+def test_nothing_is_interpolated_from_an_evaluation_that_gave_no_number():
+    assert time_to_target(curve_of(0.1, math.nan, 0.6), 0.5).step == 20
+
+
+def test_equal_values_at_the_level_need_no_slope():
+    assert time_to_target(curve_of(0.5, 0.5), 0.5).step == 0
+
+
+def test_best_and_final_value():
+    curve = curve_of(0.1, 0.8, math.nan, 0.7)
+    assert (curve.best(), curve.final()) == (0.8, 0.7)
+    assert math.isnan(curve_of().best())
+    assert math.isnan(curve_of().final())
+    assert math.isnan(curve_of(math.nan).best())
+
+
+def test_a_metric_that_was_not_evaluated_is_no_number():
+    curve = Curve.from_events([evaluation(0, 0.5)], "precision@1")
+    assert math.isnan(curve.final())
+
+
+def steps_of(*events):
+    return [kept.step for kept in Curve.from_events(events, "accuracy").evaluations]
+
+
+def test_a_resumed_run_has_lost_what_it_evaluated_after_its_checkpoint():
+    events = [{"event": "start", "step": 0}, *(evaluation(step, 0.1) for step in (0, 10, 20, 30))]
+    resumed = [*events, {"event": "resume", "step": 15}]
+    assert steps_of(*resumed) == [0, 10]
+    assert steps_of(*resumed, evaluation(20, 0.2), evaluation(30, 0.3)) == [0, 10, 20, 30]
+    assert Curve.from_events([*resumed, evaluation(20, 0.2)], "accuracy").final() == 0.2
+
+
+def test_resuming_at_an_evaluation_keeps_it_and_from_nothing_drops_all():
+    events = [evaluation(0, 0.1), evaluation(10, 0.1)]
+    assert steps_of(*events, {"event": "resume", "step": 10}) == [0, 10]
+    assert steps_of(*events, {"event": "resume", "step": -1}) == []
+
+
+def test_a_second_resume_supersedes_the_first():
+    assert steps_of(
+        evaluation(0, 0.1), evaluation(10, 0.1), {"event": "resume", "step": 0}, evaluation(10, 0.2),
+        evaluation(20, 0.2), {"event": "resume", "step": 12}, evaluation(30, 0.3),
+    ) == [0, 10, 30]  # fmt: skip
+
+
+def test_a_repeated_step_and_a_new_start_supersede():
+    assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), evaluation(10, 0.2)) == [0, 10]
+    assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), {"event": "start", "step": 0}) == []
