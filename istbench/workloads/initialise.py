@@ -53,9 +53,7 @@ def _rule(module: nn.Module, short: str, parameter: Tensor, name: str) -> Initia
         return Initializer("normal", 1.0)
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return Initializer("uniform", 1 / math.sqrt(module.hidden_size))
-    raise ValueError(
-        f"no initial value rule for {name} of {type(module).__name__}, shape {tuple(parameter.shape)}"
-    )
+    raise ValueError(f"no initial value rule for {name} of {type(module).__name__}, shape {tuple(parameter.shape)}")
 
 
 def initial_buffer(model: nn.Module, name: str) -> Tensor:

@@ -1,0 +1,175 @@
+"""Google Speech Commands with a multilayer perceptron on mel spectrograms (IST, arXiv 1910.02120)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from istbench.errors import UserError, unknown_name
+from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.metrics import classification_metrics
+from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split
+from istbench.workloads.speech_data.features import FEATURES
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, CorpusSettings
+from istbench.workloads.speech_data.words import WORDS
+
+_TEST_BATCH = 1_024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechOptions:
+    """Options of the speech workload.
+
+    Raises:
+        UserError: for a value out of range.
+    """
+
+    layers: int = field(default=2, metadata={"help": "weight matrices of the network, 2 or 3"})
+    hidden: int = field(default=4096, metadata={"help": "units of a hidden layer"})
+    clips_per_word: int = field(
+        default=CLIPS_PER_WORD, metadata={"help": "size of the synthetic corpus; no effect on recorded data"}
+    )
+    data_seed: int = field(default=0, metadata={"help": "seed of the synthetic corpus; no effect on recorded data"})
+
+    def __post_init__(self) -> None:
+        if self.layers not in (2, 3):
+            raise UserError(f"speech: layers must be 2 or 3, not {self.layers}")
+        for name, least in (("hidden", 1), ("clips_per_word", 2), ("data_seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"speech: {name} must be at least {least}, not {getattr(self, name)}")
+
+
+class Speech(Workload):
+    """Which of 35 words a one-second clip is: 4096 features, one or two hidden layers with BatchNorm.
+
+    Data: Speech Commands v0.02 in its official layout, or a synthetic corpus spoken by eSpeak NG.
+    """
+
+    name = "speech"
+    Options = SpeechOptions
+    metric = "accuracy"
+    targets = (0.63, 0.75, 0.77)
+    batch_size = 128
+    epochs = 20
+    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
+
+    options: SpeechOptions
+
+    def __init__(self, options: SpeechOptions | None = None) -> None:
+        super().__init__(options)
+        self._splits: dict[str, Arrays] = {}
+        self._mean = np.zeros(FEATURES, np.float32)
+
+    # Data.
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """Recorded words in directory `data`, or those downloaded to `cache`, or the synthetic corpus.
+
+        Raises:
+            UserError: for a directory in the wrong layout or a broken recording, naming it; when eSpeak NG is
+                needed and not installed; when `cache` cannot be written.
+        """
+        from istbench.workloads.speech_data.build import prepare_recorded
+        from istbench.workloads.speech_data.download import downloaded
+
+        folder = _folder(cache)
+        recorded = data if data is not None else downloaded(folder)
+        if recorded is None:
+            return self._prepare_synthetic(folder, progress)
+        return prepare_recorded(recorded, folder, progress)
+
+    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+        """Fill `cache` from `source`, one of `sources`, for later runs without data of their own.
+
+        Raises:
+            UserError: for an unknown source, and as `prepare`; when the download fails.
+        """
+        from istbench.workloads.speech_data.build import prepare_recorded
+        from istbench.workloads.speech_data.download import download
+
+        if source == "synthetic":
+            return self._prepare_synthetic(_folder(cache), progress)
+        if source == "download":
+            return prepare_recorded(download(_folder(cache), progress), _folder(cache), progress)
+        raise unknown_name("data source", source, self.sources)
+
+    def _prepare_synthetic(self, folder: Path, progress: Progress) -> DataSource:
+        from istbench.workloads.speech_data.build import prepare_synthetic
+
+        settings = CorpusSettings(clips_per_word=self.options.clips_per_word, seed=self.options.data_seed)
+        return prepare_synthetic(settings, folder, progress)
+
+    def open(self, source: DataSource) -> None:
+        """Map the prepared features: every process on a machine shares one copy in memory."""
+        self._splits = {split: open_split(Path(source.path), split) for split in ("train", "test")}
+        self._mean = open_mean(Path(source.path))
+
+    @property
+    def train_size(self) -> int:
+        """Number of training clips."""
+        return len(self._splits["train"].labels)
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Features float32 [b, 4096], dB around the training mean, and words int64 [b]; no augmentation."""
+        return self._batch(self._splits["train"], indices.numpy())
+
+    def test_batches(self) -> Iterator[Batch]:
+        """The test split in order, 1,024 clips at a time."""
+        test = self._splits["test"]
+        for first in range(0, len(test.labels), _TEST_BATCH):
+            yield self._batch(test, np.arange(first, min(first + _TEST_BATCH, len(test.labels))))
+
+    def _batch(self, split: Arrays, chosen: np.ndarray) -> Batch:
+        features = split.features[chosen]
+        # BatchNorm makes training blind to a shift of the inputs; but its running mean could not follow the
+        # weights if every input were near -60 dB.
+        features -= self._mean
+        return torch.from_numpy(features), torch.from_numpy(split.labels[chosen])
+
+    # Model.
+
+    def build_model(self) -> nn.Sequential:
+        """Linear layers without bias, each followed by BatchNorm; the last BatchNorm has no affine part."""
+        widths = [FEATURES, *[self.options.hidden] * (self.options.layers - 1)]
+        model = nn.Sequential()
+        for number, (fan_in, width) in enumerate(pairwise(widths), start=1):
+            model.add_module(f"linear{number}", nn.Linear(fan_in, width, bias=False))
+            model.add_module(f"norm{number}", nn.BatchNorm1d(width))
+            model.add_module(f"relu{number}", nn.ReLU())
+        model.add_module("output", nn.Linear(self.options.hidden, len(WORDS), bias=False))
+        model.add_module("output_norm", nn.BatchNorm1d(len(WORDS), affine=False))
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross entropy of the softmax."""
+        features, words = batch
+        return F.cross_entropy(model(features), words)
+
+    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
+        """`accuracy`: the share of clips whose word has the largest output; `loss`: mean cross entropy."""
+        return classification_metrics(model, batches)
+
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """One group a hidden layer: rows of its weight, its BatchNorm entries, columns of the next weight."""
+        names = [f"linear{number}" for number in range(1, self.options.layers)]
+        groups = []
+        for number, (_, following) in enumerate(pairwise([*names, "output"]), start=1):
+            norm = [Slot(f"norm{number}.{part}", 0) for part in ("weight", "bias", "running_mean", "running_var")]
+            slots = (Slot(f"linear{number}.weight", 0), *norm, Slot(f"{following}.weight", 1))
+            groups.append(NeuronGroup(f"hidden{number}", self.options.hidden, slots))
+        return groups
+
+    def method_defaults(self, method: str) -> dict[str, Any]:
+        """The papers' settings: plain SGD with learning rate 0.01, 20 local steps."""
+        return {"lr": 0.01, "local_steps": 20}
+
+
+def _folder(cache: Path) -> Path:
+    return cache / "speech"

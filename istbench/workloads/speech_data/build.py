@@ -1,0 +1,131 @@
+"""From clips to a prepared directory of features, for recorded and for synthetic speech."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from istbench.errors import UserError
+from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.speech_data import espeak, synthetic
+from istbench.workloads.speech_data.cache import SplitWriter, prepared
+from istbench.workloads.speech_data.features import extractor
+from istbench.workloads.speech_data.official import find_recordings
+from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
+from istbench.workloads.speech_data.words import CLIP_SAMPLES
+
+SYNTHETIC_NOTE = (
+    "synthetic speech data: words spoken by eSpeak NG, not recordings "
+    "(for these: --data DIR, or `istbench data speech --source download`)"
+)
+_RECORDED_CHUNK = 256
+_CLIP_BYTES = CLIP_SAMPLES * 2
+
+
+def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
+    """Features of the recorded words in directory `data`, in the official layout, under `cache`.
+
+    Raises:
+        UserError: for a directory in the wrong layout, a broken recording or a cache that cannot be written.
+    """
+    recordings = find_recordings(data)
+
+    def fill(directory: Path) -> None:
+        chunks = ((i * _RECORDED_CHUNK, clips) for i, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)))
+        _write_features(chunks, directory, recordings.labels, recordings.is_test, progress)
+
+    return prepared(cache, "speech_commands", recordings.cache_key(), fill, progress)
+
+
+def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
+    """Features of the synthetic corpus of `settings` under `cache`.
+
+    Raises:
+        UserError: when it is not in `cache` and eSpeak NG is missing, or the cache cannot be written.
+    """
+
+    def fill(directory: Path) -> None:
+        espeak.require()
+        corpus = Corpus(settings)
+        clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
+        _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
+
+    return prepared(cache, "synthetic", asdict(settings), fill, progress, note=SYNTHETIC_NOTE)
+
+
+def _write_features(
+    chunks: Iterable[tuple[int, np.ndarray]],
+    directory: Path,
+    labels: np.ndarray,
+    is_test: np.ndarray,
+    progress: Progress,
+) -> None:
+    """Write the features of `chunks`: (number of the first clip, float32 [b, 16000])."""
+    writer = SplitWriter(directory, labels, is_test)
+    extract = extractor()
+    done = 0
+    progress("speech features", done, len(labels))
+    try:
+        for first, clips in chunks:
+            writer.write(first, extract(torch.from_numpy(clips)).numpy())
+            done += len(clips)
+            progress("speech features", done, len(labels))
+    finally:
+        writer.close()
+
+
+def _render(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
+    """Render `corpus` in one process a core: (first clip, int16 [b, 16000]), blocks interleaved."""
+    waiting = list(range(corpus.blocks))[::-1]
+    with ExitStack() as stack:
+        running: list[_Renderer] = []
+        while running or waiting:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                running.append(stack.enter_context(_Renderer(corpus, waiting.pop())))
+            for renderer in list(running):
+                yield renderer.read()
+                if renderer.is_done:
+                    running.remove(renderer)
+
+
+class _Renderer:
+    """A process that renders one block. Its pipe holds it back until the clips are read."""
+
+    def __init__(self, corpus: Corpus, block: int) -> None:
+        self._clips = corpus.block_range(block)
+        command = [sys.executable, "-m", synthetic.__name__, str(block), corpus.settings.to_json()]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+
+    def __enter__(self) -> "_Renderer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._clips
+
+    def read(self) -> tuple[int, np.ndarray]:
+        """The next clips: number of the first, int16 [b, 16000]."""
+        count = min(CHUNK_CLIPS, len(self._clips))
+        assert self._process.stdout is not None
+        raw = self._process.stdout.read(count * _CLIP_BYTES)
+        if len(raw) < count * _CLIP_BYTES:
+            self._fail()
+        first, self._clips = self._clips[0], self._clips[count:]
+        return first, np.frombuffer(raw, np.int16).reshape(count, CLIP_SAMPLES)
+
+    def _fail(self) -> None:
+        _, stderr = self._process.communicate()
+        said = stderr.decode(errors="replace").strip().splitlines()
+        reason = said[-1] if said else f"exit status {self._process.returncode}"
+        raise UserError(f"rendering the synthetic speech failed: {reason}; recorded words: --data DIR")

@@ -1,0 +1,157 @@
+"""Recorded words in the layout of the Speech Commands archive: WORD/SPEAKER_nohash_N.wav, mono, 16 kHz."""
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from istbench.errors import UserError
+from istbench.workloads.speech_data.words import CLIP_RATE, CLIP_SAMPLES, WORDS
+
+_EXPECTED = "expected the folders of Speech Commands v0.02, one a word: backward/, bed/, ..., zero/"
+_DIVIDER = "_nohash_"
+_TEST_PERCENT = 20
+_READERS = 4
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Recorded clips, sorted by word and name: path, word (int64 [n]) and split (bool [n]) of each."""
+
+    root: Path
+    paths: Sequence[Path]
+    labels: np.ndarray
+    is_test: np.ndarray
+
+    def cache_key(self) -> dict[str, Any]:
+        """What tells whether the files are still the same: their names, sizes and times."""
+        digest = hashlib.sha256()
+        for path in self.paths:
+            with _named_errors():
+                stat = path.stat()
+            digest.update(f"{path.relative_to(self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        return {"root": str(self.root), "files": digest.hexdigest()}
+
+    def chunks(self, size: int) -> Iterator[np.ndarray]:
+        """All clips in order, at most `size` at a time: float32 [b, 16000] within -1 to 1.
+
+        Raises:
+            UserError: naming the first file that is not a whole mono WAV file at 16 kHz.
+        """
+        with ThreadPoolExecutor(_READERS) as readers:
+            for first in range(0, len(self.paths), size):
+                yield np.stack(list(readers.map(read_clip, self.paths[first : first + size])))
+
+
+def find_recordings(data: Path) -> Recordings:
+    """The clips in directory `data`, which holds the word folders itself or at most two levels down.
+
+    All clips of a speaker are in the same split, by the hash of the speaker's name: about 20 % for testing.
+    Folders that are not one of the 35 words are ignored, as are hidden files.
+
+    Raises:
+        UserError: when the directory is missing, empty or in another layout, naming what is wrong.
+    """
+    with _named_errors():
+        return _find(data)
+
+
+def _find(data: Path) -> Recordings:
+    root = _word_root(data)
+    missing = [word for word in WORDS if not (root / word).is_dir()]
+    if missing:
+        raise UserError(f"{root}: no folder for {_listed(missing)}; {_EXPECTED}")
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, word in enumerate(WORDS):
+        clips = sorted(path for path in (root / word).iterdir() if not path.name.startswith("."))
+        if not clips:
+            raise UserError(f"{root / word}: empty; expected recordings such as 0a7c2a8d{_DIVIDER}0.wav")
+        paths += clips
+        labels += [label] * len(clips)
+    is_test = np.array([_in_test_split(path) for path in paths])
+    if is_test.all() or not is_test.any():
+        raise UserError(f"{root}: too few speakers to have some for training and others for testing")
+    return Recordings(root, paths, np.array(labels, np.int64), is_test)
+
+
+def read_clip(path: Path) -> np.ndarray:
+    """One recording, padded with zeros or cut to a second: float32 [16000] within -1 to 1.
+
+    Raises:
+        UserError: naming the file, when it is not a whole mono WAV file at 16 kHz.
+    """
+    import soundfile
+
+    try:
+        _require_whole(path)
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    except (OSError, soundfile.SoundFileError) as error:
+        reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read as WAV ({str(reason).rstrip('.')}); {_REPLACE}") from None
+    if rate != CLIP_RATE:
+        raise UserError(f"{path}: {rate} samples a second, expected {CLIP_RATE}; {_REPLACE}")
+    if samples.shape[1] != 1:
+        raise UserError(f"{path}: {samples.shape[1]} channels, expected one; {_REPLACE}")
+    if len(samples) == 0:
+        raise UserError(f"{path}: no samples; {_REPLACE}")
+    clip = np.zeros(CLIP_SAMPLES, np.float32)
+    clip[: len(samples)] = samples[:CLIP_SAMPLES, 0]
+    return clip
+
+
+_REPLACE = "replace the file or remove it"
+
+
+def _require_whole(path: Path) -> None:
+    """libsndfile reads what is left of a truncated file without a word, so compare its size to its header."""
+    with path.open("rb") as file:
+        header = file.read(12)
+    if len(header) < 12 or header[:4] != b"RIFF" or header[8:] != b"WAVE":
+        raise UserError(f"{path}: not a WAV file; {_REPLACE}")
+    expected = struct.unpack("<I", header[4:8])[0] + 8
+    size = path.stat().st_size
+    if size < expected:
+        raise UserError(f"{path}: truncated, {size} of {expected} bytes; {_REPLACE}")
+
+
+def _in_test_split(path: Path) -> bool:
+    speaker, divider, _ = path.name.partition(_DIVIDER)
+    if not divider:
+        raise UserError(f"{path}: no speaker in the name; expected SPEAKER{_DIVIDER}NUMBER.wav")
+    return int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % 100 < _TEST_PERCENT
+
+
+def _word_root(data: Path) -> Path:
+    if not data.is_dir():
+        what = "not a directory" if data.exists() else "no such directory"
+        raise UserError(f"{data}: {what}; {_EXPECTED}")
+    level = [data]
+    for _ in range(3):
+        found = [folder for folder in level if any((folder / word).is_dir() for word in WORDS)]
+        if len(found) > 1:
+            raise UserError(f"{data}: word folders in {_listed([str(f) for f in found])}; name one of these")
+        if found:
+            return found[0].resolve()
+        level = [inner for folder in level for inner in sorted(folder.iterdir()) if inner.is_dir()]
+    what = "no word folders in it" if any(data.iterdir()) else "empty"
+    raise UserError(f"{data}: {what}; {_EXPECTED}")
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; make it readable or remove it") from None
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,163 @@
+"""A tiny workload that needs no data: Gaussian clusters. For tests, conformance checks and as an example."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from istbench.errors import UserError
+from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.metrics import classification_metrics
+
+_SEED = 1
+_SPREAD = 0.8  # standard deviation of a cluster, where the clusters' centres are standard normal
+_TEST_SHARE = 0.25
+_TEST_BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyOptions:
+    """Options of the toy workload.
+
+    Raises:
+        UserError: for a value out of range.
+    """
+
+    hidden: int = field(default=16, metadata={"help": "units of a hidden layer"})
+    layers: int = field(default=2, metadata={"help": "hidden layers"})
+    features: int = field(default=8, metadata={"help": "inputs"})
+    classes: int = field(default=4, metadata={"help": "clusters to tell apart"})
+    samples: int = field(default=512, metadata={"help": "training samples"})
+    batch_norm: bool = field(default=False, metadata={"help": "BatchNorm after every hidden layer"})
+    bias: bool = field(default=True, metadata={"help": "biases in the linear layers"})
+
+    def __post_init__(self) -> None:
+        least = {"classes": 2}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if not isinstance(value, bool) and value < least.get(option.name, 1):
+                raise UserError(f"toy: {option.name} must be at least {least.get(option.name, 1)}, not {value}")
+
+
+class Toy(Workload):
+    """Which of a few Gaussian clusters a point is of. Its data is computed, not stored."""
+
+    name = "toy"
+    Options = ToyOptions
+    metric = "accuracy"
+    targets = (0.5, 0.8)
+    batch_size = 16
+    epochs = 10
+
+    options: ToyOptions
+
+    def __init__(self, options: ToyOptions | None = None) -> None:
+        super().__init__(options)
+        self._train: Batch | None = None
+        self._test: Batch | None = None
+
+    # Data.
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """Nothing is written: the points follow from the options.
+
+        Raises:
+            UserError: when a data directory is given.
+        """
+        if data is not None:
+            raise UserError(f"the toy workload makes its own data: leave out --data {data}")
+        train, test = self._points()
+        digest = hashlib.sha256(b"".join(part.numpy().tobytes() for part in (*train, *test))).hexdigest()
+        return DataSource(
+            kind="synthetic",
+            path="",
+            fingerprint=digest,
+            train=len(train[1]),
+            test=len(test[1]),
+            note="synthetic data: Gaussian clusters",
+        )
+
+    def open(self, source: DataSource) -> None:
+        """Draw the points."""
+        self._train, self._test = self._points()
+
+    @property
+    def train_size(self) -> int:
+        """Number of training points."""
+        return len(self._opened(self._train)[1])
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Points float32 [b, features] and their clusters int64 [b]; nothing is augmented."""
+        points, clusters = self._opened(self._train)
+        return points[indices], clusters[indices]
+
+    def test_batches(self) -> Iterator[Batch]:
+        """The test points in order, 64 at a time."""
+        points, clusters = self._opened(self._test)
+        for first in range(0, len(clusters), _TEST_BATCH):
+            yield points[first : first + _TEST_BATCH], clusters[first : first + _TEST_BATCH]
+
+    def _opened(self, split: Batch | None) -> Batch:
+        if split is None:
+            raise RuntimeError("open the workload before asking for its data")
+        return split
+
+    def _points(self) -> tuple[Batch, Batch]:
+        options = self.options
+        generator = torch.Generator().manual_seed(_SEED)
+        count = options.samples + max(1, round(options.samples * _TEST_SHARE))
+        centres = torch.randn(options.classes, options.features, generator=generator)
+        clusters = torch.arange(count) % options.classes
+        noise = torch.randn(count, options.features, generator=generator)
+        points = centres[clusters] + _SPREAD * noise
+        cut = options.samples
+        return (points[:cut], clusters[:cut]), (points[cut:], clusters[cut:])
+
+    # Model.
+
+    def build_model(self) -> nn.Sequential:
+        """Linear layers with ReLU between, and BatchNorm before it if asked for."""
+        options = self.options
+        model = nn.Sequential()
+        width = options.features
+        for number in range(1, options.layers + 1):
+            model.add_module(f"linear{number}", nn.Linear(width, options.hidden, bias=options.bias))
+            if options.batch_norm:
+                model.add_module(f"norm{number}", nn.BatchNorm1d(options.hidden))
+            model.add_module(f"relu{number}", nn.ReLU())
+            width = options.hidden
+        model.add_module("output", nn.Linear(width, options.classes, bias=options.bias))
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross entropy of the softmax."""
+        points, clusters = batch
+        return F.cross_entropy(model(points), clusters)
+
+    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
+        """`accuracy`: the share of points whose cluster has the largest output; `loss`: cross entropy."""
+        return classification_metrics(model, batches)
+
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """One group a hidden layer. The output bias belongs to none: every node keeps it."""
+        groups = []
+        for number in range(1, self.options.layers + 1):
+            following = "output" if number == self.options.layers else f"linear{number + 1}"
+            parts = [f"linear{number}.weight"]
+            if self.options.bias:
+                parts.append(f"linear{number}.bias")
+            if self.options.batch_norm:
+                parts += [f"norm{number}.{part}" for part in ("weight", "bias", "running_mean", "running_var")]
+            slots = (*(Slot(part, 0) for part in parts), Slot(f"{following}.weight", 1))
+            groups.append(NeuronGroup(f"hidden{number}", self.options.hidden, slots))
+        return groups
+
+    def method_defaults(self, method: str) -> dict[str, Any]:
+        """Plain SGD with learning rate 0.1, few local steps."""
+        return {"lr": 0.1, "local_steps": 4}

@@ -1,0 +1,43 @@
+"""Minibatches: disjoint over nodes, a shared shuffle, nothing but a function of (seed, step, rank)."""
+
+import pytest
+import torch
+
+from istbench.workloads.batches import ShardedBatches
+
+
+def deal(world_size, *, seed=0, train_size=103, batch_size=5):
+    return [
+        ShardedBatches(train_size, batch_size, rank=rank, world_size=world_size, seed=seed)
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_nodes_draw_different_samples_and_an_epoch_repeats_none(world_size):
+    nodes = deal(world_size)
+    drawn = torch.cat([node.indices(step) for step in range(nodes[0].steps_per_epoch) for node in nodes])
+    assert len(drawn.unique()) == len(drawn) == nodes[0].steps_per_epoch * 5 * world_size
+    assert 103 - len(drawn) < 5 * world_size
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_the_nodes_minibatches_joined_are_one_process_with_a_larger_one(world_size):
+    one = ShardedBatches(103, 5 * world_size, rank=0, world_size=1, seed=0)
+    for step in range(2 * one.steps_per_epoch):
+        joined = torch.cat([node.indices(step) for node in deal(world_size)])
+        assert torch.equal(joined, one.indices(step))
+
+
+def test_epochs_and_seeds_shuffle_differently_and_steps_need_no_history():
+    (node,) = deal(1)
+    epoch = node.steps_per_epoch
+    assert not torch.equal(node.indices(0), node.indices(epoch))
+    assert not torch.equal(node.indices(0), deal(1, seed=1)[0].indices(0))
+    assert torch.equal(deal(1)[0].indices(epoch + 3), node.indices(epoch + 3))
+
+
+def test_augmentation_differs_by_node_and_step():
+    first, second = deal(2)
+    draws = {float(torch.rand(1, generator=node.generator(step))) for node in (first, second) for step in (0, 1)}
+    assert len(draws) == 4

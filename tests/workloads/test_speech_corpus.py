@@ -1,0 +1,131 @@
+"""The synthetic corpus: the same bits every time, disjoint voices, and what happens without eSpeak NG."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from istbench.errors import UserError
+from istbench.workloads.base import Progress
+from istbench.workloads.speech import Speech, SpeechOptions
+from istbench.workloads.speech_data import build, espeak, synthetic
+from istbench.workloads.speech_data.synthetic import Corpus, CorpusSettings
+from istbench.workloads.speech_data.words import WORDS
+
+SMALL = CorpusSettings(clips_per_word=4)
+
+
+def rendered(settings: CorpusSettings, block: int = 0) -> np.ndarray:
+    """The clips of a block, from a process of its own: int16 [n, 16000]."""
+    command = [sys.executable, "-m", synthetic.__name__, str(block), settings.to_json()]
+    output = subprocess.run(command, check=True, capture_output=True).stdout
+    return np.frombuffer(output, np.int16).reshape(-1, 16_000)
+
+
+def test_one_seed_is_one_corpus_bit_for_bit(tmp_path: Path, no_progress: Progress) -> None:
+    sources = [
+        build.prepare_synthetic(replace(SMALL, seed=seed), tmp_path / name, no_progress)
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    first, same, other = (source.fingerprint for source in sources)
+    assert first == same
+    assert first != other
+    assert (sources[0].kind, sources[0].train, sources[0].test) == ("synthetic", 105, 35)
+    assert "synthetic" in sources[0].note
+
+
+def test_the_number_of_cores_makes_no_difference(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_blocks = replace(SMALL, clips_per_word=58)
+    fingerprints = set()
+    for cores in (1, 3):
+        monkeypatch.setattr(build.os, "cpu_count", lambda cores=cores: cores)
+        fingerprints.add(build.prepare_synthetic(two_blocks, tmp_path / str(cores), no_progress).fingerprint)
+    assert len(fingerprints) == 1
+
+
+def test_a_block_is_the_same_in_every_process() -> None:
+    clips = rendered(SMALL)
+    assert np.array_equal(clips, rendered(SMALL))
+    assert clips.shape == (140, 16_000)
+    peaks = np.abs(clips.astype(int)).max(1)
+    assert peaks.min() > 0.09 * 32_767
+    assert peaks.max() < 0.91 * 32_767
+
+
+def test_voices_and_clips_of_the_splits() -> None:
+    corpus = Corpus(replace(SMALL, clips_per_word=20))
+    train, test = map(set, corpus.variants)
+    assert not train & test
+    assert train | test == set(espeak.voice_variants())
+    for label in range(len(WORDS)):
+        assert corpus.is_test[corpus.labels == label].sum() == 4
+        assert (~corpus.is_test[corpus.labels == label]).sum() == 16
+
+
+def test_the_smallest_corpus_has_both_splits() -> None:
+    corpus = Corpus(replace(SMALL, clips_per_word=2))
+    assert corpus.is_test.sum() == (~corpus.is_test).sum() == 35
+
+
+def test_every_word_fits_and_is_heard() -> None:
+    script = """
+from istbench.workloads.speech_data.espeak import ACCENTS, SAMPLE_RATE, Synthesizer
+from istbench.workloads.speech_data.words import WORDS
+with Synthesizer() as synthesizer:
+    for accent in ACCENTS:
+        for word in WORDS:
+            spoken = synthesizer.say(word, voice=accent + "+m3", rate=150, pitch=50, pitch_range=50)
+            assert 0.1 * SAMPLE_RATE < len(spoken) <= SAMPLE_RATE, (accent, word, len(spoken))
+            assert abs(spoken).max() > 2000, (accent, word)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_an_unknown_voice_is_named() -> None:
+    with (
+        espeak.Synthesizer() as synthesizer,
+        pytest.raises(UserError, match=r"eSpeak NG has no voice 'xx\+m3'"),
+    ):
+        synthesizer.say("yes", voice="xx+m3", rate=200, pitch=50, pitch_range=50)
+
+
+def test_without_espeak_the_way_out_is_named(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(espeak.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'istbench\[speech\]'.*--data DIR"):
+        Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
+
+
+def test_a_renderer_that_fails_is_reported(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build.sys, "executable", "false")
+    with pytest.raises(UserError, match="rendering the synthetic speech failed: exit status 1"):
+        Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
+
+
+def test_a_reader_that_goes_away_stops_the_renderer() -> None:
+    command = [sys.executable, "-m", synthetic.__name__, "0", CorpusSettings(clips_per_word=40).to_json()]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(1000)
+    process.stdout.close()
+    assert process.wait(timeout=30) == 1
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_workers_and_renderers_start_without_heavy_imports() -> None:
+    for module, heavy in (
+        ("istbench.workloads.speech_data.synthetic", ("torch", "soundfile")),
+        ("istbench.workloads.speech", ("torchaudio", "soundfile", "espeakng_loader")),
+    ):
+        script = f"import sys, {module}; assert not {set(heavy)} & set(sys.modules)"
+        subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,193 @@
+"""Recorded words: reading the official layout, the split by speaker, and what is said about bad input."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from istbench.errors import UserError
+from istbench.workloads.base import Progress
+from istbench.workloads.speech import Speech
+from istbench.workloads.speech_data import download
+from istbench.workloads.speech_data.features import extractor
+from istbench.workloads.speech_data.official import find_recordings, read_clip
+from istbench.workloads.speech_data.words import WORDS
+
+Make = Callable[..., Path]
+
+
+def test_words_in_the_official_layout(recordings: Make, tmp_path: Path, no_progress: Progress) -> None:
+    data = recordings()
+    for extra in ("_background_noise_", "_silence_", "marvelous"):
+        (data / extra).mkdir()
+        (data / extra / "noise.wav").write_bytes(b"not read")
+    (data / "bed" / ".DS_Store").write_bytes(b"not read")
+    speech = Speech()
+    source = speech.prepare(data, tmp_path / "cache", no_progress)
+    assert (source.kind, source.train, source.test, source.note) == ("speech_commands", 35, 35, "")
+    speech.open(source)
+    assert speech.train_size == 35
+    features, labels = speech.train_batch(torch.tensor([34, 1]), torch.Generator())
+    assert labels.tolist() == [34, 1]
+    clips = torch.from_numpy(np.stack([read_clip(data / w / "speaker0_nohash_0.wav") for w in WORDS]))
+    expected = extractor()(clips)
+    torch.testing.assert_close(features, (expected - expected.mean(0))[[34, 1]], atol=1e-3, rtol=0)
+    batches = list(speech.test_batches())
+    assert [len(labels) for _, labels in batches] == [35]
+    assert torch.equal(batches[0][1], torch.arange(35))
+
+
+@pytest.mark.parametrize("inside", ["speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "any"])
+def test_word_folders_up_to_two_levels_down(recordings: Make, tmp_path: Path, inside: str) -> None:
+    recordings(f"outer/{inside}")
+    found = find_recordings(tmp_path / "outer")
+    assert len(found.paths) == 70
+
+
+def test_no_speaker_is_in_both_splits(recordings: Make) -> None:
+    data = recordings()
+    for number in range(40):
+        soundfile.write(data / "go" / f"{number:08x}_nohash_0.wav", np.zeros(100), 16_000)
+        soundfile.write(data / "no" / f"{number:08x}_nohash_3.wav", np.zeros(100), 16_000)
+    found = find_recordings(data)
+    speakers = [path.name.split("_nohash_")[0] for path in found.paths]
+    test = {speaker for speaker, is_test in zip(speakers, found.is_test, strict=True) if is_test}
+    train = {speaker for speaker, is_test in zip(speakers, found.is_test, strict=True) if not is_test}
+    assert not test & train
+    assert 2 <= len(test) < len(train)
+
+
+def test_clips_are_padded_and_cut_to_a_second(tmp_path: Path) -> None:
+    short, long = tmp_path / "short.wav", tmp_path / "long.wav"
+    soundfile.write(short, np.full(10, 0.5), 16_000)
+    soundfile.write(long, np.full(20_000, 0.5), 16_000)
+    assert read_clip(short).tolist() == [0.5] * 10 + [0.0] * 15_990
+    assert read_clip(long).tolist() == [0.5] * 16_000
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+def _make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _dangle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("gone.wav"))
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (_truncate, "truncated, 9000 of"),
+    "text": (lambda path: path.write_text("hello, this is no sound"), "not a WAV file"),
+    "empty": (lambda path: path.write_bytes(b""), "not a WAV file"),
+    "header only": (lambda path: path.write_bytes(b"RIFF\x04\0\0\0WAVE"), "cannot be read as WAV"),
+    "no samples": (lambda path: soundfile.write(path, np.zeros(0), 16_000), "no samples"),
+    "rate": (
+        lambda path: soundfile.write(path, np.zeros(800), 8_000),
+        "8000 samples a second, expected 16000",
+    ),
+    "stereo": (lambda path: soundfile.write(path, np.zeros((800, 2)), 16_000), "2 channels, expected one"),
+    "dangling link": (_dangle, "No such file or directory"),
+    "folder": (_make_folder, "cannot be read as WAV"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_file_is_named(recordings: Make, tmp_path: Path, no_progress: Progress, fault: str) -> None:
+    data = recordings()
+    file = data / "house" / "speaker0_nohash_0.wav"
+    damage, says = BROKEN[fault]
+    damage(file)
+    with pytest.raises(UserError) as caught:
+        Speech().prepare(data, tmp_path / "cache", no_progress)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert says in message
+    assert "\n" not in message
+    assert not list((tmp_path / "cache" / "speech").glob("*partial"))
+
+
+def test_a_directory_in_another_layout_is_refused(recordings: Make, tmp_path: Path) -> None:
+    data = recordings()
+    cases: list[tuple[Path, str]] = [(tmp_path / "nowhere", "no such directory")]
+    cases.append((data / "bed" / "speaker0_nohash_0.wav", "not a directory"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    cases.append((empty, "empty"))
+    pictures = tmp_path / "pictures"
+    (pictures / "cats").mkdir(parents=True)
+    cases.append((pictures, "no word folders in it"))
+    for path, says in cases:
+        with pytest.raises(UserError, match=f"{path}: {says}; expected the folders of Speech Commands"):
+            find_recordings(path)
+
+
+def test_incomplete_directories_are_refused(recordings: Make) -> None:
+    data = recordings()
+    nameless = data / "bird" / "1024.wav"
+    soundfile.write(nameless, np.zeros(10), 16_000)
+    with pytest.raises(UserError, match=f"{nameless}: no speaker in the name"):
+        find_recordings(data)
+    nameless.unlink()
+    for clip in (data / "zero").iterdir():
+        clip.unlink()
+    with pytest.raises(UserError, match="zero: empty"):
+        find_recordings(data)
+    (data / "zero").rmdir()
+    with pytest.raises(UserError, match="no folder for zero"):
+        find_recordings(data)
+
+
+def test_two_corpora_in_one_directory_are_refused(recordings: Make, tmp_path: Path) -> None:
+    recordings("both/first")
+    recordings("both/second")
+    with pytest.raises(UserError, match=r"word folders in .*first, .*second; name one of these"):
+        find_recordings(tmp_path / "both")
+
+
+def test_one_speaker_cannot_be_split(recordings: Make) -> None:
+    data = recordings()
+    for clip in data.glob("*/speaker4*"):
+        clip.unlink()
+    with pytest.raises(UserError, match="too few speakers"):
+        find_recordings(data)
+
+
+def test_downloaded_recordings_are_used(
+    recordings: Make, tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake(root: Path, download: bool) -> None:
+        recordings(f"cache/speech/{root.name}/SpeechCommands/speech_commands_v0.02")
+        (root / "speech_commands_v0.02.tar.gz").write_bytes(b"archive")
+
+    monkeypatch.setattr("torchaudio.datasets.SPEECHCOMMANDS", fake)
+    cache = tmp_path / "cache"
+    source = Speech().fetch("download", cache, no_progress)
+    assert source.kind == "speech_commands"
+    assert Speech().prepare(None, cache, no_progress) == source
+    assert Speech().fetch("download", cache, no_progress) == source
+    assert not list(cache.rglob("*.tar.gz"))
+
+
+def test_a_refused_download_is_one_line(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(root: Path, download: bool) -> None:
+        raise OSError("<urlopen error [Errno 111] Connection refused>\nsecond line")
+
+    monkeypatch.setattr("torchaudio.datasets.SPEECHCOMMANDS", refuse)
+    with pytest.raises(UserError, match=r"could not be downloaded.*Connection refused.*--data DIR") as caught:
+        Speech().fetch("download", tmp_path, no_progress)
+    assert "\n" not in str(caught.value)
+    assert download.downloaded(tmp_path / "speech") is None
+
+
+def test_an_unknown_source_lists_the_known(tmp_path: Path, no_progress: Progress) -> None:
+    with pytest.raises(UserError, match=r"did you mean 'download'.*Known: download, synthetic"):
+        Speech().fetch("downlaod", tmp_path, no_progress)
