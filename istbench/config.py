@@ -98,9 +98,7 @@ class RunRequest:
         if self.seed < 0:
             raise UserError(f"seed must be zero or more, not {self.seed}")
         if self.target is not None and not 0 < self.target <= 1:
-            raise UserError(
-                f"target is a metric level above 0 and at most 1, such as 0.77, not {self.target:g}"
-            )
+            raise UserError(f"target is a metric level above 0 and at most 1, such as 0.77, not {self.target:g}")
         if self.steps is not None and self.epochs is not None:
             raise UserError("give --steps or --epochs, not both")
 

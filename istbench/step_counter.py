@@ -12,7 +12,6 @@ class StepCounter:
     """The last finished step, in a file that both sides map."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         path = directory / _NAME
         path.write_bytes(struct.pack(_FORMAT, 0))
         with path.open("r+b") as file:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from istbench import checkpoint
 from istbench.config import RunConfig, build_options
+from istbench.evaluate import calibrated, evaluate
 from istbench.fabric import Fabric, connect
 from istbench.measure import PeakMemory, TrainClock
 from istbench.methods.base import Method
@@ -25,10 +26,10 @@ from istbench.workloads.batches import ShardedBatches
 CHECKPOINT_EVERY_S = 60.0
 
 
-def train_cell(run_path: str) -> None:
+def train_cell(run_path: str, scratch: str) -> None:
     """Train the cell whose header lies in `run_path`, as the rank that the environment names.
 
-    Continues from the cell's checkpoint where there is one.
+    Rank 0 says in `scratch` how far it is. Continues from the cell's checkpoint where there is one.
     """
     run = RunDirectory(Path(run_path))
     header = run.header()
@@ -40,7 +41,8 @@ def train_cell(run_path: str) -> None:
     )
     workload.open(DataSource.from_json(header["data_source"]))
     with closing(connect(device=config.device, timeout_s=config.timeout_s)) as fabric:
-        Node(run, config, workload, fabric).live()
+        counter = StepCounter(Path(scratch)) if fabric.rank == 0 else None
+        Node(run, config, workload, fabric, counter).live()
 
 
 @dataclass
@@ -57,7 +59,14 @@ class Totals:
 class Node:
     """One rank of one run."""
 
-    def __init__(self, run: RunDirectory, config: RunConfig, workload: Workload, fabric: Fabric) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: RunConfig,
+        workload: Workload,
+        fabric: Fabric,
+        counter: StepCounter | None,
+    ) -> None:
         self._run, self._config, self._workload, self._fabric = run, config, workload, fabric
         self._lead = fabric.rank == 0
         self._clock = TrainClock(fabric.device)
@@ -72,7 +81,7 @@ class Node:
             seed=config.seed,
         )
         self._samples_a_step = config.batch_size * (1 if replicated else config.nodes)
-        self._counter = StepCounter(run.logs) if self._lead else None
+        self._counter = counter
 
     def live(self) -> None:
         """Train to the end of the budget, evaluating and checkpointing on the way."""
@@ -109,9 +118,7 @@ class Node:
         self._fabric.barrier("warming up")
 
     def _batch(self, step: int) -> Batch:
-        inputs, targets = self._workload.train_batch(
-            self._batches.indices(step), self._batches.generator(step)
-        )
+        inputs, targets = self._workload.train_batch(self._batches.indices(step), self._batches.generator(step))
         device = self._fabric.device
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
@@ -164,17 +171,8 @@ class Node:
         return self._fabric.maximum(float(reached or late)) > 0
 
     def _metrics(self, model: nn.Module) -> dict[str, float]:
-        was_training = model.training
-        model.eval()
-        device = self._fabric.device
-        batches = (
-            (inputs.to(device), targets.to(device)) for inputs, targets in self._workload.test_batches()
-        )
-        try:
-            with torch.no_grad():
-                return self._workload.evaluate(model, batches)
-        finally:
-            model.train(was_training)
+        with calibrated(model, self._workload, self._config.seed, self._fabric.device):
+            return evaluate(model, self._workload, self._fabric.device)
 
     def _count_bytes(self) -> None:
         """Add the training traffic since the last count, of the busiest node, to the totals."""
@@ -211,6 +209,8 @@ class Node:
             model = self._method.assemble()
         if model is None:
             return
+        with calibrated(model, self._workload, self._config.seed, self._fabric.device):
+            digest = weights_sha256(model)
         totals = self._totals
         evaluations = [event for event in self._run.events() if event["event"] == "evaluation"]
         self._run.update(
@@ -224,7 +224,7 @@ class Node:
                 "bytes_sent_per_node": round(totals.bytes_sent),
                 "bytes_received_per_node": round(totals.bytes_received),
                 "peak_memory_bytes_per_node": int(peak) or None,
-                "weights_sha256": weights_sha256(model),
+                "weights_sha256": digest,
             }
         )
 
@@ -234,7 +234,5 @@ def weights_sha256(model: nn.Module) -> str:
     digest = hashlib.sha256()
     tensors: dict[str, Tensor] = model.state_dict()
     for name in sorted(tensors):
-        digest.update(
-            tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        )
+        digest.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -16,9 +16,7 @@ from istbench.registry import check_name, load_method
 
 @click.command("compare")
 @click.argument("suite", required=False, type=click.Path(path_type=Path), metavar="[SUITE.toml]")
-@click.option(
-    "--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas."
-)
+@click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
 @click.option("--workload", default="speech", show_default=True, help="What to train.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
 @click.option("--seeds", type=int, default=1, show_default=True, help="Seeds 0 to this less one.")
@@ -112,8 +110,8 @@ def _run_all(requests: list[RunRequest], out: Path, again: bool, display: Any) -
     for number, cell in enumerate(cells, start=1):
         run = run_directory(out, cell.name)
         try:
-            with display.training(cell.header, run):
-                fresh = execute(cell, run, again=again)
+            with display.training(cell.header, run) as scratch:
+                fresh = execute(cell, run, scratch, again=again)
             display.note(f"[{number}/{len(cells)}] {cell.name}: {'done' if fresh else 'done before'}")
         except (RunFailed, UserError) as error:
             failures.append(f"{cell.name}: {error}")

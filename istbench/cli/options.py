@@ -40,9 +40,11 @@ _CELL_OPTIONS = [
     click.option("--epochs", type=float, help="Passes over the training data by all nodes together."),
     click.option("--max-seconds", type=float, help="Stop at the first evaluation after so many train seconds."),
     click.option("--target", type=float, help="Stop when the metric reaches this level, such as 0.77."),
-    click.option("--eval-every", type=int, metavar="STEPS", help="Local steps between evaluations. Default: an epoch."),
+    click.option("--eval-every", type=int, metavar="N",
+                 help="Local steps between evaluations. Default: one epoch."),
     click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
-    click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option."),
+    click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE",
+                 help="Workload option."),
     click.option(
         "--data",
         type=click.Path(path_type=Path),

@@ -1,10 +1,12 @@
 """What a user sees on stderr while cells run: bars on a terminal, plain lines elsewhere."""
 
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -69,18 +71,17 @@ class Display:
             self._bars.remove_task(self._preparing.pop(what))
 
     @contextmanager
-    def training(self, header: Mapping[str, Any], run: RunDirectory) -> Iterator[None]:
-        """Show how far the run in `run` is until the block ends."""
+    def training(self, header: Mapping[str, Any], run: RunDirectory) -> Iterator[Path]:
+        """Show how far the run in `run` is until the block ends; yields the scratch directory to run it with."""
         total = header["config"]["steps"]
-        name = (
-            f"{header['workload_label']} {header['method_label']} n={header['nodes']} seed {header['seed']}"
-        )
+        name = f"{header['workload_label']} {header['method_label']} n={header['nodes']} seed {header['seed']}"
         task = self._bars.add_task(name, total=total, state="starting")
         over = threading.Event()
+        scratch = tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True)
 
         def watch() -> None:
             while not over.wait(_POLL_S):
-                step, state = read_step(run.logs), _state(run, header["metric"])
+                step, state = read_step(Path(scratch.name)), _state(run, header["metric"])
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
                     self._plain(f"{name}: step {step}/{total} {state}")
@@ -88,10 +89,11 @@ class Display:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield
+            yield Path(scratch.name)
         finally:
             over.set()
             watcher.join()
+            scratch.cleanup()
             self._bars.remove_task(task)
 
     def _plain(self, line: str, due: bool = False) -> None:

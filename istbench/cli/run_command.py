@@ -10,15 +10,14 @@ import click
 from istbench.cli import EXIT_TARGET_MISSED
 from istbench.cli.options import build_request, cell_options, out_option, plugin_option
 from istbench.registry import check_name
+from istbench.results.load import Run
 
 
 @click.command("run")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
 @click.option("--nodes", type=int, default=1, show_default=True, help="Worker processes.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of weights, data order and partitions."
-)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, data order and partitions.")
 @cell_options
 @out_option
 @plugin_option
@@ -46,21 +45,47 @@ def command(out: Path, again: bool, as_json: bool, **given: Any) -> int:
         cell = prepare_cell(request, display.preparing)
         display.note(cell.header["data_source"]["note"])
         run = run_directory(out, cell.name)
-        with display.training(cell.header, run):
-            fresh = execute(cell, run, again=again)
+        with display.training(cell.header, run) as scratch:
+            fresh = execute(cell, run, scratch, again=again)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
     finished = load_run(run)
     if as_json:
-        click.echo(json.dumps(finished.to_json(), allow_nan=False))
+        click.echo(json.dumps(_as_json(finished, run.path), allow_nan=False))
     else:
         from istbench.report.render import print_table
 
         print_table(run_summary(finished), sys.stdout)
-    if request.target is None or finished.best() >= request.target:
+    if request.target is None or finished.reached(request.target):
         return 0
     click.echo(
         f"istbench: target {request.target:g} not reached: best {cell.header['metric']} {finished.best():.4f}",
         err=True,
     )
     return EXIT_TARGET_MISSED
+
+
+def _as_json(run: Run, run_dir: Path) -> dict[str, Any]:
+    """What `--json` prints: what was run, what came of it, and null for what never happened."""
+    header = run.header
+    targets = []
+    for level in run.targets:
+        there = run.reached(level)
+        targets.append(
+            {
+                "level": level,
+                "step": there.step if there else None,
+                "train_s": there.seconds if there else None,
+            }
+        )
+    said = ("cell", "status", "method", "workload", "nodes", "seed", "batch_size", "data", "timing_rule")
+    return {
+        **{name: header[name] for name in said},
+        "run_dir": str(run_dir),
+        "method_options": header["config"]["method_options"],
+        "workload_options": header["config"]["workload_options"],
+        "data_fingerprint": header["data_source"]["fingerprint"],
+        "clock": "train_s",
+        "targets": targets,
+        **header["result"],
+    }

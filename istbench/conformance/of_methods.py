@@ -66,9 +66,7 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
             train(fabric, workload, method, step, step + 1)
             model = assembled(fabric, method) if looking else None
             if model is not None and not all(torch.isfinite(p).all() for p in model.parameters()):
-                raise DoesNotHold(
-                    f"after step {step + 1} the assembled model has weights that are not finite"
-                )
+                raise DoesNotHold(f"after step {step + 1} the assembled model has weights that are not finite")
         weights.append(_weights(fabric, method))
     if weights[0] != weights[1]:
         raise DoesNotHold("a training that was assembled after every step ends with other weights")

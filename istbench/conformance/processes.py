@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from istbench.fabric import Fabric, connect
+from istbench.fabric import connect
 from istbench.launch.local import launch
 
 

@@ -100,9 +100,7 @@ class Fabric:
 
     # Point-to-point. Needs no global order.
 
-    def exchange(
-        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange"
-    ) -> None:
+    def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange") -> None:
         """Send one contiguous buffer to each peer in `sends` and fill each buffer in `receives`, all at once.
 
         Both ends must agree on the sizes; empty buffers are skipped on both sides. Returns when every transfer

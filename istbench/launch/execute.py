@@ -1,6 +1,10 @@
 """Running one prepared cell to its end, and leaving its run directory saying what became of it."""
 
+import contextlib
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,10 +20,11 @@ def run_directory(out: Path, name: str) -> RunDirectory:
     return RunDirectory(out / "runs" / name)
 
 
-def execute(cell: Cell, run: RunDirectory, *, again: bool = False) -> bool:
+def execute(cell: Cell, run: RunDirectory, scratch: Path, *, again: bool = False) -> bool:
     """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
-    `again` throws away what is there and starts anew.
+    `scratch` is an empty directory for what the workers print and how far they are; what they printed is kept
+    with a run that failed. `again` throws away what is in `run` and starts anew.
 
     Raises:
         UserError: for bad input that only showed on the way, or a run directory that cannot be written.
@@ -30,19 +35,43 @@ def execute(cell: Cell, run: RunDirectory, *, again: bool = False) -> bool:
         shutil.rmtree(run.path)
     if run.exists() and run.header()["status"] == "done":
         return False
+    with _alone(run):
+        return _execute(cell, run, scratch)
+
+
+def _execute(cell: Cell, run: RunDirectory, scratch: Path) -> bool:
     _open(cell, run)
     try:
         config = cell.config
-        launch(train_cell, (str(run.path),), nodes=config.nodes, logs=run.logs, threads=config.threads)
+        target = (str(run.path), str(scratch))
+        launch(train_cell, target, nodes=config.nodes, logs=scratch / "logs", threads=config.threads)
     except KeyboardInterrupt:
         _close(run, "interrupted", None)
         raise
     except (UserError, RunFailed) as error:
         _close(run, "failed", str(error))
+        _keep_logs(scratch / "logs", run.logs)
         raise
     _close(run, "done", None)
     shutil.rmtree(run.checkpoint, ignore_errors=True)
     return True
+
+
+@contextlib.contextmanager
+def _alone(run: RunDirectory) -> Iterator[None]:
+    """Refuse to share a run directory with another istbench; the system frees the lock of a killed one."""
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        folder = os.open(run.path, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"cannot write {run.path}: {error.strerror}; choose another --out") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(f"another istbench is running {run.path.name} in {run.path}; wait for it") from None
+    finally:
+        os.close(folder)
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:
@@ -70,6 +99,12 @@ def _close(run: RunDirectory, status: str, error: str | None) -> None:
     except UserError:
         if status == "done":
             raise
+
+
+def _keep_logs(logs: Path, kept: Path) -> None:
+    shutil.rmtree(kept, ignore_errors=True)
+    with contextlib.suppress(OSError, shutil.Error):
+        shutil.copytree(logs, kept)
 
 
 def _now() -> str:

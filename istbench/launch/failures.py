@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from istbench.errors import RunFailed, UserError
-from istbench.launch.guard import failure_path
 
 _LAST_LINES = 5
+
+
+def failure_path(logs: Path, rank: int) -> Path:
+    """Where a worker's last word is written."""
+    return logs / f"rank-{rank}.failure.json"
 
 
 def describe(failures: Mapping[int, Any], logs: Path) -> Exception:
@@ -22,9 +26,7 @@ def describe(failures: Mapping[int, Any], logs: Path) -> Exception:
         if word["kind"] == "user":
             return UserError(word["message"])
     silent = [
-        rank
-        for rank, failure in sorted(failures.items())
-        if failure.exitcode < 0 or not _last_word(logs, rank)
+        rank for rank, failure in sorted(failures.items()) if failure.exitcode < 0 or not _last_word(logs, rank)
     ]
     for rank in silent:
         return RunFailed(f"worker {rank} {_how(failures[rank].exitcode)}{_tail(logs, rank)}")
@@ -37,9 +39,7 @@ def describe(failures: Mapping[int, Any], logs: Path) -> Exception:
 
 
 def _known_ranks(logs: Path) -> list[int]:
-    return sorted(
-        int(path.name.split(".")[0].removeprefix("rank-")) for path in logs.glob("rank-*.failure.json")
-    )
+    return sorted(int(path.name.split(".")[0].removeprefix("rank-")) for path in logs.glob("rank-*.failure.json"))
 
 
 def _last_word(logs: Path, rank: int) -> dict[str, Any] | None:

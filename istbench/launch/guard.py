@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from istbench.errors import UserError
+from istbench.fabric import FabricError
+from istbench.launch.failures import failure_path
+
+_AFTER_THE_CAUSE_S = 1.0
 
 
 def guarded(
@@ -30,13 +34,11 @@ def guarded(
         _write_failure(Path(logs), error)
         traceback.print_exc()
         sys.stderr.flush()
+        if isinstance(error, FabricError):
+            # A peer's death is seen here first; the agent must see the peer before it sees this process end.
+            time.sleep(_AFTER_THE_CAUSE_S)
         # Skips the process group's own farewell, which would wait for peers that may be gone.
         os._exit(1)
-
-
-def failure_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written."""
-    return logs / f"rank-{rank}.failure.json"
 
 
 def _end_with(launcher: int) -> None:
@@ -49,8 +51,6 @@ def _end_with(launcher: int) -> None:
 
 
 def _write_failure(logs: Path, error: Exception) -> None:
-    from istbench.fabric import FabricError
-
     kind = "user" if isinstance(error, UserError) else "fabric" if isinstance(error, FabricError) else "error"
     rank = int(os.environ.get("RANK", 0))
     text = str(error) if kind != "error" else f"{type(error).__name__}: {error}"

@@ -27,9 +27,7 @@ def preload() -> None:
     ensure_running()
 
 
-def launch(
-    target: Callable[..., None], args: tuple[object, ...], *, nodes: int, logs: Path, threads: int
-) -> None:
+def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int, logs: Path, threads: int) -> None:
     """Run `target(*args)` in `nodes` processes joined by a rendezvous; returns when all have ended well.
 
     Each process has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, and its output in `logs`.
@@ -46,7 +44,8 @@ def launch(
     from istbench.launch.guard import guarded
     from istbench.launch.rendezvous import LoopbackRendezvous
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    for name in ("torch.distributed", "torch.multiprocessing"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _clear(logs)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     os.environ["OMP_NUM_THREADS"] = str(threads)

@@ -1,4 +1,4 @@
-"""From what a user asked to what a cell is: names resolved, data made ready, everything refused that cannot work."""
+"""From what a user asked to what a cell is: names resolved, data made ready, what cannot work refused."""
 
 import dataclasses
 import os
@@ -154,9 +154,7 @@ def _budget(
 
 
 def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
-    parts = [
-        f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"
-    ]
+    parts = [f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"]
     if request.max_seconds is not None:
         parts.append(f"at most {request.max_seconds:g} s of training")
     if request.target is not None:

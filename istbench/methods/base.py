@@ -37,9 +37,7 @@ class OptimizerOptions:
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer over `parameters`."""
         if self.optimizer == "sgd":
-            return torch.optim.SGD(
-                parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
-            )
+            return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
 

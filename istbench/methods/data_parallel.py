@@ -3,8 +3,9 @@
 Gradients are averaged in buckets while the backward pass still runs (Li et al., VLDB 2020). A communication hook
 hands each bucket to the fabric, which counts it.
 
-BatchNorm: every node normalises by its own minibatch, and the assembled model carries rank 0's running statistics,
-which is what DistributedDataParallel's broadcast of buffers amounts to; the broadcast itself is left out.
+BatchNorm: every node normalises by its own minibatch, and the assembled model carries rank 0's running
+statistics, which is what DistributedDataParallel's broadcast of buffers amounts to; the broadcast itself is left
+out. Every evaluation estimates them anew (istbench/evaluate.py).
 """
 
 from dataclasses import dataclass, field

@@ -6,12 +6,12 @@ where it was trained to where it is needed next. Weights between units of two di
 this round: they wait on a home node with the value they have.
 
 BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because a subnet's do
-not fit the assembled model; `assemble` estimates them anew on training batches. Tensors that no hidden unit
-indexes (an output bias) are on every node and are averaged at the end of a round.
+not fit the assembled model, and every evaluation estimates them anew (istbench/evaluate.py). Tensors that no
+hidden unit indexes (an output bias) are on every node and are averaged at the end of a round.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,6 @@ from istbench.methods.base import (
     load_optimizer_state,
     optimizer_state,
 )
-from istbench.methods.batch_norm import calibration_batches, reestimate
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.initial import home_values, subnet_values
@@ -130,6 +129,8 @@ class IndependentSubnetTraining(Method):
     @torch.no_grad()
     def _repartition(self) -> None:
         """End the round: move every entry from where it was trained to where it is needed next."""
+        if self._fabric.world_size == 1:
+            return  # the one node's subnet is the model, in every round
         rank, peers = self._fabric.rank, range(self._fabric.world_size)
         old = self._partition
         self._set_round(self._round + 1)
@@ -139,9 +140,7 @@ class IndependentSubnetTraining(Method):
         # Everything leaves its tensor before anything is written, what stays on this node included.
         outgoing = {peer: gather_blocks(holdings, plan.outgoing(rank, peer), like) for peer in peers}
         incoming = {peer: plan.incoming(rank, peer) for peer in peers}
-        arrived = {
-            peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank
-        }
+        arrived = {peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank}
         arrived[rank] = outgoing.pop(rank)
         arriving = {peer: buffer for peer, buffer in arrived.items() if peer != rank}
         self._fabric.exchange(outgoing, arriving, "exchanging subnets")
@@ -169,18 +168,23 @@ class IndependentSubnetTraining(Method):
     def _average_replicated(self) -> None:
         planes = self._planes()
         tensors = [plane for name in self._layout.replicated for plane in planes[name]]
+        for tensor, mean in zip(tensors, self._means(tensors, "averaging shared tensors"), strict=True):
+            tensor.copy_(mean)
+
+    def _means(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        """The mean over nodes of each of `tensors`, by one all-reduce."""
         if not tensors:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        self._fabric.all_reduce_mean(flat, "averaging shared tensors")
-        for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(mean.view(tensor.shape))
+            return []
+        # In float64 the mean of n equal values is that value, bit for bit.
+        flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+        self._fabric.all_reduce_mean(flat, name)
+        means = flat.split([tensor.numel() for tensor in tensors])
+        return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]
 
     @torch.no_grad()
     def assemble(self) -> nn.Module | None:
-        replicated = {name: tensor.clone() for name, tensor in self._named(self._layout.replicated)}
-        for name, tensor in replicated.items():
-            self._fabric.all_reduce_mean(tensor, f"assembling {name}")
+        mine = named_tensors(self._subnet)
+        replicated = self._means([mine[name] for name in self._layout.replicated], "assembling")
         full = self._blank() if self._fabric.rank == 0 else None
         # Home shards first: where a subnet holds an entry, its home has an old value.
         for at_home in (True, False):
@@ -188,14 +192,9 @@ class IndependentSubnetTraining(Method):
             self._gather(full, cuts, at_home)
         if full is None:
             return None
-        for name, tensor in replicated.items():
+        for name, tensor in zip(self._layout.replicated, replicated, strict=True):
             named_tensors(full)[name].copy_(tensor)
-        reestimate(full, self._workload, calibration_batches(self._workload, self.seed))
         return full
-
-    def _named(self, names: Iterable[str]) -> list[tuple[str, Tensor]]:
-        tensors = named_tensors(self._subnet)
-        return [(name, tensors[name]) for name in names]
 
     def _blank(self) -> nn.Module:
         full = copy.deepcopy(self._full).to_empty(device=self._fabric.device)
@@ -238,7 +237,6 @@ class IndependentSubnetTraining(Method):
         self._steps = state["steps"]
         self._subnet.load_state_dict(state["subnet"])
         self._home = {
-            name: [planes[str(plane)] for plane in range(len(planes))]
-            for name, planes in state["home"].items()
+            name: [planes[str(plane)] for plane in range(len(planes))] for name, planes in state["home"].items()
         }
         load_optimizer_state(self._optimizer, state["optimizer"])

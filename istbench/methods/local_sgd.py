@@ -1,8 +1,9 @@
 """Local SGD: every node trains on its own, and every `local_steps` steps the nodes average their weights.
 
 Stich, "Local SGD converges fast and communicates little", ICLR 2019. The average is one fused all-reduce of all
-parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights. The
-optimizer's state stays local unless `average_optimizer` is set.
+parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights (every
+evaluation estimates them anew, istbench/evaluate.py). The optimizer's state stays local unless
+`average_optimizer` is set.
 """
 
 import copy

@@ -77,9 +77,7 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
             replicated.append(name)
             continue
         if len(axes[name]) > 2:
-            raise ValueError(
-                f"{name} is indexed by neuron groups along {len(axes[name])} dimensions; 2 at most"
-            )
+            raise ValueError(f"{name} is indexed by neuron groups along {len(axes[name])} dimensions; 2 at most")
         cut.append(CutTensor(name, tensor.shape, tuple(sorted(axes[name], key=lambda axis: axis.dim))))
     return Layout(tuple(groups), tuple(cut), tuple(replicated))
 

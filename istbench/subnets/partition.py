@@ -33,9 +33,7 @@ def part_sizes(size: int, world_size: int) -> list[int]:
     return [size // world_size + (node < size % world_size) for node in range(world_size)]
 
 
-def partition_units(
-    groups: Sequence[NeuronGroup], world_size: int, *, seed: int, round_index: int
-) -> Partition:
+def partition_units(groups: Sequence[NeuronGroup], world_size: int, *, seed: int, round_index: int) -> Partition:
     """A seeded random partition of every group's units into `world_size` disjoint parts.
 
     Groups are permuted independently (Independent Subnet Training, arXiv 1910.02120, section 3). Units within
@@ -58,8 +56,7 @@ def partition_units(
 def home_partition(groups: Sequence[NeuronGroup], world_size: int) -> Partition:
     """The fixed partition by which entries that no subnet holds are kept: consecutive units, evenly cut."""
     return {
-        group.name: _parts(torch.arange(group.size).split(part_sizes(group.size, world_size)))
-        for group in groups
+        group.name: _parts(torch.arange(group.size).split(part_sizes(group.size, world_size))) for group in groups
     }
 
 

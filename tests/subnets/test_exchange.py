@@ -120,9 +120,7 @@ def test_trained_values_arrive_wherever_they_are_needed(world_size):
         for node in range(world_size):
             for cut in cluster.layout.cut:
                 index = subnet_index(cut, cluster.partition, node)
-                for mine, full in zip(
-                    cluster.nodes[node].subnet[cut.name], cluster.full[cut.name], strict=True
-                ):
+                for mine, full in zip(cluster.nodes[node].subnet[cut.name], cluster.full[cut.name], strict=True):
                     mine += round_index
                     where = [torch.arange(length) for length in cut.shape]
                     for axis, wanted in zip(cut.axes, index, strict=True):

@@ -1,0 +1,209 @@
+"""`istbench run` as a user has it: real processes, its exit statuses, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ISTBENCH = [sys.executable, "-m", "istbench"]
+TOY = ["run", "--workload", "toy", "--nodes", "2"]
+
+
+def istbench(*arguments, timeout=120, **options):
+    command = [*ISTBENCH, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+
+
+def one_line(done, status=2):
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("istbench: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def test_json_is_one_object_with_what_was_run_and_what_came_of_it(tmp_path):
+    done = istbench(*TOY, "--method", "ist", "--out", tmp_path, "--json", "--steps", 40)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    for key in (
+        "cell", "run_dir", "status", "method", "workload", "nodes", "seed", "steps", "samples", "data", "clock",
+        "train_s", "wall_s", "train_loss", "final", "targets", "bytes_sent_per_node", "bytes_received_per_node",
+        "peak_memory_bytes_per_node", "weights_sha256",
+    ):  # fmt: skip
+        assert key in result
+    assert (result["status"], result["data"], result["clock"]) == ("done", "synthetic", "train_s")
+    assert (result["steps"], result["samples"]) == (40, 40 * 16 * 2)
+    assert [target["level"] for target in result["targets"]] == [0.5, 0.8]
+    assert 0 < result["train_s"] < result["wall_s"]
+    assert len(result["weights_sha256"]) == 64
+    # The same seed again, elsewhere, is the same run; and here it is not run a second time.
+    again = json.loads(istbench(*TOY, "--method", "ist", "--out", tmp_path / "b", "--json", "--steps", 40).stdout)
+    assert again["weights_sha256"] == result["weights_sha256"]
+    shown = istbench(*TOY, "--method", "ist", "--out", tmp_path, "--json", "--steps", 40)
+    assert json.loads(shown.stdout) == result
+    assert "is done already" in shown.stderr
+
+
+def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path):
+    done = istbench(*TOY, "--method", "ddp", "--out", tmp_path, "--steps", 5, "--target", 0.99)
+    assert "target 0.99 not reached" in one_line(done, status=3)
+    done = istbench(*TOY, "--method", "ddp", "--out", tmp_path, "--target", 0.6, "--json")
+    assert done.returncode == 0
+    result = json.loads(done.stdout)
+    assert result["final"]["accuracy"] >= 0.6
+    assert result["steps"] < 160
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "isst", "--workload", "toy"], "unknown method 'isst'; did you mean 'ist'"),
+        (["--method", "ist", "--workload", "toi"], "unknown workload 'toi'; did you mean 'toy'"),
+        (["--method", "ist", "--workload", "toy", "--set", "local_step=4"], "did you mean 'local_steps'"),
+        (
+            ["--method", "ist", "--workload", "toy", "--set", "local_steps=-4"],
+            "local_steps must be zero or more",
+        ),
+        (["--method", "ist", "--workload", "toy", "--set", "lr"], "--set 'lr' is not of the form name=value"),
+        (["--method", "ist", "--workload", "toy", "--workload-set", "hiden=4"], "did you mean 'hidden'"),
+        (["--method", "ist", "--workload", "toy", "--nodes", "17"], "has 16 units for 17 nodes"),
+        (["--method", "ist", "--workload", "toy", "--nodes", "0"], "nodes must be above zero"),
+        (["--method", "ist", "--workload", "toy", "--steps", "-1"], "steps must be above zero"),
+        (["--method", "ist", "--workload", "toy", "--batch-size", "0"], "batch-size must be above zero"),
+        (["--method", "ist", "--workload", "toy", "--batch-size", "600"], "larger than a node's data"),
+        (["--method", "ist", "--workload", "toy", "--data", "/nowhere"], "leave out --data"),
+        (["--method", "ist", "--workload", "toy", "--plugin", "none.py"], "no plug-in file none.py"),
+        (["--method", "ist", "--workload", "toy", "--device", "tpu"], "device must be auto, cpu or cuda"),
+        (["--method", "ist"], "Missing option '--workload'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(tmp_path, arguments, message):
+    done = istbench("run", *arguments, "--out", tmp_path / "out")
+    assert message in one_line(done)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_results_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    line = one_line(istbench(*TOY, "--method", "ist", "--out", tmp_path))
+    assert str(tmp_path) in line
+    assert "cannot write" in line
+
+
+def test_a_run_directory_of_another_schema(tmp_path):
+    first = istbench(*TOY, "--method", "ddp", "--steps", 2, "--out", tmp_path, "--json")
+    header = Path(json.loads(first.stdout)["run_dir"]) / "run.json"
+    header.write_text(header.read_text().replace('"schema": 1', '"schema": 9'))
+    line = one_line(istbench(*TOY, "--method", "ddp", "--steps", 2, "--out", tmp_path))
+    assert "schema 9" in line
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: needs root")
+    try:
+        (disk / "filler").write_bytes(b"x" * 4096 * 8)
+        run = [*TOY, "--method", "ist", "--epochs", 200, "--out", disk]
+        line = one_line(istbench(*run))
+        assert "no space left" in line
+        (events,) = disk.glob("runs/*/events.jsonl")
+        before = [json.loads(text) for text in events.read_text().splitlines() if text.endswith("}")]
+        assert any(event["event"] == "evaluation" for event in before)
+        (disk / "filler").unlink()
+        shown = istbench(*run, "--json", timeout=200)
+        assert events.read_text().startswith("\n".join(json.dumps(event) for event in before[:2]))
+        assert shown.returncode in (0, 2)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def start_long_run(tmp_path, *more):
+    """A run that would last minutes, once it has evaluated a few times; in a process group of its own."""
+    command = [*ISTBENCH, *TOY, "--method", "ist", "--epochs", "100000", "--out", str(tmp_path), *more]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in tmp_path.glob("runs/*/events.jsonl"):
+            if path.read_text().count("evaluation") > 3:
+                return process, path.parent
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    process.kill()
+    raise AssertionError("the run did not start within a minute")
+
+
+def group_is_gone(group, within=15):
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if not subprocess.run(["pgrep", "-g", str(group)], capture_output=True).stdout:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_ctrl_c_ends_every_process_and_leaves_a_run_that_resumes(tmp_path):
+    process, run = start_long_run(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted; run the same command again" in said
+    assert "Traceback" not in said
+    assert group_is_gone(process.pid)
+    header = json.loads((run / "run.json").read_text())
+    assert header["status"] == "interrupted"
+
+
+def test_a_cell_is_run_by_one_istbench_at_a_time(tmp_path):
+    process, _ = start_long_run(tmp_path)
+    line = one_line(istbench(*TOY, "--method", "ist", "--epochs", "100000", "--out", tmp_path))
+    assert "another istbench is running toy-ist-n2-s0-" in line
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+
+
+def test_workers_end_when_the_launcher_is_killed(tmp_path):
+    process, run = start_long_run(tmp_path)
+    process.kill()
+    process.wait()
+    assert group_is_gone(process.pid)
+    header = json.loads((run / "run.json").read_text())
+    assert header["status"] == "running"
+
+
+def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path):
+    process, run = start_long_run(tmp_path)
+    processes = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
+    worker = max(processes, key=_started)
+    os.kill(int(worker), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert "was killed by SIGKILL" in said
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    assert group_is_gone(process.pid)
+
+
+def _started(pid):
+    """When a process started, in clock ticks since boot: workers start last."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+
+
+def test_help_and_list_answer_without_torch():
+    for arguments in (["--help"], ["run", "--help"], ["list", "methods"], ["list", "workloads"]):
+        code = (
+            "import sys; from istbench.cli import main\n"
+            f"try: main({arguments!r})\n"
+            "except SystemExit as end: sys.exit(99 if 'torch' in sys.modules else end.code)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout

@@ -1,0 +1,72 @@
+"""The conformance checks hold for what is built in, and fail for what breaks the contract."""
+
+import pytest
+import torch
+
+from istbench.conformance import check_method, check_workload
+from istbench.conformance.of_workloads import CHECKS, DoesNotHold, permuting_hidden_units_changes_nothing
+from istbench.conformance.training import open_workload
+from istbench.registry import entries
+from istbench.subnets.groups import NeuronGroup, Slot
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in entries("methods")])
+def test_every_installed_method_keeps_the_contract(name):
+    outcomes = check_method(name, nodes=3)
+    assert {outcome.outcome for outcome in outcomes} == {"holds"}, outcomes
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_norm": True, "layers": 3, "bias": False}])
+def test_the_toy_workload_keeps_the_contract(options):
+    workload = open_workload("toy", options)
+    for check in CHECKS:
+        assert check(workload)
+
+
+def test_checks_of_a_workload_are_reported():
+    assert [outcome.outcome for outcome in check_workload("toy")] == ["holds"] * len(CHECKS)
+
+
+def test_a_group_that_forgets_a_slot_is_caught():
+    workload = open_workload("toy", {})
+    workload.neuron_groups = lambda model: [NeuronGroup("hidden1", 16, (Slot("linear1.weight", 0),))]
+    with pytest.raises(DoesNotHold, match="hidden1"):
+        permuting_hidden_units_changes_nothing(workload)
+
+
+BROKEN = """
+import torch
+from istbench.methods.local_sgd import LocalSGD
+
+class Broken(LocalSGD):
+    name = "broken"
+
+    def load_state_dict(self, state):
+        self._model.load_state_dict(state["model"])  # forgets where in the round it is
+
+    def step(self, batch):
+        loss = super().step(batch)
+        if self._fabric.rank == 0:
+            self._fabric.traffic["training"].sent += 8  # bytes that no one receives
+        return loss
+"""
+
+
+def test_a_method_that_breaks_the_contract_fails_the_checks_it_breaks(tmp_path):
+    plugin = tmp_path / "broken.py"
+    plugin.write_text(BROKEN)
+    outcomes = {outcome.name: outcome for outcome in check_method("broken", nodes=2, plugins=(str(plugin),))}
+    assert outcomes["resumed run is the run"].outcome == "failed"
+    assert "resumed at step" in outcomes["resumed run is the run"].detail
+    assert outcomes["bytes sent are bytes received"].outcome == "failed"
+    assert outcomes["same seed same curve"].outcome == "holds"
+
+
+def test_initial_rows_do_not_depend_on_torch_state():
+    workload = open_workload("toy", {})
+    with torch.device("meta"):
+        model = workload.build_model()
+    torch.manual_seed(1)
+    one = workload.initial_rows(model, "linear1.weight", None, 0)
+    torch.manual_seed(2)
+    assert torch.equal(one, workload.initial_rows(model, "linear1.weight", None, 0))

@@ -1,0 +1,20 @@
+"""Shared set-up of the tests."""
+
+import pytest
+
+from istbench.launch import local
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_server():
+    """Start importing torch for worker processes while the first tests run."""
+    local.preload()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """A cache of the tests' own: what a user has prepared neither helps nor harms."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("ISTBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()

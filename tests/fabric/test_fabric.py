@@ -1,0 +1,137 @@
+"""The fabric on real gloo processes: values, byte counts, and time-outs that name who is missing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from istbench.conformance.processes import on_nodes
+from istbench.errors import RunFailed
+
+
+def node_collectives(fabric):
+    mine = torch.full((6,), float(fabric.rank))
+    fabric.all_reduce_mean(mine)
+    later = fabric.all_reduce_mean_async(torch.full((3,), float(fabric.rank)), "later").wait()
+    return [mine.tolist(), later.tolist(), fabric.maximum(fabric.rank), fabric.total(1)]
+
+
+def test_collectives_agree_on_every_node():
+    for result in on_nodes(node_collectives, 3):
+        assert result == [[1.0] * 6, [1.0] * 3, 2.0, 3.0]
+
+
+def node_exchange(fabric):
+    """Sends rank r's peer p as many values as p + 1, so that sizes differ, and nothing to rank 0."""
+    peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
+    sends = {peer: torch.full((peer,), float(fabric.rank)) for peer in peers}
+    receives = {peer: torch.empty(fabric.rank) for peer in peers}
+    fabric.exchange(sends, receives)
+    traffic = fabric.traffic["training"]
+    return [{str(peer): buffer.tolist() for peer, buffer in receives.items()}, traffic.sent, traffic.received]
+
+
+def test_exchange_delivers_every_buffer_and_counts_its_bytes():
+    for rank, (received, sent_bytes, received_bytes) in enumerate(on_nodes(node_exchange, 3)):
+        assert received == {str(peer): [float(peer)] * rank for peer in range(3) if peer != rank}
+        assert sent_bytes == 4 * sum(peer for peer in range(3) if peer != rank)
+        assert received_bytes == 4 * 2 * rank
+
+
+def node_accounting(fabric):
+    with fabric.accounting("assemble"):
+        gathered = [
+            [rank, values.tolist()]
+            for rank, values in fabric.gather_to_zero(torch.arange(2.0) + fabric.rank, [2, 2, 2])
+        ]
+    fabric.all_reduce_sum(torch.ones(300))
+    return [gathered, *([t.sent, t.received] for t in fabric.traffic.values())]
+
+
+def test_traffic_is_counted_by_purpose():
+    results = on_nodes(node_accounting, 3)
+    assert results[0][0] == [[0, [0.0, 1.0]], [1, [1.0, 2.0]], [2, [2.0, 3.0]]]
+    ring = 2 * 300 * 4 * 2 // 3
+    assert [result[1] for result in results] == [[ring, ring]] * 3
+    assert [result[2] for result in results] == [[0, 16], [8, 0], [8, 0]]
+
+
+def node_late(fabric):
+    if fabric.rank == 1:
+        time.sleep(12)
+    else:
+        fabric.all_reduce_mean(torch.ones(4), "averaging models")
+
+
+def test_a_time_out_names_the_operation_and_the_missing_rank():
+    with pytest.raises(RunFailed, match=r"averaging models .*gave up after 2 s: nothing heard from rank 1"):
+        on_nodes(node_late, 3, timeout_s=2.0)
+
+
+def node_dies(fabric):
+    if fabric.rank == 1:
+        print("about to go", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    fabric.all_reduce_mean(torch.ones(4))
+
+
+def test_a_killed_worker_is_named_with_its_last_lines():
+    with pytest.raises(RunFailed, match=r"worker 1 was killed by SIGKILL(?s:.)*about to go"):
+        on_nodes(node_dies, 3)
+
+
+def node_raises(fabric):
+    if fabric.rank == 2:
+        raise ValueError("no such unit")
+    fabric.all_reduce_mean(torch.ones(4))
+
+
+def test_a_worker_that_raises_is_named_and_not_those_that_lost_it():
+    with pytest.raises(RunFailed, match=r"worker 2 failed: ValueError: no such unit"):
+        on_nodes(node_raises, 3)
+
+
+_ON_THE_WIRE = """
+from istbench.conformance.processes import on_nodes
+import test_fabric
+
+def carried():
+    for line in open("/proc/net/dev"):
+        if line.strip().startswith("lo:"):
+            return int(line.split()[9])
+
+if __name__ == "__main__":
+    idle = -carried() + (on_nodes(test_fabric.node_volume, 3, 0), carried())[1]
+    before = carried()
+    counted = sum(on_nodes(test_fabric.node_volume, 3, 4_000_000))
+    print(counted / (carried() - before - idle))
+"""
+
+
+def node_volume(fabric, values):
+    for _ in range(3):
+        fabric.all_reduce_mean(torch.ones(values))
+    size = values // 10
+    peer = (fabric.rank + 1) % 3
+    fabric.exchange({peer: torch.ones(size)}, {(fabric.rank - 1) % 3: torch.empty(size)})
+    return fabric.traffic["training"].sent
+
+
+def test_counted_bytes_are_what_the_network_carried(tmp_path):
+    """In a network namespace of its own, whose loopback interface carries nothing else."""
+    if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
+        pytest.skip("network namespaces cannot be made here: needs root on Linux")
+    script = tmp_path / "wire.py"
+    script.write_text(_ON_THE_WIRE)
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    command = f"ip link set lo up && exec {sys.executable} {script}"
+    done = subprocess.run(
+        ["unshare", "-n", "sh", "-c", command],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": here}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 0.97 < float(done.stdout) <= 1.0  # TCP and IP headers are the rest

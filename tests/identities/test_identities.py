@@ -1,0 +1,187 @@
+"""Exact identities between methods, on real gloo processes. Functions named `node_*` run on every node."""
+
+import pytest
+import torch
+from reference_ist import reference_ist
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    plain_training,
+    set_up,
+    train,
+)
+from istbench.methods.data_parallel import DataParallel
+from istbench.methods.ist import IndependentSubnetTraining
+from istbench.worker import weights_sha256
+
+EXACT = 2e-5  # float32 sums in another order, over some tens of steps
+PLAIN = {"hidden": 13, "layers": 2}
+NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True}
+OPTIMIZERS = {
+    "sgd": {"lr": 0.1},
+    "momentum": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"optimizer": "adam", "lr": 0.01},
+    "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
+}
+
+
+def node_ddp_against_one_process(fabric, steps):
+    workload = open_workload("toy", PLAIN)
+    differences = {}
+    for name, options in OPTIMIZERS.items():
+        method = set_up(fabric, workload, "ddp", options)
+        train(fabric, workload, method, 0, steps)
+        model = assembled(fabric, method)
+        if model is not None:
+            joined = plain_training(workload, DataParallel.Options(**options), steps, nodes=fabric.world_size)
+            differences[name] = largest_difference(model, joined)
+    return differences
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_ddp_is_one_process_on_the_minibatches_joined(nodes):
+    differences = on_nodes(node_ddp_against_one_process, nodes, 25)[0]
+    assert differences.keys() == OPTIMIZERS.keys()
+    assert max(differences[name] for name in ("sgd", "momentum")) < EXACT
+    # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
+    assert max(differences.values()) < 1e-4
+
+
+def node_local_sgd_against_ddp(fabric, steps):
+    workload = open_workload("toy", PLAIN)
+    models = []
+    for name, options in (("local_sgd", {"local_steps": 1}), ("ddp", {})):
+        method = set_up(fabric, workload, name, options)
+        train(fabric, workload, method, 0, steps)
+        models.append(assembled(fabric, method))
+    return None if models[0] is None else largest_difference(*models)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_local_sgd_that_averages_after_every_step_is_ddp(nodes):
+    assert on_nodes(node_local_sgd_against_ddp, nodes, 25)[0] < EXACT
+
+
+def node_local_sgd_against_reference(fabric, local_steps, steps):
+    """Local steps apart, then the mean: written out with whole models."""
+    workload = open_workload("toy", PLAIN)
+    method = set_up(fabric, workload, "local_sgd", {"local_steps": local_steps, "momentum": 0.5})
+    train(fabric, workload, method, 0, steps)
+    model = assembled(fabric, method)
+    mine = plain_training(workload, method.options, 0)
+    optimizer = method.options.build(mine.parameters())
+    from istbench.conformance.training import batches_of
+
+    batches = batches_of(fabric, workload, method)
+    for step in range(steps):
+        optimizer.zero_grad()
+        workload.loss(mine, workload.train_batch(batches.indices(step), batches.generator(step))).backward()
+        optimizer.step()
+        if (step + 1) % local_steps == 0 or step + 1 == steps:
+            with torch.no_grad():
+                for parameter in mine.parameters():
+                    fabric.all_reduce_mean(parameter)
+    return None if model is None else largest_difference(model, mine)
+
+
+def test_local_sgd_is_its_definition_also_in_the_middle_of_a_round():
+    assert on_nodes(node_local_sgd_against_reference, 3, 4, 22)[0] < EXACT
+
+
+def node_ist_alone(fabric, steps):
+    workload = open_workload("toy", NORMALISED)
+    differences = []
+    for local_steps in (1, 3, 50):
+        for options in OPTIMIZERS.values():
+            method = set_up(fabric, workload, "ist", {**options, "local_steps": local_steps})
+            train(fabric, workload, method, 0, steps)
+            plain = plain_training(workload, IndependentSubnetTraining.Options(**options), steps)
+            differences.append(largest_difference(assembled(fabric, method), plain))
+    return max(differences)
+
+
+def test_ist_on_one_node_is_plain_training_for_any_local_steps():
+    assert on_nodes(node_ist_alone, 1, 20)[0] == 0
+
+
+def node_ist_without_training(fabric, rounds):
+    results = []
+    for options in (PLAIN, NORMALISED, {**NORMALISED, "hidden": 16}):
+        workload = open_workload("toy", options)
+        method = set_up(fabric, workload, "ist", {"local_steps": 0})
+        before = assembled(fabric, method)
+        train(fabric, workload, method, 0, rounds)
+        after = assembled(fabric, method)
+        if before is not None:
+            untouched = plain_training(workload, method.options, 0)
+            same = all(torch.equal(a, b) for a, b in zip(after.parameters(), untouched.parameters(), strict=True))
+            results.append(same and weights_sha256(before) == weights_sha256(after))
+    return results
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_ist_that_only_exchanges_leaves_the_model_unchanged_bit_for_bit(nodes):
+    assert on_nodes(node_ist_without_training, nodes, 6)[0] == [True] * 3
+
+
+def node_ist_against_reference(fabric, options, cases):
+    workload = open_workload("toy", options)
+    differences = []
+    for local_steps, steps in cases:
+        method = set_up(fabric, workload, "ist", {"local_steps": local_steps, "momentum": 0.5}, seed=5)
+        train(fabric, workload, method, 0, steps, seed=5)
+        model = assembled(fabric, method)
+        if model is not None:
+            wanted = reference_ist(
+                workload,
+                method.options,
+                nodes=fabric.world_size,
+                local_steps=local_steps,
+                steps=steps,
+                seed=5,
+            )
+            differences.append(largest_difference(model, wanted))
+    return differences
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize("options", [PLAIN, NORMALISED], ids=["plain", "normalised"])
+def test_ist_is_its_definition_on_whole_rounds_open_rounds_and_beyond_an_epoch(nodes, options):
+    """An epoch is 16 steps at 2 nodes and 8 at 4: rounds cross epochs, or outlast them, and are still exchanged."""
+    cases = [(1, 5), (4, 12), (4, 14), (5, 40), (20, 45)]
+    differences = on_nodes(node_ist_against_reference, nodes, options, cases)[0]
+    assert len(differences) == len(cases)
+    assert max(differences) < EXACT
+
+
+def node_ist_shares(fabric):
+    workload = open_workload("toy", {"hidden": 64, "layers": 3})
+    method = set_up(fabric, workload, "ist", {})
+    train(fabric, workload, method, 0, 5)
+    held = sum(p.numel() for p in method._subnet.parameters())
+    at_home = sum(shard.numel() for shards in method._home.values() for shard in shards)
+    full = sum(p.numel() for p in workload.build_model().parameters())
+    return [held, at_home, full]
+
+
+def test_an_ist_node_holds_its_subnet_and_an_nth_of_the_rest():
+    for held, at_home, full in on_nodes(node_ist_shares, 4):
+        assert held + at_home < 0.4 * full
+
+
+def node_seeds(fabric):
+    workload = open_workload("toy", PLAIN)
+    hashes = []
+    for name in ("ddp", "local_sgd", "ist"):
+        model = assembled(fabric, set_up(fabric, workload, name, {}, seed=7))
+        hashes.append(model and [float(p.sum()) for p in model.parameters()])
+    return hashes
+
+
+def test_one_seed_is_one_model_for_every_method_and_number_of_nodes():
+    per_nodes = [on_nodes(node_seeds, nodes)[0] for nodes in (1, 3)]
+    assert per_nodes[0] == per_nodes[1]
+    assert per_nodes[0][0] == per_nodes[0][1] == per_nodes[0][2]

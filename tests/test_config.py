@@ -1,0 +1,136 @@
+"""Options from text, cells' names, suites from TOML: errors name the thing, the place and the way out."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from istbench.config import RunConfig, RunRequest, build_options, parse_pairs, read_suite
+from istbench.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    local_steps: int = 20
+    lr: float = 0.1
+    nesterov: bool = False
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    clip: float | None = None
+
+
+def build(**texts):
+    return build_options(Options, texts, "method 'ist'", {})
+
+
+def test_options_are_parsed_to_their_types():
+    options = build(local_steps="40", lr="1e-2", nesterov="true", optimizer="adam", clip="3")
+    assert options == Options(local_steps=40, lr=0.01, nesterov=True, optimizer="adam", clip=3.0)
+
+
+def test_defaults_of_the_workload_lie_under_what_is_typed():
+    options = build_options(Options, {"lr": "0.5"}, "x", {"lr": 0.2, "local_steps": 4, "unknown": 1})
+    assert options == Options(lr=0.5, local_steps=4)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"local_step": "40"}, "unknown option of method 'ist' 'local_step'; did you mean 'local_steps'?"),
+        ({"local_steps": "4.5"}, "local_steps must be a whole number, not '4.5'"),
+        ({"local_steps": "many"}, "local_steps must be a whole number"),
+        ({"lr": "fast"}, "lr must be a number, not 'fast'"),
+        ({"nesterov": "maybe"}, "nesterov must be true or false"),
+        ({"optimizer": "lion"}, "optimizer must be one of sgd, adam, not 'lion'"),
+    ],
+)
+def test_a_wrong_option_says_what_would_be_right(texts, message):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        build(**texts)
+
+
+def test_pairs():
+    assert parse_pairs(["a=1", "b = x=y"], "--set") == {"a": "1", "b": "x=y"}
+    with pytest.raises(UserError, match="--set 'a' is not of the form name=value"):
+        parse_pairs(["a"], "--set")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("nodes", 0), ("steps", -1), ("batch_size", 0), ("epochs", 0.0), ("eval_every", -2), ("timeout_s", 0)],
+)
+def test_a_request_refuses_what_is_not_above_zero(field, value):
+    with pytest.raises(UserError, match=f"{field.replace('_', '-')} must be above zero"):
+        RunRequest(workload="toy", method="ist", **{field: value})
+
+
+def test_a_request_refuses_what_contradicts():
+    with pytest.raises(UserError, match="--steps or --epochs"):
+        RunRequest(workload="toy", method="ist", steps=3, epochs=1)
+    with pytest.raises(UserError, match="target is a metric level"):
+        RunRequest(workload="toy", method="ist", target=77)
+
+
+CONFIG = RunConfig(
+    workload="toy", method="ist", nodes=2, seed=1, workload_options={"hidden": 8}, method_options={"lr": 0.1},
+    batch_size=16, steps=10, eval_every=5, max_seconds=None, target=None, device="cpu", threads=1,
+)  # fmt: skip
+
+
+def test_a_config_survives_json_and_names_its_cell():
+    assert RunConfig.from_json(CONFIG.to_json()) == CONFIG
+    name = CONFIG.cell("abc")
+    assert name.startswith("toy-ist-n2-s1-")
+    assert name == CONFIG.cell("abc")
+    assert name == dataclasses.replace(CONFIG, timeout_s=5).cell("abc")
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}]
+)
+def test_what_defines_a_cell_changes_its_name(change):
+    assert dataclasses.replace(CONFIG, **change).cell("abc") != CONFIG.cell("abc")
+    assert CONFIG.cell("abc") != CONFIG.cell("other data")
+
+
+def suite(tmp_path, text):
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    return read_suite(path)
+
+
+def test_a_suite_is_methods_by_nodes_by_seeds(tmp_path):
+    (read,) = suite(
+        tmp_path,
+        'workload = "toy"\nmethods = ["ddp", {method = "ist", local_steps = 40}]\nnodes = [2, 4]\nseeds = 2\n'
+        "[run]\nsteps = 5\n[workload_options]\nhidden = 8\n",
+    )
+    requests = read.requests()
+    assert len(requests) == 8
+    assert [(r.method, r.nodes, r.seed) for r in requests[:5]] == [
+        ("ddp", 2, 0), ("ist", 2, 0), ("ddp", 4, 0), ("ist", 4, 0), ("ddp", 2, 1),
+    ]  # fmt: skip
+    assert requests[1].method_options == {"local_steps": 40}
+    assert all(request.steps == 5 and request.workload_options == {"hidden": 8} for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('workload = "toy"\nmethods = [\n', "not a TOML suite: .*line"),
+        ('methods = ["ist"]', "needs 'workload'"),
+        ('workload = "toy"\nmethods = ["ist"]\nnode = [2]', "did you mean 'nodes'"),
+        ('workload = "toy"\nmethods = ["ist"]\n[run]\nstep = 2', "did you mean 'steps'"),
+        ('workload = "toy"\nmethods = [3]', "a method is a name or a table"),
+        ('workload = "toy"\nmethods = ["ist"]\nnodes = ["two"]', "nodes must be whole numbers"),
+    ],
+)
+def test_a_wrong_suite_names_the_file_and_what_is_wrong(tmp_path, text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        suite(tmp_path, text)
+    assert "suite.toml" in str(caught.value)
+
+
+def test_a_missing_suite(tmp_path):
+    with pytest.raises(UserError, match="no suite file"):
+        read_suite(tmp_path / "none.toml")
