@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from istbench.errors import UserError
+from istbench.files import sync
 
 _TENSOR = "tensor:"
 
@@ -27,9 +27,9 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any]) -> 
     # Tensors that are views of one buffer are stored apart: each is copied out of it.
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     save_file(contiguous, folder / f"rank-{rank}.safetensors")
-    _sync(folder / f"rank-{rank}.safetensors")
+    sync(folder / f"rank-{rank}.safetensors")
     (folder / f"rank-{rank}.json").write_text(text)
-    _sync(folder / f"rank-{rank}.json")
+    sync(folder / f"rank-{rank}.json")
 
 
 def publish(directory: Path, step: int, meta: dict[str, Any]) -> None:
@@ -39,9 +39,9 @@ def publish(directory: Path, step: int, meta: dict[str, Any]) -> None:
     """
     temporary = directory / "latest.json.tmp"
     temporary.write_text(json.dumps({**meta, "step": step}))
-    _sync(temporary)
+    sync(temporary)
     temporary.replace(directory / "latest.json")
-    _sync(directory)
+    sync(directory)
     for folder in directory.iterdir():
         if folder.is_dir() and folder.name != str(step):
             shutil.rmtree(folder)
@@ -87,11 +87,3 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, list):
         return [_with_tensors(item, tensors) for item in value]
     return value
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.errors import UserError
+from istbench.files import sync
 
 SCHEMA = 1
 TIMING_RULE = 1
@@ -70,7 +71,7 @@ class RunDirectory:
                 temporary.replace(self.run_json)
             finally:
                 temporary.unlink(missing_ok=True)
-            _sync_directory(self.path)
+            sync(self.path)
         except OSError as error:
             raise _cannot_write(self.run_json, error) from None
 
@@ -124,7 +125,7 @@ class RunDirectory:
             finally:
                 os.close(descriptor)
             if size == 0:
-                _sync_directory(self.path)
+                sync(self.path)
         except OSError as error:
             raise _cannot_write(self.events_jsonl, error) from None
 
@@ -180,14 +181,6 @@ def _cut_torn_line(descriptor: int) -> int:
     whole = os.pread(descriptor, size, 0).rfind(b"\n") + 1
     os.ftruncate(descriptor, whole)
     return whole
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cannot_write(path: Path, error: OSError) -> UserError:

@@ -101,6 +101,8 @@ def _uniform_rows(key: int, rows: np.ndarray, columns: int) -> np.ndarray:
     starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
     for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
         stream = np.random.Generator(np.random.Philox(key=key).advance(int(rows[start]) * counters))
-        draws = stream.random((stop - start, padded), dtype=np.float32)
-        out[start:stop] = draws[:, :columns]
+        if padded == columns:
+            stream.random(out=out[start:stop], dtype=np.float32)
+        else:
+            out[start:stop] = stream.random((stop - start, padded), dtype=np.float32)[:, :columns]
     return out

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from istbench.cli import main
+
 ISTBENCH = [sys.executable, "-m", "istbench"]
 TOY = ["run", "--workload", "toy", "--nodes", "2"]
 
@@ -83,9 +85,13 @@ def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path):
         (["--method", "ist"], "Missing option '--workload'"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(tmp_path, arguments, message):
-    done = istbench("run", *arguments, "--out", tmp_path / "out")
-    assert message in one_line(done)
+def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *arguments, "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert [line for line in said if line.startswith("istbench: ")] == said[-1:]
+    assert message in said[-1]
     assert not (tmp_path / "out").exists()
 
 

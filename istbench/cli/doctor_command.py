@@ -1,0 +1,131 @@
+"""`istbench doctor`: what works on this machine."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from istbench.cli import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from istbench.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the diagnosis: `state` is ok, missing (something optional) or broken."""
+
+    state: str
+    what: str
+    detail: str
+
+
+@click.command("doctor")
+def command() -> int:
+    """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
+    broken = False
+    for check in (_python, _packages, _processor, _gpu, _processes, _speech, _cache, _space):
+        for finding in check():
+            broken = broken or finding.state == "broken"
+            click.echo(f"{finding.state:<7}  {finding.what:<16}  {finding.detail}")
+    return EXIT_FAILED if broken else 0
+
+
+def _python() -> Iterator[Finding]:
+    state = "ok" if sys.version_info >= (3, 11) else "broken"
+    yield Finding(state, "python", f"{platform.python_version()} (needs 3.11 or later)")
+
+
+def _packages() -> Iterator[Finding]:
+    """Installed versions against the ranges that istbench was installed with."""
+    from packaging.requirements import Requirement
+
+    for text in requires("istbench") or []:
+        needed = Requirement(text)
+        if needed.marker and not needed.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(needed.name)
+        except PackageNotFoundError:
+            yield Finding("broken", needed.name, f"not installed: pip install '{needed}'")
+            continue
+        fits = needed.specifier.contains(found, prereleases=True)
+        mend = "" if fits else f", but istbench needs {needed.specifier}: pip install '{needed}'"
+        yield Finding("ok" if fits else "broken", needed.name, f"{found}{mend}")
+
+
+def _processor() -> Iterator[Finding]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("ok", "processor", f"{cores} cores, {memory:.0f} GiB of memory")
+
+
+def _gpu() -> Iterator[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        yield Finding("missing", "gpu", "none that torch can use; everything runs on the processor")
+        return
+    for number in range(torch.cuda.device_count()):
+        yield Finding("ok", "gpu", torch.cuda.get_device_name(number))
+
+
+def _processes() -> Iterator[Finding]:
+    """Two real workers that average a number over gloo."""
+    from istbench.conformance.processes import on_nodes
+    from istbench.errors import RunFailed
+
+    try:
+        answers = on_nodes(average_of_ranks, 2)
+    except RunFailed as failure:
+        yield Finding("broken", "worker processes", str(failure).splitlines()[0])
+        return
+    state = "ok" if answers == [0.5, 0.5] else "broken"
+    yield Finding(state, "worker processes", f"two workers averaged their ranks over gloo: {answers[0]}")
+
+
+def average_of_ranks(fabric: "Fabric") -> float:
+    """Runs on every node: the mean of all ranks."""
+    import torch
+
+    mine = torch.tensor(float(fabric.rank))
+    fabric.all_reduce_mean(mine)
+    return float(mine)
+
+
+def _speech() -> Iterator[Finding]:
+    if importlib.util.find_spec("espeakng_loader") is None:
+        yield Finding(
+            "missing", "espeak ng", "no synthetic speech: pip install 'istbench[speech]', or use --data DIR"
+        )
+    else:
+        yield Finding("ok", "espeak ng", version("espeakng_loader"))
+
+
+def _cache() -> Iterator[Finding]:
+    from istbench.workloads.cache import cache_directory
+
+    cache = cache_directory()
+    yield _writable("cache", cache, "set ISTBENCH_CACHE to a directory that is")
+
+
+def _space() -> Iterator[Finding]:
+    here = Path.cwd()
+    finding = _writable("results", here / "results", "choose another with --out")
+    free = shutil.disk_usage(here).free / 2**30
+    yield Finding(finding.state, finding.what, f"{finding.detail}, {free:.0f} GiB free")
+
+
+def _writable(what: str, path: Path, mend: str) -> Finding:
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK):
+        return Finding("ok", what, str(path))
+    return Finding("broken", what, f"{path} cannot be written; {mend}")

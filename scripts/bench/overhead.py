@@ -1,0 +1,53 @@
+"""A training step under istbench against the same step in a bare loop, in pairs, as a markdown table.
+
+One node against a plain loop, and n nodes of `ddp` against a bare DistributedDataParallel script under torchrun:
+the same model, batches, data and threads (see bare_loops.py). A pair runs one after the other; the ratio is taken
+pair by pair, because the speed of a shared machine drifts.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from cells import run_cell
+
+BARE = Path(__file__).with_name("bare_loops.py")
+
+
+def bare_seconds(nodes: int, threads: int, steps: int, hidden: int) -> float:
+    """Seconds of `steps` steps without istbench."""
+    flags = ["--steps", str(steps), "--threads", str(threads), "--hidden", str(hidden)]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nodes)]
+    command = [*(start if nodes > 1 else [sys.executable]), str(BARE), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=40)
+    arguments = parser.parse_args()
+    print("| method | nodes | threads | bare ms a step | istbench ms a step | ratio, median [min-max] |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for method, nodes, threads in (("local_sgd", 1, 2), ("ddp", 1, 2), ("ist", 1, 2), ("ddp", 4, 1)):
+        bare, ours = [], []
+        for _ in range(arguments.pairs):
+            bare.append(bare_seconds(nodes, threads, arguments.steps, arguments.hidden))
+            result = run_cell(
+                "--workload", "speech", "--method", method, "--nodes", nodes, "--threads", threads,
+                "--steps", arguments.steps, "--workload-set", f"hidden={arguments.hidden}",
+            )  # fmt: skip
+            ours.append(result["train_s"])
+        ratios = [b / a for a, b in zip(bare, ours, strict=True)]
+        bare_ms, our_ms = (1000 * statistics.median(times) / arguments.steps for times in (bare, ours))
+        spread = f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
+        print(f"| {method} | {nodes} | {threads} | {bare_ms:.1f} | {our_ms:.1f} | {spread} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Seconds from starting the command to the first finished training step, as a markdown table.
+
+With the data in the cache. The first step is seen in the count that workers share with the launching process.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from istbench.step_counter import read_step
+
+
+def seconds_to_first_step(nodes: int) -> float:
+    """Start a run, wait for its first step, and end it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        flags = ["--method", "ist", "--workload", "speech", "--nodes", str(nodes), "--out", f"{scratch}/out"]
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "istbench", "run", *flags],
+            env={**os.environ, "TMPDIR": scratch},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while not any(read_step(path) for path in Path(scratch).glob("istbench-*")):
+                if process.poll() is not None:
+                    raise SystemExit(f"istbench ended with status {process.returncode}")
+                time.sleep(0.01)
+            return time.perf_counter() - started
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=5)
+    arguments = parser.parse_args()
+    print("| nodes | seconds to the first step, median [min-max] |\n| ---: | ---: |")
+    for nodes in (2, 4, 8):
+        seconds = [seconds_to_first_step(nodes) for _ in range(arguments.times)]
+        print(f"| {nodes} | {statistics.median(seconds):.1f} [{min(seconds):.1f}-{max(seconds):.1f}] |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

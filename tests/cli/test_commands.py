@@ -1,0 +1,132 @@
+"""`compare`, `report`, `list`, `data`, `check` and `doctor` as a user has them."""
+
+import json
+
+import pytest
+
+from istbench.cli import main
+
+SUITE = """
+workload = "toy"
+methods = ["ddp", {method = "ist", local_steps = 2}]
+nodes = [2]
+[run]
+steps = 12
+"""
+
+
+def istbench(capsys, *arguments):
+    """Runs the command in this process; returns (status, stdout, stderr)."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, capsys):
+    (tmp_path / "suite.toml").write_text(SUITE)
+    out = tmp_path / "out"
+    status, table, said = istbench(capsys, "compare", tmp_path / "suite.toml", "--out", out)
+    assert status == 0
+    assert "SYNTHETIC" in table
+    assert "ist local_steps=2" in table
+    assert said.count(": done") == 2
+    for kind in ("png", "svg"):
+        names = sorted(path.stem for path in (out / "report").glob(f"toy-*.{kind}"))
+        assert [name.split("-", 2)[2] for name in names] == ["over-time", "time-to-target"]
+    status, _, said = istbench(capsys, "compare", tmp_path / "suite.toml", "--out", out)
+    assert status == 0
+    assert said.count(": done before") == 2
+
+
+def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, capsys):
+    plugin = tmp_path / "bad.py"
+    plugin.write_text(
+        "from istbench.methods.local_sgd import LocalSGD\n"
+        "class Bad(LocalSGD):\n"
+        "    name = 'bad'\n"
+        "    def step(self, batch):\n"
+        "        raise ValueError('no good')\n"
+    )
+    flags = ["--workload", "toy", "--steps", 4, "--plugin", plugin, "--out", tmp_path / "out"]
+    status, table, said = istbench(capsys, "compare", "--methods", "bad,ddp", *flags)
+    assert status == 1
+    assert "ddp" in table
+    assert "worker" in said.splitlines()[-1] or "no good" in said
+    assert "bad-n2-s0" in said
+    (failed,) = (tmp_path / "out" / "runs").glob("toy-bad-*")
+    assert json.loads((failed / "run.json").read_text())["status"] == "failed"
+    assert list((failed / "logs").rglob("stderr.log"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "ddp,isst"], "unknown method 'isst'; did you mean 'ist'"),
+        (["--methods", ","], "--methods is empty"),
+        (["--workload", "toy", "--nodes", "two"], "--nodes must be whole numbers"),
+        (["--workload", "toy", "--seeds", "0"], "seeds must be above zero"),
+        (["--workload", "toy", "--set", "local_step=3"], "did you mean 'local_steps'"),
+        (["none.toml"], "no suite file none.toml"),
+        (["suite.toml", "--nodes", "2"], "leave out --nodes"),
+    ],
+)
+def test_compare_refuses_bad_input_in_one_line(tmp_path, capsys, arguments, message):
+    status, _, said = istbench(capsys, "compare", *arguments, "--out", tmp_path)
+    assert (status, len(said.splitlines())) == (2, 1)
+    assert message in said
+
+
+def test_report_prints_every_format(tmp_path, capsys):
+    (tmp_path / "suite.toml").write_text(SUITE)
+    istbench(capsys, "compare", tmp_path / "suite.toml", "--out", tmp_path)
+    formats = {}
+    for style in ("table", "markdown", "csv", "json"):
+        status, formats[style], _ = istbench(capsys, "report", tmp_path, "--format", style, "--no-pictures")
+        assert status == 0
+    rows = json.loads(formats["json"])["tables"][0]["rows"]
+    assert [row["method"] for row in rows] == ["ddp", "ist local_steps=2"]
+    assert formats["csv"].count("\n") == 3
+    assert "| ---: |" in formats["markdown"]
+
+
+def test_report_without_runs_says_the_way_out(tmp_path, capsys):
+    status, _, said = istbench(capsys, "report", tmp_path)
+    assert status == 2
+    assert "istbench run" in said
+
+
+def test_list_names_what_there_is(capsys, tmp_path):
+    status, listed, _ = istbench(capsys, "list", "methods", "--options")
+    assert status == 0
+    assert "local_steps=20" in listed
+    status, _, said = istbench(capsys, "list", "clusers")
+    assert status == 2
+    assert "methods" in said
+
+
+def test_data_refuses_what_it_cannot_fetch(capsys):
+    status, _, said = istbench(capsys, "data", "toy")
+    assert (status, "makes its own" in said) == (2, True)
+    status, _, said = istbench(capsys, "data", "speech", "--source", "sythetic")
+    assert (status, "did you mean 'synthetic'" in said) == (2, True)
+
+
+def test_check_reports_each_check_and_fails_if_one_does(capsys, tmp_path):
+    status, outcomes, said = istbench(capsys, "check", "toy")
+    assert (status, outcomes.count("holds")) == (0, 5)
+    assert "5 of 5 checks hold" in said
+    status, _, said = istbench(capsys, "check", "tooy")
+    assert (status, "did you mean 'toy'" in said) == (2, True)
+
+
+def test_doctor_finds_this_machine_fit(capsys):
+    status, findings, _ = istbench(capsys, "doctor")
+    assert status == 0
+    assert "two workers averaged their ranks over gloo" in findings
+    assert "broken" not in findings
+
+
+def test_an_unknown_command_names_the_nearest(capsys):
+    status, _, said = istbench(capsys, "comapre")
+    assert (status, "did you mean 'compare'" in said) == (2, True)
