@@ -13,7 +13,7 @@ from typing import Any
 
 from istbench.errors import UserError, unknown_name
 
-_NOT_DEFINING = ("timeout_s", "plugins")
+_NOT_DEFINING = ("timeout_s", "checkpoint_every_s", "plugins")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class RunConfig:
     steps: local steps a node, at most; eval_every: local steps between two evaluations.
     batch_size: samples of one node's minibatch. max_seconds: limit on train_s, or None.
     target: metric level at which to stop, or None. threads: intra-op threads of one node.
-    timeout_s: limit on one operation of the fabric, in seconds. plugins: files that define plug-ins.
+    timeout_s: limit on one operation of the fabric, in seconds. checkpoint_every_s: least seconds between two
+    checkpoints, which are written after an evaluation. plugins: files that define plug-ins.
     """
 
     workload: str
@@ -40,6 +41,7 @@ class RunConfig:
     device: str
     threads: int
     timeout_s: float = 300.0
+    checkpoint_every_s: float = 60.0
     plugins: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class RunRequest:
     device: str = "auto"
     threads: int | None = None
     timeout_s: float = 300.0
+    checkpoint_every_s: float = 60.0
     data: Path | None = None
     plugins: tuple[str, ...] = ()
 
@@ -95,6 +98,8 @@ class RunRequest:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{name.replace('_', '-')} must be above zero, not {value:g}")
+        if self.checkpoint_every_s < 0:
+            raise UserError(f"checkpoint-every must be zero or more, not {self.checkpoint_every_s:g}")
         if self.seed < 0:
             raise UserError(f"seed must be zero or more, not {self.seed}")
         if self.target is not None and not 0 < self.target <= 1:

@@ -23,8 +23,6 @@ from istbench.step_counter import StepCounter
 from istbench.workloads.base import Batch, DataSource, Workload
 from istbench.workloads.batches import ShardedBatches
 
-CHECKPOINT_EVERY_S = 60.0
-
 
 def train_cell(run_path: str, scratch: str) -> None:
     """Train the cell whose header lies in `run_path`, as the rank that the environment names.
@@ -147,6 +145,7 @@ class Node:
             model = self._method.assemble()
         assembled = time.perf_counter()
         metrics = {} if model is None else self._metrics(model)
+        self._fabric.follow_zero()
         self._count_bytes()
         totals, config = self._totals, self._config
         totals.wall_s = time.perf_counter() - self._wall_started
@@ -184,7 +183,8 @@ class Node:
     def _save_if_due(self, finished: bool) -> None:
         if finished or self._totals.step >= self._config.steps:
             return
-        if self._fabric.maximum(float(time.perf_counter() - self._saved > CHECKPOINT_EVERY_S)) == 0:
+        due = time.perf_counter() - self._saved >= self._config.checkpoint_every_s
+        if self._fabric.maximum(float(due)) == 0:
             return
         state = {"method": self._method.state_dict(), "random": torch.get_rng_state()}
         checkpoint.write_rank(self._run.checkpoint, self._totals.step, self._fabric.rank, state)

@@ -55,6 +55,8 @@ _CELL_OPTIONS = [
     click.option("--threads", type=int, help="Intra-op threads a node. Default: cores over nodes, at least one."),
     click.option("--timeout", "timeout_s", type=float, default=300.0, show_default=True,
                  help="Seconds after which a silent node is given up."),
+    click.option("--checkpoint-every", "checkpoint_every_s", type=float, default=60.0, show_default=True,
+                 help="Least seconds between two checkpoints, which follow an evaluation."),
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ class Fabric:
         self._store = store
         self._timeout_s = timeout_s
         self._operations = 0
+        self._followed = 0
         # gloo moves point-to-point messages from host memory only.
         self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
 
@@ -97,6 +99,14 @@ class Fabric:
         """Wait until every node is here."""
         with self._operation(name):
             dist.barrier()
+
+    def follow_zero(self) -> None:
+        """Wait until rank 0 gets here too, however long: it may have work that only it does."""
+        self._followed += 1
+        if self.rank == 0:
+            self._store.set(f"followed/{self._followed}", "")
+        else:
+            self._store.wait([f"followed/{self._followed}"], timedelta(days=30))
 
     # Point-to-point. Needs no global order.
 

@@ -16,9 +16,10 @@ def failure_path(logs: Path, rank: int) -> Path:
     return logs / f"rank-{rank}.failure.json"
 
 
-def describe(failures: Mapping[int, Any], logs: Path) -> Exception:
+def describe(failures: Mapping[int, Any], logs: Path, early: str = "") -> Exception:
     """The error to raise for the elastic agent's `failures` by rank.
 
+    `logs` is where the workers' output went, and `early` what was said before it was redirected there.
     When one worker dies, its peers lose their connections and fail too: they are not the cause.
     """
     words = [word for rank in _known_ranks(logs) if (word := _last_word(logs, rank))]
@@ -29,7 +30,7 @@ def describe(failures: Mapping[int, Any], logs: Path) -> Exception:
         rank for rank, failure in sorted(failures.items()) if failure.exitcode < 0 or not _last_word(logs, rank)
     ]
     for rank in silent:
-        return RunFailed(f"worker {rank} {_how(failures[rank].exitcode)}{_tail(logs, rank)}")
+        return RunFailed(f"worker {rank} {_how(failures[rank].exitcode)}{_tail(logs, rank, early)}")
     for kind in ("error", "fabric"):
         for word in words:
             if word["kind"] == kind:
@@ -57,9 +58,10 @@ def _how(exit_code: int) -> str:
     return f"was killed by {name}{hint}"
 
 
-def _tail(logs: Path, rank: int) -> str:
-    for path in sorted(logs.glob(f"*/attempt_*/{rank}/stderr.log")):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+def _tail(logs: Path, rank: int, early: str = "") -> str:
+    said = [path.read_text(errors="replace") for path in logs.glob(f"*/attempt_*/{rank}/stderr.log")]
+    for text in (*said, early):
+        lines = [line for line in text.splitlines() if line.strip()]
         if lines:
             return "; its last lines:\n" + "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
     return "; it printed nothing"

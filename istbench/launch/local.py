@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,13 +19,24 @@ from istbench.launch.failures import describe
 multiprocessing.set_forkserver_preload(["istbench.launch.preload"])
 
 _SHUTDOWN_S = 5
+_server_output = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the fork server is)
 
 
 def preload() -> None:
-    """Start importing, in the background, what workers need."""
+    """Start importing, in the background, what workers need. Call it from the main thread."""
     from multiprocessing.forkserver import ensure_running
 
-    ensure_running()
+    # Started with SIGINT ignored and its own standard error, the fork server does not answer an early Ctrl-C with
+    # tracebacks; nor does a worker whose launcher went away before its output was redirected.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminal = os.dup(2)
+    try:
+        os.dup2(_server_output.fileno(), 2)
+        ensure_running()
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        signal.signal(signal.SIGINT, before)
 
 
 def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int, logs: Path, threads: int) -> None:
@@ -46,6 +58,7 @@ def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int,
 
     for name in ("torch.distributed", "torch.multiprocessing"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    preload()
     _clear(logs)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -68,7 +81,13 @@ def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int,
     except SignalException as stop:
         raise KeyboardInterrupt(signal.Signals(stop.sigval).name) from None
     if result.state != WorkerState.SUCCEEDED:
-        raise describe(result.failures, logs)
+        raise describe(result.failures, logs, _early_output())
+
+
+def _early_output() -> str:
+    """What the fork server, and workers before their output was redirected, said."""
+    _server_output.seek(0)
+    return _server_output.read().decode(errors="replace")
 
 
 def _clear(logs: Path) -> None:

@@ -66,6 +66,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         device=device,
         threads=threads,
         timeout_s=request.timeout_s,
+        checkpoint_every_s=request.checkpoint_every_s,
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
     )
     name = config.cell(source.fingerprint)

@@ -14,7 +14,7 @@ from istbench.results.load import Run
 # Named by the group or by the row itself; what is left of a configuration tells rows apart.
 _NAMED_ELSEWHERE = {
     "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
-    "plugins",
+    "plugins", "checkpoint_every_s",
 }  # fmt: skip
 
 

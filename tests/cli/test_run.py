@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from istbench.cli import main
+from istbench.results.load import load_run
+from istbench.results.store import RunDirectory
 
 ISTBENCH = [sys.executable, "-m", "istbench"]
 TOY = ["run", "--workload", "toy", "--nodes", "2"]
@@ -175,6 +177,32 @@ def test_a_cell_is_run_by_one_istbench_at_a_time(tmp_path):
     assert "another istbench is running toy-ist-n2-s0-" in line
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=30)
+
+
+def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path):
+    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json"]
+    whole = istbench(*run, "--out", tmp_path / "whole")
+    killed = subprocess.Popen(
+        [*ISTBENCH, *map(str, run), "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed").glob("runs/*/checkpoint/latest.json")):
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    time.sleep(2)  # its workers end by themselves
+    resumed = istbench(*run, "--out", tmp_path / "killed")
+    one, other = json.loads(whole.stdout), json.loads(resumed.stdout)
+    assert one["weights_sha256"] == other["weights_sha256"]
+    assert one["bytes_sent_per_node"] == other["bytes_sent_per_node"]
+    curves = [load_run(RunDirectory(Path(result["run_dir"]))).curve for result in (one, other)]
+    assert curves[0].values == curves[1].values
+    assert len(curves[0].evaluations) == 61
+    events = RunDirectory(Path(other["run_dir"])).events()
+    assert [event["step"] > 0 for event in events if event["event"] == "resume"] == [True]
+    assert not (Path(other["run_dir"]) / "checkpoint").exists()
 
 
 def test_workers_end_when_the_launcher_is_killed(tmp_path):
