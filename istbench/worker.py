@@ -163,7 +163,7 @@ class Node:
                     "evaluate_s": time.perf_counter() - assembled,
                     "bytes_sent_per_node": round(totals.bytes_sent),
                     "bytes_received_per_node": round(totals.bytes_received),
-                    "train_loss": None if train_loss != train_loss else train_loss,
+                    "train_loss": train_loss,
                     "metrics": metrics,
                 }
             )

@@ -80,8 +80,11 @@ class Display:
         scratch = tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True)
 
         def watch() -> None:
+            seen, state = -1, "starting"
             while not over.wait(_POLL_S):
-                step, state = read_step(Path(scratch.name)), _state(run, header["metric"])
+                step, size = read_step(Path(scratch.name)), _size(run.events_jsonl)
+                if size != seen:
+                    seen, state = size, _state(run, header["metric"])
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
                     self._plain(f"{name}: step {step}/{total} {state}")
@@ -101,6 +104,13 @@ class Display:
         if due or now - self._last_plain >= _PLAIN_LINE_S:
             self._last_plain = now
             print(line, file=sys.stderr, flush=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _state(run: RunDirectory, metric: str) -> str:

@@ -150,10 +150,28 @@ def start_long_run(tmp_path, *more):
     raise AssertionError("the run did not start within a minute")
 
 
+def stat(pid):
+    """Fields of /proc/PID/stat after the command's name, from the state on; see proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def members(group):
+    """Living processes of a process group."""
+    alive = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, of_group, *_ = stat(path.name)
+        except OSError:
+            continue
+        if int(of_group) == group and state != "Z":
+            alive.append(int(path.name))
+    return alive
+
+
 def group_is_gone(group, within=15):
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        if not subprocess.run(["pgrep", "-g", str(group)], capture_output=True).stdout:
+        if not members(group):
             return True
         time.sleep(0.2)
     return False
@@ -216,19 +234,13 @@ def test_workers_end_when_the_launcher_is_killed(tmp_path):
 
 def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path):
     process, run = start_long_run(tmp_path)
-    processes = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
-    worker = max(processes, key=_started)
-    os.kill(int(worker), signal.SIGKILL)
+    worker = max(members(process.pid), key=lambda pid: int(stat(pid)[19]))  # workers start last
+    os.kill(worker, signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
     assert "was killed by SIGKILL" in said
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
     assert group_is_gone(process.pid)
-
-
-def _started(pid):
-    """When a process started, in clock ticks since boot: workers start last."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
 
 
 def test_help_and_list_answer_without_torch():

@@ -1,6 +1,7 @@
 """The fabric on real gloo processes: values, byte counts, and time-outs that name who is missing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,6 +124,8 @@ def node_volume(fabric, values):
 
 def test_counted_bytes_are_what_the_network_carried(tmp_path):
     """In a network namespace of its own, whose loopback interface carries nothing else."""
+    if not (shutil.which("unshare") and shutil.which("ip")):
+        pytest.skip("unshare and ip are not installed: they come with util-linux and iproute2")
     if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         pytest.skip("network namespaces cannot be made here: needs root on Linux")
     script = tmp_path / "wire.py"
