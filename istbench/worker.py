@@ -3,7 +3,8 @@
 import gc
 import hashlib
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,6 @@ def train_cell(run_path: str, scratch: str) -> None:
     run = RunDirectory(Path(run_path))
     header = run.header()
     config = RunConfig.from_json(header["config"])
-    torch.set_num_threads(config.threads)
     workload_type = load_workload(config.workload, config.plugins)
     workload = workload_type(
         build_options(workload_type.Options, config.workload_options, f"workload {config.workload!r}", {})
@@ -83,6 +83,8 @@ class Node:
 
     def live(self) -> None:
         """Train to the end of the budget, evaluating and checkpointing on the way."""
+        self._all_threads = torch.get_num_threads()
+        torch.set_num_threads(self._config.threads)
         torch.manual_seed(derived_seed(self._config.seed, "node", self._fabric.rank))
         self._warm_up()
         self._memory = PeakMemory(self._fabric.device)
@@ -170,8 +172,18 @@ class Node:
         return self._fabric.maximum(float(reached or late)) > 0
 
     def _metrics(self, model: nn.Module) -> dict[str, float]:
-        with calibrated(model, self._workload, self._config.seed, self._fabric.device):
+        with self._calibrated(model):
             return evaluate(model, self._workload, self._fabric.device)
+
+    @contextmanager
+    def _calibrated(self, model: nn.Module) -> Iterator[None]:
+        """`model` as it is evaluated. By all cores, the others wait: as many for any number of nodes."""
+        torch.set_num_threads(self._all_threads)
+        try:
+            with calibrated(model, self._workload, self._config.seed, self._fabric.device):
+                yield
+        finally:
+            torch.set_num_threads(self._config.threads)
 
     def _count_bytes(self) -> None:
         """Add the training traffic since the last count, of the busiest node, to the totals."""
@@ -209,7 +221,7 @@ class Node:
             model = self._method.assemble()
         if model is None:
             return
-        with calibrated(model, self._workload, self._config.seed, self._fabric.device):
+        with self._calibrated(model):
             digest = weights_sha256(model)
         totals = self._totals
         evaluations = [event for event in self._run.events() if event["event"] == "evaluation"]

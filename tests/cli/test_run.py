@@ -54,6 +54,23 @@ def test_json_is_one_object_with_what_was_run_and_what_came_of_it(tmp_path):
     assert "is done already" in shown.stderr
 
 
+def test_one_seed_is_one_model_whatever_the_method_and_the_number_of_nodes(tmp_path):
+    """With nothing learned, all end with the initial model, its BatchNorm statistics included, bit for bit."""
+    hashes = set()
+    for nodes, method, options in (
+        (1, "ist", ["local_steps=0"]),
+        (3, "ist", ["local_steps=0"]),
+        (2, "ddp", ["lr=0"]),
+    ):
+        chosen = [flag for option in options for flag in ("--set", option)]
+        done = istbench(
+            "run", "--workload", "toy", "--workload-set", "batch_norm=true", "--method", method, "--nodes", nodes,
+            "--steps", 5, *chosen, "--json", "--out", tmp_path,
+        )  # fmt: skip
+        hashes.add(json.loads(done.stdout)["weights_sha256"])
+    assert len(hashes) == 1
+
+
 def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path):
     done = istbench(*TOY, "--method", "ddp", "--out", tmp_path, "--steps", 5, "--target", 0.99)
     assert "target 0.99 not reached" in one_line(done, status=3)

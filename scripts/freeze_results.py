@@ -1,0 +1,41 @@
+"""Keep a results directory's tables, curves and pictures under another, as a reference: no run directories.
+
+    python scripts/freeze_results.py RESULTS results/speech-synthetic
+
+Writes README.md (the tables), report.json, evaluations.csv (a row an evaluation) and the pictures.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from istbench.report.build import build_report
+from istbench.report.render import report_json, table_markdown
+from istbench.results.frame import evaluations_frame
+
+
+def main() -> None:
+    """Write the reference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("target", type=Path)
+    arguments = parser.parse_args()
+    report = build_report(arguments.results)
+    target: Path = arguments.target
+    target.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for picture in report.pictures:
+        # The name's middle is a hash of the group; one reference is one group.
+        kept = target / ("time-to-target" if "time-to-target" in picture.stem else "over-time")
+        pictures.append(shutil.copy(picture, kept.with_suffix(picture.suffix)))
+    shown = "\n".join(f"![{path.stem}]({path.name})" for path in map(Path, pictures) if path.suffix == ".png")
+    tables = "\n".join(table_markdown(table) for table in report.tables)
+    (target / "README.md").write_text(f"# {target.name}\n\n{tables}\n{shown}\n")
+    content = json.loads(report_json(report))
+    (target / "report.json").write_text(json.dumps({"tables": content["tables"]}, indent=1) + "\n")
+    evaluations_frame(arguments.results).to_csv(target / "evaluations.csv", index=False, float_format="%.6g")
+
+
+if __name__ == "__main__":
+    main()
