@@ -117,7 +117,7 @@ def test_a_suite_is_methods_by_nodes_by_seeds(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('workload = "toy"\nmethods = [\n', "not a TOML suite: .*line"),
+        ('workload = "toy"\nmethods = ]\n', "not a TOML suite: .*line 2"),
         ('methods = ["ist"]', "needs 'workload'"),
         ('workload = "toy"\nmethods = ["ist"]\nnode = [2]', "did you mean 'nodes'"),
         ('workload = "toy"\nmethods = ["ist"]\n[run]\nstep = 2', "did you mean 'steps'"),
