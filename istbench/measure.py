@@ -1,9 +1,12 @@
 """What a node measures of itself: the train clock and its peak memory."""
 
+import statistics
 import time
 from pathlib import Path
 
 import torch
+
+_CALIBRATION_S = 0.2
 
 
 class TrainClock:
@@ -15,17 +18,13 @@ class TrainClock:
 
     def start(self) -> None:
         """Start a segment."""
-        self._synchronise()
+        _finish_kernels(self._device)
         self._started = time.perf_counter()
 
     def stop(self) -> float:
         """End the segment; returns its seconds."""
-        self._synchronise()
+        _finish_kernels(self._device)
         return time.perf_counter() - self._started
-
-    def _synchronise(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 class PeakMemory:
@@ -59,6 +58,29 @@ class PeakMemory:
             now = high - mapped - shared - self._base
         if now is not None:
             self.peak = max(self.peak or 0, now)
+
+
+def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> float:
+    """GFLOP/s of a float32 product [rows, inner] x [inner, columns] on `device`, the median of a few.
+
+    By this thread's CPU time, as compute is recorded; on a GPU by the wall clock around a synchronised product.
+    """
+    left, right = torch.randn(rows, inner, device=device), torch.randn(inner, columns, device=device)
+    clock = time.perf_counter if device.type == "cuda" else time.thread_time
+    torch.mm(left, right)
+    seconds: list[float] = []
+    while len(seconds) < 3 or (len(seconds) < 20 and sum(seconds) < _CALIBRATION_S):
+        _finish_kernels(device)
+        started = clock()
+        torch.mm(left, right)
+        _finish_kernels(device)
+        seconds.append(clock() - started)
+    return 2e-9 * rows * inner * columns / max(1e-9, statistics.median(seconds))
+
+
+def _finish_kernels(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _status(field: str) -> int | None:

@@ -2,20 +2,24 @@
 
 import gc
 import hashlib
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from istbench import checkpoint
+from istbench.cluster.trace import EVENT, merge
+from istbench.cluster.trace_file import save_trace
 from istbench.config import RunConfig, build_options
 from istbench.evaluate import calibrated, evaluate
 from istbench.fabric import Fabric, connect
-from istbench.measure import PeakMemory, TrainClock
+from istbench.measure import PeakMemory, TrainClock, matmul_gflops
 from istbench.methods.base import Method
 from istbench.registry import load_method, load_workload
 from istbench.results.store import RunDirectory
@@ -54,6 +58,9 @@ class Totals:
     bytes_received: float = 0.0
 
 
+_CALIBRATED_SHAPES = 2  # a model's smaller products hardly count
+
+
 class Node:
     """One rank of one run."""
 
@@ -80,6 +87,7 @@ class Node:
         )
         self._samples_a_step = config.batch_size * (1 if replicated else config.nodes)
         self._counter = counter
+        self._traced = False
 
     def live(self) -> None:
         """Train to the end of the budget, evaluating and checkpointing on the way."""
@@ -97,7 +105,9 @@ class Node:
         finished = self._totals.step == 0 and self._evaluate(float("nan"))
         while not finished and self._totals.step < self._config.steps:
             finished = self._evaluate(self._train_segment())
+            self._save_trace(whole=True)
             self._save_if_due(finished)
+        self._save_trace(whole=False)
         self._finish()
 
     def _build_method(self) -> Method:
@@ -130,8 +140,10 @@ class Node:
         self._fabric.barrier("starting a segment")
         self._memory.start()
         self._clock.start()
+        self._fabric.recorder.resume()
         for step in range(first, last):
             losses += self._method.step(self._batch(step))
+            self._fabric.recorder.mark("step")
             if self._counter:
                 self._counter.set(step + 1)
         seconds = self._clock.stop()
@@ -239,6 +251,41 @@ class Node:
                 "weights_sha256": digest,
             }
         )
+
+    def _save_trace(self, *, whole: bool) -> None:
+        """Write the run's trace, once: as soon as the sample is whole, or at the end what there is of it."""
+        recorder = self._fabric.recorder
+        if self._traced or (whole and not recorder.finished):
+            return
+        events = recorder.events()
+        if not len(events):
+            return
+        self._traced = True
+        sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
+        gflops = self._calibration()
+        mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
+        with self._fabric.accounting("control"):
+            gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
+        if self._lead:
+            nodes = [np.frombuffer(part, dtype=EVENT) for part in gathered]
+            save_trace(merge(nodes, {"batch_size": self._config.batch_size, "gflops": gflops}), self._run.trace)
+
+    def _calibration(self) -> dict[str, float]:
+        """GFLOP/s of a node in the model's largest matrix products, by shape, the mean over nodes.
+
+        All nodes multiply at once, as they train at once: what sharing a machine costs is in both alike.
+        """
+        with torch.device("meta"):
+            model = self._workload.build_model()
+        shapes = {(p.shape[0], p[0].numel()) for p in model.parameters() if p.ndim >= 2}
+        largest = sorted(shapes, key=math.prod)[-_CALIBRATED_SHAPES:]
+        self._fabric.barrier("calibrating")
+        speeds = {}
+        for rows, columns in largest:
+            mine = matmul_gflops(self._config.batch_size, columns, rows, self._fabric.device)
+            mean = math.fsum(self._fabric.numbers(mine)) / self._config.nodes
+            speeds[f"{self._config.batch_size}x{columns}x{rows}"] = mean
+        return speeds
 
 
 def weights_sha256(model: nn.Module) -> str:

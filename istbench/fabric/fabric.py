@@ -4,6 +4,7 @@ Because nothing crosses the network but through here, this is the one place that
 operation and the rank when a peer does not answer, and sees the whole sequence of operations.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from istbench.fabric.recorder import Recorder
 
 _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
 
@@ -41,6 +44,7 @@ class Fabric:
         rank, world_size: this node and how many there are.
         device: where this node's tensors live.
         traffic: `Traffic` by purpose.
+        recorder: the trace of this node's training.
     """
 
     def __init__(self, store: Any, device: torch.device, timeout_s: float) -> None:
@@ -53,6 +57,7 @@ class Fabric:
         self._timeout_s = timeout_s
         self._operations = 0
         self._followed = 0
+        self.recorder = Recorder(device)
         # gloo moves point-to-point messages from host memory only.
         self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
 
@@ -69,8 +74,8 @@ class Fabric:
 
     def all_reduce_sum(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the sum over nodes."""
-        self._count_all_reduce(tensor)
-        with self._operation(name):
+        op = self._post_all_reduce(tensor)
+        with self._operation(name), self.recorder.waiting(op):
             dist.all_reduce(tensor)
 
     def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
@@ -79,21 +84,32 @@ class Fabric:
         tensor.div_(self.world_size)
 
     def all_reduce_mean_async(self, tensor: Tensor, name: str) -> "torch.futures.Future[Tensor]":
-        """Start averaging `tensor` over nodes in place; the future yields it when done."""
-        self._count_all_reduce(tensor)
+        """Start averaging `tensor` over nodes in place; the future yields it when done.
+
+        Once the caller has waited for all such futures, it says so by `recorder.wait_all`.
+        """
+        self._post_all_reduce(tensor)
         tensor.div_(self.world_size)
         with self._operation(name):
             work = dist.all_reduce(tensor, async_op=True)
             assert work is not None
             return work.get_future().then(lambda done: done.value()[0])
 
+    def numbers(self, value: float) -> list[float]:
+        """Every node's `value`, by rank. Control traffic."""
+        values = torch.zeros(self.world_size, dtype=torch.float64, device=self.device)
+        values[self.rank] = value
+        with self.accounting("control"):
+            self.all_reduce_sum(values, "agreeing on a number")
+        return [float(number) for number in values.tolist()]
+
     def maximum(self, value: float) -> float:
         """The largest `value` over nodes. Control traffic."""
-        return self._control(value, dist.ReduceOp.MAX)
+        return max(self.numbers(value))
 
     def total(self, value: float) -> float:
         """The sum of `value` over nodes. Control traffic."""
-        return self._control(value, dist.ReduceOp.SUM)
+        return math.fsum(self.numbers(value))
 
     def barrier(self, name: str = "barrier") -> None:
         """Wait until every node is here."""
@@ -118,11 +134,13 @@ class Fabric:
         """
         operations = []
         staged: list[tuple[Tensor, Tensor]] = []
+        recorded = []
         traffic = self.traffic[self._purpose]
         for peer, buffer in sorted(sends.items()):
             if buffer.numel():
                 operations.append(dist.P2POp(dist.isend, self._outgoing(buffer), peer))
                 traffic.sent += buffer.nbytes
+                recorded.append(self._post("send", buffer.nbytes, peer))
         for peer, buffer in sorted(receives.items()):
             if buffer.numel():
                 target = torch.empty_like(buffer, device="cpu") if self._stage_on_host else buffer
@@ -130,10 +148,12 @@ class Fabric:
                     staged.append((buffer, target))
                 operations.append(dist.P2POp(dist.irecv, target, peer))
                 traffic.received += buffer.nbytes
+                recorded.append(self._post("receive", buffer.nbytes, peer))
         if not operations:
             return
         peers = sorted({operation.peer for operation in operations})
-        with self._operation(f"{name} with ranks {', '.join(map(str, peers))}"):
+        where = f"{name} with ranks {', '.join(map(str, peers))}"
+        with self._operation(where), self.recorder.waiting(*recorded):
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
         for buffer, target in staged:
@@ -163,18 +183,18 @@ class Fabric:
     def _outgoing(self, buffer: Tensor) -> Tensor:
         return buffer.cpu() if self._stage_on_host else buffer
 
-    def _count_all_reduce(self, tensor: Tensor) -> None:
+    def _post_all_reduce(self, tensor: Tensor) -> int:
+        """Count and record an all-reduce; returns its number in the record."""
         traffic = self.traffic[self._purpose]
         on_wire = 2 * tensor.nbytes * (self.world_size - 1) // self.world_size
         traffic.sent += on_wire
         traffic.received += on_wire
+        return self._post("all_reduce", tensor.nbytes)
 
-    def _control(self, value: float, reduction: Any) -> float:
-        tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
-        with self.accounting("control"), self._operation("agreeing on a number"):
-            self._count_all_reduce(tensor)
-            dist.all_reduce(tensor, op=reduction)
-        return float(tensor.item())
+    def _post(self, kind: str, count: int, peer: int | None = None) -> int:
+        if self._purpose != "training":
+            return -1
+        return self.recorder.post(kind, count, () if peer is None else (peer,))
 
     @contextmanager
     def _operation(self, name: str) -> Iterator[None]:

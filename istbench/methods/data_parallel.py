@@ -60,7 +60,9 @@ class DataParallel(Method):
         self._optimizer.zero_grad()
         loss = self._workload.loss(self._replica, batch)
         loss.backward()
+        self._fabric.recorder.wait_all()  # the replica's backward pass ends when every bucket is averaged
         self._optimizer.step()
+        self._fabric.recorder.mark("round")
         return loss.detach()
 
     def assemble(self) -> nn.Module | None:

@@ -129,8 +129,11 @@ class IndependentSubnetTraining(Method):
     @torch.no_grad()
     def _repartition(self) -> None:
         """End the round: move every entry from where it was trained to where it is needed next."""
-        if self._fabric.world_size == 1:
-            return  # the one node's subnet is the model, in every round
+        if self._fabric.world_size > 1:  # one node's subnet is the model, in every round
+            self._exchange()
+        self._fabric.recorder.mark("round")
+
+    def _exchange(self) -> None:
         rank, peers = self._fabric.rank, range(self._fabric.world_size)
         old = self._partition
         self._set_round(self._round + 1)

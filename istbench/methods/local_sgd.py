@@ -71,6 +71,7 @@ class LocalSGD(Method):
                 for value in state.values():
                     if isinstance(value, Tensor) and value.ndim:
                         self._fabric.all_reduce_mean(value, "averaging optimizer state")
+        self._fabric.recorder.mark("round")
 
     def assemble(self) -> nn.Module | None:
         if self._steps % self.options.local_steps == 0:

@@ -55,6 +55,7 @@ class Group:
     device: str
     host: Mapping[str, Any]
     timing_rule: int
+    clock: str
     entries: tuple[Entry, ...]
     unfinished: tuple[Run, ...]
 
@@ -75,11 +76,16 @@ class Group:
         return f"{self.host.get('name', 'an unnamed machine')} ({cores}{self.device})"
 
     @property
+    def seconds(self) -> str:
+        """What the seconds of this group are, in words."""
+        return "replayed seconds" if self.clock == "cluster_s" else "train seconds"
+
+    @property
     def stem(self) -> str:
         """A file name, safe everywhere, that no other group has."""
         defining = [
             self.workload_label, self.metric, self.data, self.fingerprint, self.batch_size, self.budget,
-            self.device, dict(self.host), self.timing_rule,
+            self.device, dict(self.host), self.timing_rule, self.clock,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
         readable = re.sub(r"[^A-Za-z0-9]+", "-", self.workload_label).strip("-")[:40]
@@ -100,7 +106,7 @@ def _group_key(run: Run) -> list[Any]:
         header["workload"], header["workload_label"], header["data"],
         header["data_source"].get("fingerprint"), header["batch_size"],
         header["budget"], header["metric"], header["timing_rule"],
-        header["config"].get("device"), header.get("host"),
+        header["config"].get("device"), header.get("host"), header.get("clock"),
     ]  # fmt: skip
 
 
@@ -119,6 +125,7 @@ def _group(runs: list[Run], baseline: str) -> Group:
         device=str(header["config"].get("device", "cpu")),
         host=header.get("host") or {},
         timing_rule=header["timing_rule"],
+        clock=header.get("clock", "train_s"),
         entries=tuple(entries),
         unfinished=tuple(run for run in runs if not run.done),
     )

@@ -84,7 +84,7 @@ def metric_over_time(group: Group) -> Plot:
         title=_title(group),
         subtitle=_subtitle(group, "median, band: min–max" if several else "one seed"),
         kind="lines",
-        x_label="train time (s)",
+        x_label=f"{_time_words(group)} (s)",
         y_label=f"test {group.metric}",
         panels=panels,
         x_scale="log" if logarithmic else "linear",
@@ -110,7 +110,7 @@ def time_by_nodes(group: Group) -> Plot:
         subtitle=_subtitle(group, f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"),
         kind="points",
         x_label="nodes",
-        y_label="train time to target (s)",
+        y_label=f"{_time_words(group)} to target (s)",
         panels=panels,
         y_scale="log",
         ticks=tuple(str(nodes) for nodes in group.nodes),
@@ -163,6 +163,10 @@ def _by_nodes(group: Group, label: str, look: Look, level: float) -> Series:
 
 def _styles(group: Group) -> dict[str, Look]:
     return looks(sorted({(entry.method, entry.label) for entry in group.entries}))
+
+
+def _time_words(group: Group) -> str:
+    return "replayed time" if group.clock == "cluster_s" else "train time"
 
 
 def _title(group: Group) -> str:

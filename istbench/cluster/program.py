@@ -1,0 +1,106 @@
+"""A trace as the flat arrays that the simulation runs on."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, ROUND, SEND, Trace
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Program(NamedTuple):
+    """One sample of rounds, all nodes. Operations are numbered across nodes, node 0's first.
+
+    Arrays a node [n]: `start` (and [n] the end) into the events, `op_base`. Arrays an event: `code`, `argument`
+    (the operation, or the kind of mark), `owner` (of an after: the operation that comes after), `seconds`.
+    Arrays an operation: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer),
+    `collective`, `size` (bytes). `members` [collective, n] are the operations of a collective.
+    """
+
+    n: int
+    ops: int
+    start: Ints
+    op_base: Ints
+    code: Ints
+    argument: Ints
+    owner: Ints
+    seconds: Floats
+    kind: Ints
+    node: Ints
+    peer: Ints
+    priority: Ints
+    partner: Ints
+    collective: Ints
+    size: Floats
+    members: Ints
+
+
+def compile_trace(trace: Trace, compute_scale: float) -> Program:
+    """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`."""
+    n = trace.world_size
+    counts = [int(np.count_nonzero(events["code"] == POST)) for events in trace.nodes]
+    op_base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    events = np.concatenate(trace.nodes)
+    base = np.repeat(op_base[:-1], [len(node) for node in trace.nodes])
+    code = events["code"].astype(np.int64)
+    argument = np.where(code == MARK, events["kind"], np.where(code == COMPUTE, 0, events["op"] + base))
+    posts = events[code == POST]
+    node = np.repeat(np.arange(n), counts)
+    transfer = (posts["kind"] == SEND) | (posts["kind"] == RECEIVE)
+    members = np.flatnonzero(~transfer).reshape(n, -1).T
+    collective = np.full(len(posts), -1, dtype=np.int64)
+    collective[members] = np.arange(len(members))[:, None]
+    return Program(
+        n=n,
+        ops=len(posts),
+        start=np.concatenate([[0], np.cumsum([len(node) for node in trace.nodes])]).astype(np.int64),
+        op_base=op_base,
+        code=code,
+        argument=argument.astype(np.int64),
+        owner=_owners(code, argument),
+        seconds=events["seconds"] * compute_scale,
+        kind=posts["kind"].astype(np.int64),
+        node=node.astype(np.int64),
+        peer=posts["peer"].astype(np.int64),
+        priority=posts["priority"].astype(np.int64),
+        partner=_partners(posts, node),
+        collective=collective,
+        size=posts["bytes"].astype(np.float64),
+        members=np.ascontiguousarray(members, dtype=np.int64),
+    )
+
+
+def stops(trace: Trace, rounds: int) -> Ints:
+    """Events of each node [n] that `rounds` rounds take, the sample repeated as often as needed."""
+    events = trace.nodes[0]
+    mark = ROUND if np.any((events["code"] == MARK) & (events["kind"] == ROUND)) else 0
+    whole, rest = divmod(rounds, trace.rounds)
+    ends = [np.flatnonzero((node["code"] == MARK) & (node["kind"] == mark)) for node in trace.nodes]
+    extra = [int(end[rest - 1]) + 1 if rest else 0 for end in ends]
+    return np.array([whole * len(node) + more for node, more in zip(trace.nodes, extra, strict=True)], np.int64)
+
+
+def _owners(code: Ints, argument: Ints) -> Ints:
+    owner = np.full(len(code), -1, dtype=np.int64)
+    posts = np.flatnonzero(code == POST)
+    after = np.flatnonzero(code == AFTER)
+    owner[after] = argument[posts[np.searchsorted(posts, after)]] if len(after) else 0
+    return owner
+
+
+def _partners(posts: NDArray[Any], node: NDArray[Any]) -> Ints:
+    partner = np.full(len(posts), -1, dtype=np.int64)
+    sends: dict[tuple[int, int, int], int] = {}
+    receives: dict[tuple[int, int, int], int] = {}
+    for op, (rank, post) in enumerate(zip(node.tolist(), posts.tolist(), strict=True)):
+        kind, peer, match = post[1], post[3], post[5]
+        if kind == SEND:
+            sends[rank, peer, match] = op
+        elif kind == RECEIVE:
+            receives[peer, rank, match] = op
+    for key, op in sends.items():
+        partner[op], partner[receives[key]] = receives[key], op
+    return partner

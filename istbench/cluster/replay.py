@@ -1,0 +1,197 @@
+"""What a traced run would have taken on another cluster: seconds, where they went, and dollars."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.program import Floats, Program, compile_trace, stops
+from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, MARK, RECEIVE, ROUND, SEND, Trace
+from istbench.errors import UserError
+
+_SLOTS_AT_ONCE = 100_000
+_SPAN_KINDS: tuple[Literal["compute", "communication", "idle", "transfer"], ...] = (
+    "compute",
+    "communication",
+    "idle",
+    "transfer",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Something that took from `start` to `end` (seconds since the replay began) on or from `node`.
+
+    Attributes:
+        kind: `compute`; waiting for operation `op`: `communication` or `idle`, as in `Replay`; or `transfer` of
+            `bytes` to `peer`, on its connection until the last byte has arrived.
+        op: as numbered in the trace on that node; -1 of a compute.
+    """
+
+    node: int
+    kind: Literal["compute", "communication", "idle", "transfer"]
+    start: float
+    end: float
+    op: int
+    bytes: float
+    peer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Some rounds of a trace on a cluster.
+
+    Attributes:
+        profile: the cluster.
+        compute_scale: seconds computed there for one recorded.
+        rounds, steps: how many were replayed.
+        mark_kind: of every mark [marks], `trace.STEP` or `trace.ROUND`.
+        finish_s: when each node got to each mark [nodes, marks], seconds.
+        compute_s, communication_s, idle_s: how each node spent that time [nodes, marks], seconds. Waiting is
+            communication from when every node that takes part has posted its part, and idle before.
+        bytes_sent, bytes_received: by each node [nodes].
+        utilisation_out, utilisation_in: of each node's link [nodes], payload over capacity x `seconds`.
+        seconds: when the last node ended.
+        events, transfers: of the trace, and messages of the network, that were simulated.
+        spans: the timeline in order of their end, where asked for.
+    """
+
+    profile: ClusterProfile
+    compute_scale: float
+    rounds: int
+    steps: int
+    mark_kind: NDArray[np.uint8]
+    finish_s: Floats
+    compute_s: Floats
+    communication_s: Floats
+    idle_s: Floats
+    bytes_sent: Floats
+    bytes_received: Floats
+    utilisation_out: Floats
+    utilisation_in: Floats
+    seconds: float
+    events: int
+    transfers: int
+    spans: tuple[Span, ...] | None = None
+
+
+def replay(
+    trace: Trace,
+    profile: ClusterProfile,
+    *,
+    rounds: int | None = None,
+    compute_scale: float | None = None,
+    window: int = 2,
+    streams: int = 1,
+    spans: bool = False,
+) -> Replay:
+    """Replay `rounds` rounds of `trace` on `profile`, the sample again and again; as many as it has by default.
+
+    The same inputs give the same bytes. The first replay on a machine compiles for some seconds.
+
+    Args:
+        compute_scale: seconds computed there for one recorded; by default the speed of the recording machine
+            (`trace.gflops`) over the profile's.
+        window: messages between two nodes that the priority queue has let go and can no longer reorder.
+        streams: collectives of a node that run at once, in posted order.
+        spans: keep the timeline.
+
+    Raises:
+        UserError: where there are no rounds to replay, the trace has no calibration and no `compute_scale` is
+            given, or its nodes wait for one another in a circle.
+    """
+    from istbench.cluster.simulate import simulate
+    from istbench.cluster.state import new_state
+
+    rounds = trace.rounds if rounds is None else rounds
+    if rounds < 1:
+        raise UserError(f"cannot replay {rounds} rounds; ask for 1 or more")
+    scale = _scale(trace, profile) if compute_scale is None else compute_scale
+    program = compile_trace(trace, scale)
+    ends = stops(trace, rounds)
+    repetitions = -(-rounds // trace.rounds)
+    marks = _marks(trace, rounds)
+    held = min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1)))
+    room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
+    state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
+    simulate(program, state, ends)
+    _check_finished(trace, state.position, ends)
+    seconds = float(state.mark_at.max())
+    return Replay(
+        profile=profile,
+        compute_scale=scale,
+        rounds=rounds,
+        steps=int(np.count_nonzero(marks != ROUND)),
+        mark_kind=marks,
+        finish_s=state.mark_at,
+        compute_s=np.ascontiguousarray(state.mark_spent[:, :, 0]),
+        communication_s=np.ascontiguousarray(state.mark_spent[:, :, 1]),
+        idle_s=np.ascontiguousarray(state.mark_spent[:, :, 2]),
+        bytes_sent=state.bytes_out,
+        bytes_received=state.bytes_in,
+        utilisation_out=_share(state.bytes_out, profile.bandwidth_out, seconds),
+        utilisation_in=_share(state.bytes_in, profile.bandwidth_in, seconds),
+        seconds=seconds,
+        events=int(ends.sum()),
+        transfers=int(state.i[-1]),
+        spans=_spans(state.span_what, state.span_time, int(state.i[-2])) if spans else None,
+    )
+
+
+def transfers(program: Program) -> int:
+    """Messages between nodes that one repetition of `program` puts on the network."""
+    n, kinds = program.n, program.kind[program.members[:, 0]] if len(program.members) else np.zeros(0)
+    rings = sum(
+        n * (n - 1) * (2 if kind == ALL_REDUCE else 1) for kind in kinds if kind not in (BROADCAST, BARRIER)
+    )
+    trees = int(np.count_nonzero(kinds == BROADCAST)) * (n - 1)
+    barriers = int(np.count_nonzero(kinds == BARRIER)) * n * (n - 1).bit_length()
+    return rings + trees + barriers + int(np.count_nonzero(program.kind == SEND))
+
+
+def _scale(trace: Trace, profile: ClusterProfile) -> float:
+    if trace.gflops is None:
+        raise UserError(
+            "the trace does not say how fast the machine was that recorded it; "
+            "record it again with `istbench run --again`, or give the compute scale"
+        )
+    return trace.gflops / profile.gflops
+
+
+def _marks(trace: Trace, rounds: int) -> NDArray[np.uint8]:
+    events = trace.nodes[0]
+    kinds = events["kind"][events["code"] == MARK]
+    whole, rest = divmod(rounds, trace.rounds)
+    ends = np.flatnonzero(kinds == ROUND) if np.any(kinds == ROUND) else np.arange(len(kinds))
+    return np.concatenate([np.tile(kinds, whole), kinds[: int(ends[rest - 1]) + 1 if rest else 0]])
+
+
+def _share(amount: Floats, bits_per_second: float, seconds: float) -> Floats:
+    return amount * 8 / (bits_per_second * seconds) if seconds > 0 else np.zeros_like(amount)
+
+
+def _check_finished(trace: Trace, position: NDArray[Any], ends: NDArray[Any]) -> None:
+    stuck = np.flatnonzero(position < ends)
+    # A node that has run out of events but still waits in its last one has not marked the end.
+    if len(stuck):
+        node = int(stuck[0])
+        events = trace.nodes[node]
+        event = events[(int(position[node]) - 1) % len(events)]
+        posts = events[(events["op"] == event["op"]) & (events["code"] == 1)]
+        kind = {SEND: "send", RECEIVE: "receive"}.get(int(posts["kind"][0]), "collective") if len(posts) else "?"
+        raise UserError(
+            f"the trace does not replay: node {node} waits for operation {event['op']} ({kind}), which never ends; "
+            "record it again with `istbench run --again`"
+        )
+
+
+def _spans(what: NDArray[Any], time: NDArray[Any], count: int) -> tuple[Span, ...]:
+    rows = zip(what[:count].tolist(), time[:count].tolist(), strict=True)
+    return tuple(
+        Span(node=node, kind=_SPAN_KINDS[kind], start=start, end=end, op=op, bytes=size, peer=peer)
+        for (kind, node, op, peer), (start, end, size) in sorted(
+            rows, key=lambda row: (row[1][1], row[1][0], row[0])
+        )
+    )

@@ -1,0 +1,238 @@
+"""The trace of a run: what each node computed, sent and waited for in some sampled rounds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRACE_VERSION = 1
+
+# Codes of events, operations and marks, as saved. Only ever append to these.
+EVENTS = ("compute", "post", "wait", "mark", "after")
+KINDS = ("all_reduce", "send", "receive", "all_gather", "broadcast", "barrier")
+MARKS = ("step", "round")
+COMPUTE, POST, WAIT, MARK, AFTER = range(5)
+ALL_REDUCE, SEND, RECEIVE, ALL_GATHER, BROADCAST, BARRIER = range(6)
+STEP, ROUND = range(2)
+
+_KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+_MARK_CODE = {name: code for code, name in enumerate(MARKS)}
+_WITH_PEER = (SEND, RECEIVE, BROADCAST)
+
+EVENT = np.dtype(
+    [
+        ("code", "<u1"),  # index into EVENTS
+        ("kind", "<u1"),  # of a post: index into KINDS; of a mark: index into MARKS
+        ("op", "<i4"),  # of a post, wait, after: the operation, numbered from 0 on this node
+        ("peer", "<i4"),  # of a send, receive: the other rank; of a broadcast: the root; else -1
+        ("priority", "<i4"),  # of a post: lower is more urgent
+        ("match", "<i4"),  # of a post: collectives, and transfers between two nodes one way, are numbered from 0
+        ("bytes", "<i8"),  # of a post
+        ("seconds", "<f8"),  # of a compute
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """Events of some sampled rounds of one run, per node, in the node's own order.
+
+    Attributes:
+        nodes: per rank, events as an array [events] of dtype `EVENT`.
+        meta: figures of the run, as JSON holds them; see `gflops` for the one replay reads.
+        version: of this format.
+    """
+
+    nodes: tuple[NDArray[Any], ...]
+    meta: Mapping[str, Any]
+    version: int = TRACE_VERSION
+
+    @property
+    def world_size(self) -> int:
+        """Number of nodes."""
+        return len(self.nodes)
+
+    @cached_property
+    def steps(self) -> int:
+        """Local steps in the sample."""
+        return self._count(STEP)
+
+    @cached_property
+    def rounds(self) -> int:
+        """Rounds in the sample. A trace that marks no rounds has one a step."""
+        return self._count(ROUND) or self.steps
+
+    @property
+    def gflops(self) -> float | None:
+        """Effective GFLOP/s of one node where this was recorded; None where it was not calibrated.
+
+        `meta["gflops"]` is a number, or a mapping from the shape of a matrix product to its GFLOP/s, of which
+        this is the harmonic mean: the speed of a step with as many operations in each shape.
+        """
+        figures = self.meta.get("gflops")
+        speeds = list(figures.values()) if isinstance(figures, Mapping) else [figures]
+        known = [float(speed) for speed in speeds if isinstance(speed, int | float) and speed > 0]
+        if not known or len(known) < len(speeds):
+            return None
+        return len(known) / math.fsum(1 / speed for speed in known)
+
+    def _count(self, mark: int) -> int:
+        events = self.nodes[0]
+        return int(np.count_nonzero((events["code"] == MARK) & (events["kind"] == mark)))
+
+
+class TraceBuilder:
+    """Records the events of one node; cheap enough for a training loop (a list append an event).
+
+    A wait for an operation posted before recording began (`clear`) is left out, as that operation is.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def clear(self) -> None:
+        """Forget everything recorded and number operations from 0."""
+        self._events: list[tuple[int, int, int, int, int, int, int, float]] = []
+        self._operations = 0
+        self._matches: dict[tuple[int, int], int] = {}
+
+    def compute(self, seconds: float) -> None:
+        """`seconds` were computed since the last event."""
+        self._events.append((COMPUTE, 0, -1, -1, 0, -1, 0, seconds))
+
+    def post(
+        self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
+    ) -> int:
+        """An operation starts here, without waiting for it; returns its number, to `wait` for.
+
+        Args:
+            kind: one of `KINDS`. Collectives must be posted in the same order on every node.
+            bytes: size of the tensor; for an all-gather, of this node's own part.
+            peers: of a send the receiver, of a receive the sender, of a broadcast the root; else empty.
+            priority: of a send, lower is more urgent.
+            after: operations of this node that must be done before a send or receive starts by itself, such as
+                a parameter server's reply after the pushes it sums.
+        """
+        code = _KIND_CODE[kind]
+        peer = peers[0] if code in _WITH_PEER else -1
+        channel = (code, peer) if code in (SEND, RECEIVE) else (ALL_REDUCE, -1)
+        match = self._matches.get(channel, 0)
+        self._matches[channel] = match + 1
+        self._events.extend((AFTER, 0, op, -1, 0, -1, 0, 0.0) for op in after)
+        op = self._operations
+        self._operations = op + 1
+        self._events.append((POST, code, op, peer, priority, match, bytes, 0.0))
+        return op
+
+    def wait(self, op: int) -> None:
+        """This node goes on only when operation `op` is done."""
+        if op < self._operations:
+            self._events.append((WAIT, 0, op, -1, 0, -1, 0, 0.0))
+
+    def mark(self, what: str) -> None:
+        """A "step" or a "round" ended here."""
+        self._events.append((MARK, _MARK_CODE[what], -1, -1, 0, -1, 0, 0.0))
+
+    def to_arrays(self) -> NDArray[Any]:
+        """The events so far, as an array [events] of dtype `EVENT`."""
+        return np.array(self._events, dtype=EVENT)
+
+
+def merge(nodes: Sequence[NDArray[Any]], meta: Mapping[str, Any]) -> Trace:
+    """One trace from every node's `to_arrays()`, in rank order.
+
+    Raises:
+        ValueError: where the nodes' events do not fit together; see `problem`.
+    """
+    trace = Trace(nodes=tuple(nodes), meta={**meta, "nodes": len(nodes)})
+    found = problem(trace)
+    if found:
+        raise ValueError(found)
+    return trace
+
+
+def problem(trace: Trace) -> str | None:
+    """What keeps `trace` from being replayed, in a few words; None where nothing does."""
+    if not trace.nodes:
+        return "no nodes"
+    first: NDArray[Any] | None = None
+    order: NDArray[Any] | None = None
+    for rank, events in enumerate(trace.nodes):
+        found = _problem_of_node(events, trace.world_size, rank)
+        if found:
+            return f"node {rank}: {found}"
+        marks = events["kind"][events["code"] == MARK]
+        posts = events[events["code"] == POST]
+        collectives = posts[(posts["kind"] != SEND) & (posts["kind"] != RECEIVE)][["kind", "peer", "match"]]
+        if first is None or order is None:
+            first, order = marks, collectives
+        if not np.array_equal(first, marks):
+            return f"node {rank} has other steps and rounds than node 0"
+        if not np.array_equal(order, collectives):
+            return f"node {rank} has other collectives than node 0"
+    return _unmatched_transfer(trace)
+
+
+def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | None:
+    if events.dtype != EVENT or events.ndim != 1:
+        return "not an array of events"
+    if np.any(events["code"] >= len(EVENTS)):
+        return f"unknown event {int(events['code'].max())}"
+    posts = events[events["code"] == POST]
+    if np.any(posts["kind"] >= len(KINDS)):
+        return f"unknown operation {int(posts['kind'].max())}"
+    marks = events["kind"][events["code"] == MARK]
+    if not len(marks) or np.any(marks >= len(MARKS)):
+        return "no step or round ends in it" if not len(marks) else f"unknown mark {int(marks.max())}"
+    if not np.array_equal(posts["op"], np.arange(len(posts))):
+        return "operations are not numbered from 0"
+    uses = (events["code"] == WAIT) | (events["code"] == AFTER)
+    posted = np.cumsum(events["code"] == POST)
+    if np.any(events["op"][uses] < 0) or np.any(events["op"][uses] >= posted[uses]):
+        return "it waits for an operation that was not posted"
+    peers = posts["peer"][np.isin(posts["kind"], _WITH_PEER)]
+    if np.any(peers < 0) or np.any(peers >= world_size):
+        return f"a peer outside the {world_size} nodes"
+    if np.any(posts["peer"][(posts["kind"] == SEND) | (posts["kind"] == RECEIVE)] == rank):
+        return "a transfer to itself"
+    seconds = events["seconds"]
+    if not np.all(np.isfinite(seconds)) or np.any(seconds < 0) or np.any(posts["bytes"] < 0):
+        return "negative or unreadable seconds or bytes"
+    after = np.flatnonzero(events["code"] == AFTER)
+    codes = np.append(events["code"], np.uint8(MARK))[after + 1]
+    kinds = np.append(events["kind"], np.uint8(0))[after + 1]
+    if np.any((codes != AFTER) & ~((codes == POST) & ((kinds == SEND) | (kinds == RECEIVE)))):
+        return "only a send or a receive can come after an operation"
+    return None
+
+
+def _unmatched_transfer(trace: Trace) -> str | None:
+    sent: dict[tuple[int, int], list[int]] = {}
+    received: dict[tuple[int, int], list[int]] = {}
+    for rank, events in enumerate(trace.nodes):
+        posts = events[events["code"] == POST]
+        for kind, peer, size in zip(posts["kind"], posts["peer"], posts["bytes"], strict=True):
+            if kind == SEND:
+                sent.setdefault((rank, int(peer)), []).append(int(size))
+            elif kind == RECEIVE:
+                received.setdefault((int(peer), rank), []).append(int(size))
+    for source, target in sorted({*sent, *received}):
+        given, taken = sent.get((source, target), []), received.get((source, target), [])
+        if len(given) != len(taken):
+            return f"{len(given)} sends from node {source} to node {target}, but {len(taken)} receives"
+        if given != taken:
+            return f"sends from node {source} to node {target} and their receives differ in size"
+    return None
+
+
+def mean_compute_seconds(trace: Trace) -> float:
+    """Compute seconds a round, mean over nodes, as recorded."""
+    total = math.fsum(float(events["seconds"].sum()) for events in trace.nodes)
+    return total / trace.world_size / trace.rounds

@@ -1,0 +1,159 @@
+"""Recording of what a node computes and sends, for some rounds after warm-up."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+
+from istbench.cluster.trace import COMPUTE, TraceBuilder
+
+_LEAST_ROUNDS = 3
+_LEAST_STEPS = 20
+
+
+class Recorder:
+    """Turns the fabric's operations and a method's marks into one node's trace.
+
+    Records whole rounds: from the end of the first one until at least 3 rounds and 20 local steps are in the
+    sample.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._builder = TraceBuilder()
+        self._stopwatch: _Stopwatch = _CudaStopwatch() if device.type == "cuda" else _ThreadStopwatch()
+        self._laps: list[Any] = []
+        self._running = self._round_ended = False
+        self._rounds = self._steps = 0
+        self._unawaited: list[int] = []
+        self._whole_rounds = 0
+        self.finished = False
+
+    def resume(self) -> None:
+        """Training goes on here: what this node did since the last event was not training."""
+        self._stopwatch.restart()
+
+    def post(self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0) -> int:
+        """An operation starts; returns its number, for `waiting`."""
+        if not self._running:
+            return -1
+        self._compute()
+        op = self._builder.post(kind, bytes, peers, priority)
+        self._unawaited.append(op)
+        return op
+
+    @contextmanager
+    def waiting(self, *ops: int) -> Iterator[None]:
+        """Inside, the node waits for the operations `ops`, and computes nothing."""
+        if self._running:
+            self._compute()
+        yield
+        if self._running:
+            self._wait(ops)
+
+    def wait_all(self) -> None:
+        """The node has just waited for every operation posted so far, and computed nothing since the last."""
+        if self._running:
+            # The CPU's stopwatch stands still in a wait; the time of a GPU's stream goes on.
+            if self._stopwatch.stands_still_in_waits:
+                self._compute()
+            self._wait(tuple(self._unawaited))
+
+    def mark(self, what: str) -> None:
+        """A "step" or a "round" ended. A round is marked inside the step that ends it."""
+        if self._running:
+            self._compute()
+            self._builder.mark(what)
+        self._rounds += what == "round"
+        self._steps += what == "step"
+        if what == "step" and self._round_ended:
+            self._between_rounds()
+        self._round_ended = what == "round"
+
+    def _compute(self) -> None:
+        self._laps.append(self._stopwatch.lap())
+        self._builder.compute(0.0)
+
+    def _wait(self, ops: Sequence[int]) -> None:
+        for op in ops:
+            if op in self._unawaited:
+                self._builder.wait(op)
+                self._unawaited.remove(op)
+        self._stopwatch.restart()
+
+    def _between_rounds(self) -> None:
+        """A step that ended a round is over: the place to start and to stop."""
+        if self._running:
+            self._whole_rounds = len(self._builder)
+            if self._rounds >= _LEAST_ROUNDS and self._steps >= _LEAST_STEPS:
+                self._running, self.finished = False, True
+        elif not self.finished:
+            self._running = True
+            self._rounds = self._steps = 0
+            self.resume()
+
+    def events(self) -> NDArray[Any]:
+        """The whole rounds recorded, as an array of dtype `istbench.cluster.trace.EVENT`; may be empty."""
+        events = self._builder.to_arrays()
+        seconds = [self._stopwatch.seconds(lap) for lap in self._laps]
+        events["seconds"][events["code"] == COMPUTE] = seconds
+        return events[: self._whole_rounds]
+
+
+class _Stopwatch(Protocol):
+    """Laps of computing, whose seconds may be known only later."""
+
+    stands_still_in_waits: bool
+
+    def restart(self) -> None: ...
+
+    def lap(self) -> Any: ...
+
+    def seconds(self, lap: Any) -> float: ...
+
+
+class _ThreadStopwatch:
+    """CPU time of this thread, which nodes that share a core leave nearly alone."""
+
+    stands_still_in_waits = True
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._since = time.thread_time()
+
+    def lap(self) -> float:
+        before, self._since = self._since, time.thread_time()
+        return self._since - before
+
+    def seconds(self, lap: float) -> float:
+        return lap
+
+
+class _CudaStopwatch:
+    """Time of the current stream, by events in it, so that no kernel is waited for while training."""
+
+    stands_still_in_waits = False
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._since = self._now()
+
+    def lap(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        before, self._since = self._since, self._now()
+        return before, self._since
+
+    def seconds(self, lap: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
+        start, end = lap
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+    def _now(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event

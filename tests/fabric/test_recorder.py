@@ -1,0 +1,69 @@
+"""What a node's record holds: whole rounds after the first, compute without waiting."""
+
+import time
+
+import pytest
+import torch
+
+from istbench.cluster.trace import COMPUTE, MARK, POST, ROUND, STEP, WAIT
+from istbench.fabric.recorder import Recorder
+
+
+def spin(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def train(recorder, steps, local_steps, work=0.0, wait=0.0):
+    recorder.resume()
+    for step in range(1, steps + 1):
+        spin(work)
+        if step % local_steps == 0:
+            op = recorder.post("all_reduce", 100)
+            with recorder.waiting(op):
+                time.sleep(wait)
+            recorder.mark("round")
+        recorder.mark("step")
+
+
+@pytest.mark.parametrize(
+    ("local_steps", "steps", "rounds"),
+    [(1, 100, 20), (10, 100, 3), (30, 300, 3), (10, 29, 1), (10, 19, 0), (10, 10, 0)],
+)
+def test_it_records_whole_rounds_after_the_first(local_steps, steps, rounds):
+    recorder = Recorder(torch.device("cpu"))
+    train(recorder, steps, local_steps)
+    events = recorder.events()
+    marks = events[events["code"] == MARK]["kind"].tolist()
+    assert marks.count(ROUND) == rounds
+    assert marks.count(STEP) == rounds * local_steps
+    assert recorder.finished == (rounds >= 3 and rounds * local_steps >= 20)
+    posts = events[events["code"] == POST]
+    assert posts["op"].tolist() == posts["match"].tolist() == list(range(rounds))
+    assert events[events["code"] == WAIT]["op"].tolist() == list(range(rounds))
+
+
+def test_waiting_and_what_happens_off_the_clock_is_not_compute():
+    recorder = Recorder(torch.device("cpu"))
+    train(recorder, 60, 30, work=0.001, wait=0.05)
+    spin(0.1)
+    train(recorder, 60, 30, work=0.001, wait=0.05)
+    events = recorder.events()
+    seconds = events[events["code"] == COMPUTE]["seconds"].sum()
+    assert recorder.finished
+    assert 0.09 < seconds < 0.11
+
+
+def test_what_is_awaited_without_names_is_awaited_once():
+    recorder = Recorder(torch.device("cpu"))
+    train(recorder, 1, 1)
+    first, second = (recorder.post("all_reduce", size) for size in (1, 2))
+    with recorder.waiting(second):
+        pass
+    recorder.wait_all()
+    recorder.wait_all()
+    recorder.mark("round")
+    recorder.mark("step")
+    events = recorder.events()
+    assert events[events["code"] == WAIT]["op"].tolist() == [second, first]
