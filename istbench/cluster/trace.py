@@ -1,7 +1,8 @@
 """The trace of a run: what each node computed, sent and waited for in some sampled rounds."""
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,6 +34,7 @@ EVENT = np.dtype(
         ("match", "<i4"),  # of a post: collectives, and transfers between two nodes one way, are numbered from 0
         ("bytes", "<i8"),  # of a post
         ("seconds", "<f8"),  # of a compute
+        ("at", "<f8"),  # when it was recorded: seconds since the first event of any node; of a wait, its end
     ]
 )
 
@@ -91,7 +93,8 @@ class TraceBuilder:
     A wait for an operation posted before recording began (`clear`) is left out, as that operation is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self.clear()
 
     def __len__(self) -> int:
@@ -99,13 +102,13 @@ class TraceBuilder:
 
     def clear(self) -> None:
         """Forget everything recorded and number operations from 0."""
-        self._events: list[tuple[int, int, int, int, int, int, int, float]] = []
+        self._events: list[tuple[int, int, int, int, int, int, int, float, float]] = []
         self._operations = 0
         self._matches: dict[tuple[int, int], int] = {}
 
     def compute(self, seconds: float) -> None:
         """`seconds` were computed since the last event."""
-        self._events.append((COMPUTE, 0, -1, -1, 0, -1, 0, seconds))
+        self._events.append((COMPUTE, 0, -1, -1, 0, -1, 0, seconds, self._clock()))
 
     def post(
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
@@ -125,20 +128,21 @@ class TraceBuilder:
         channel = (code, peer) if code in (SEND, RECEIVE) else (ALL_REDUCE, -1)
         match = self._matches.get(channel, 0)
         self._matches[channel] = match + 1
-        self._events.extend((AFTER, 0, op, -1, 0, -1, 0, 0.0) for op in after)
+        now = self._clock()
+        self._events.extend((AFTER, 0, op, -1, 0, -1, 0, 0.0, now) for op in after)
         op = self._operations
         self._operations = op + 1
-        self._events.append((POST, code, op, peer, priority, match, bytes, 0.0))
+        self._events.append((POST, code, op, peer, priority, match, bytes, 0.0, now))
         return op
 
     def wait(self, op: int) -> None:
         """This node goes on only when operation `op` is done."""
         if op < self._operations:
-            self._events.append((WAIT, 0, op, -1, 0, -1, 0, 0.0))
+            self._events.append((WAIT, 0, op, -1, 0, -1, 0, 0.0, self._clock()))
 
     def mark(self, what: str) -> None:
         """A "step" or a "round" ended here."""
-        self._events.append((MARK, _MARK_CODE[what], -1, -1, 0, -1, 0, 0.0))
+        self._events.append((MARK, _MARK_CODE[what], -1, -1, 0, -1, 0, 0.0, self._clock()))
 
     def to_arrays(self) -> NDArray[Any]:
         """The events so far, as an array [events] of dtype `EVENT`."""
@@ -151,7 +155,11 @@ def merge(nodes: Sequence[NDArray[Any]], meta: Mapping[str, Any]) -> Trace:
     Raises:
         ValueError: where the nodes' events do not fit together; see `problem`.
     """
-    trace = Trace(nodes=tuple(nodes), meta={**meta, "nodes": len(nodes)})
+    start = min((float(events["at"][0]) for events in nodes if len(events)), default=0.0)
+    since = [events.copy() for events in nodes]
+    for events in since:
+        events["at"] -= start
+    trace = Trace(nodes=tuple(since), meta={**meta, "nodes": len(nodes)})
     found = problem(trace)
     if found:
         raise ValueError(found)
