@@ -13,19 +13,18 @@ from pathlib import Path
 from istbench.errors import UserError
 from istbench.fabric import FabricError
 from istbench.launch.failures import failure_path
+from istbench.launch.place import Place
 
 _AFTER_THE_CAUSE_S = 1.0
 
 
-def guarded(
-    target: Callable[..., None], args: tuple[object, ...], logs: str, launcher: int, interface: str
-) -> None:
+def guarded(target: Callable[..., None], args: tuple[object, ...], logs: str, launcher: int, place: Place) -> None:
     """Run `target(*args)` as one worker. A failure is written to `logs` before the process ends.
 
     `launcher` is the launching process's id: when it is gone, so is this worker. Ctrl-C reaches every process of
-    a terminal; the launcher alone decides what it means. `interface` is the network interface gloo listens on.
+    a terminal; the launcher alone decides what it means. `place` is where the worker goes first.
     """
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    place.enter(int(os.environ["RANK"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(launcher,), daemon=True).start()
     try:

@@ -1,19 +1,16 @@
-"""n workers on this machine, through the elastic agent that torchrun runs.
-
-The rendezvous is this process's own store on the loopback interface: nothing listens beyond it.
-"""
+"""n workers on this machine, through the elastic agent that torchrun runs."""
 
 import logging
 import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from istbench.launch.failures import describe
+from istbench.launch.place import Place, ThisMachine
 
 # The fork server starts importing torch while this process does the same; every worker is then a fork of it.
 multiprocessing.set_forkserver_preload(["istbench.launch.preload"])
@@ -39,10 +36,19 @@ def preload() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int, logs: Path, threads: int) -> None:
+def launch(
+    target: Callable[..., None],
+    args: tuple[object, ...],
+    *,
+    nodes: int,
+    logs: Path,
+    threads: int,
+    place: Place | None = None,
+) -> None:
     """Run `target(*args)` in `nodes` processes joined by a rendezvous; returns when all have ended well.
 
     Each process has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, and its output in `logs`.
+    `place` is where they live, by default the loopback interface.
 
     Raises:
         UserError: where a worker raised one.
@@ -54,11 +60,12 @@ def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int,
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 
     from istbench.launch.guard import guarded
-    from istbench.launch.rendezvous import LoopbackRendezvous
+    from istbench.launch.rendezvous import StoreRendezvous
 
     for name in ("torch.distributed", "torch.multiprocessing"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     preload()
+    place = place or ThisMachine()
     _clear(logs)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -67,8 +74,8 @@ def launch(target: Callable[..., None], args: tuple[object, ...], *, nodes: int,
             role="node",
             local_world_size=nodes,
             entrypoint=guarded,
-            args=(target, args, str(logs), os.getpid(), _loopback()),
-            rdzv_handler=LoopbackRendezvous(),
+            args=(target, args, str(logs), os.getpid(), place),
+            rdzv_handler=StoreRendezvous(place),
             max_restarts=0,
             monitor_interval=0.1,
         ),
@@ -93,8 +100,3 @@ def _early_output() -> str:
 def _clear(logs: Path) -> None:
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True, exist_ok=True)
-
-
-def _loopback() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in ("lo", "lo0") if name in names), names[0])

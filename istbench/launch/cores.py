@@ -1,0 +1,56 @@
+"""This machine's cores, and control groups that hold a process to a share of one."""
+
+import os
+from pathlib import Path
+
+from istbench.errors import UserError
+
+_VERSION_1 = Path("/sys/fs/cgroup/cpu")
+_VERSION_2 = Path("/sys/fs/cgroup")
+_PERIOD_US = 10_000
+
+GROUPS = _VERSION_1 if _VERSION_1.is_dir() else _VERSION_2
+
+
+def available() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check() -> None:
+    """Whether `limit` can work here.
+
+    Raises:
+        UserError: where this kernel has no control group for cores, or this process may not make one.
+    """
+    try:
+        limit("istbench-lab-probe", 0.5)
+        (GROUPS / "istbench-lab-probe").rmdir()
+    except OSError as error:
+        raise UserError(
+            "more nodes than cores need the cpu control group, to give every node the same share, and it "
+            f"cannot be had here ({error.strerror}); use at most {available()} nodes"
+        ) from None
+
+
+def limit(name: str, share: float) -> None:
+    """Make a control group whose processes together have `share` of one core.
+
+    Raises:
+        OSError: where that cannot be.
+    """
+    group = GROUPS / name
+    quota = max(1000, round(share * _PERIOD_US))
+    if GROUPS == _VERSION_1:
+        group.mkdir(exist_ok=True)
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+    else:
+        (GROUPS / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir(exist_ok=True)
+        (group / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+
+
+def join(name: str) -> None:
+    """Put the calling process into the control group."""
+    (GROUPS / name / "cgroup.procs").write_text(str(os.getpid()))

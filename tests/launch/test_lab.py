@@ -1,0 +1,117 @@
+"""Labs: links really as slow as asked, and nothing left of them, however they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from istbench.conformance.processes import on_nodes
+from istbench.errors import UserError
+from istbench.launch import cores, lab
+from istbench.launch.lab import Lab
+
+try:
+    lab.check()
+except UserError as reason:
+    pytest.skip(str(reason), allow_module_level=True)
+
+
+def seconds_of_all_reduce(fabric, count):
+    tensor = torch.ones(count)
+    fabric.barrier()
+    started = time.perf_counter()
+    fabric.all_reduce_sum(tensor)
+    assert tensor.sum() == count * fabric.world_size
+    return time.perf_counter() - started
+
+
+def seconds_of_work(fabric):
+    fabric.barrier()
+    started, until = time.perf_counter(), time.thread_time() + 0.2
+    while time.thread_time() < until:
+        pass
+    return time.perf_counter() - started
+
+
+def interfaces(fabric):
+    return sorted(os.listdir("/sys/class/net")), os.readlink("/proc/self/ns/net")
+
+
+def traces_of_labs():
+    namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    groups = [path.name for path in cores.GROUPS.glob("istbench-lab-*")]
+    return [line for line in namespaces.splitlines() if "istbench-lab" in line] + groups
+
+
+def test_a_link_carries_no_more_than_asked():
+    place = Lab(nodes=2, bandwidth=100e6)
+    with place.built():
+        slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, place=place)
+    # Each of two nodes sends 4 MB; what the buckets give for nothing is 72 kB an end.
+    assert min(slow) > (4_000_000 - 2 * 72_000) * 8 / 100e6
+    assert traces_of_labs() == []
+
+
+def test_every_node_has_a_network_of_its_own():
+    place = Lab(nodes=2, bandwidth=1e9)
+    with place.built():
+        first, second = on_nodes(interfaces, 2, place=place)
+    assert "eth0" in first[0]
+    assert first[1] != second[1]
+    assert os.readlink("/proc/self/ns/net") not in (first[1], second[1])
+
+
+def test_more_nodes_than_cores_are_dilated():
+    nodes = 2 * cores.available()
+    place = Lab(nodes=nodes, bandwidth=1e9)
+    try:
+        cores.check()
+    except UserError as reason:
+        pytest.skip(str(reason))
+    assert place.dilation == 2
+    with place.built():
+        seconds = on_nodes(seconds_of_work, nodes, place=place)
+    assert min(seconds) > 0.9 * 0.4
+
+
+def test_a_killed_lab_takes_itself_down():
+    script = (
+        "from istbench.launch.lab import Lab\nimport time\n"
+        "with Lab(nodes=2, bandwidth=1e9).built():\n print('built', flush=True)\n time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"built\n"
+    assert len(traces_of_labs()) == 3
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # The next one waits for that, whatever is left.
+    with Lab(nodes=2, bandwidth=1e9).built():
+        pass
+    assert traces_of_labs() == []
+
+
+def test_names_that_a_crashed_lab_left_are_cleaned_up():
+    subprocess.run(["ip", "netns", "add", "istbench-lab-hub"], check=True)
+    subprocess.run(["ip", "netns", "add", "istbench-lab-7"], check=True)
+    with Lab(nodes=2, bandwidth=1e9).built():
+        assert sorted(name.split()[0] for name in traces_of_labs()) == [
+            "istbench-lab-0", "istbench-lab-1", "istbench-lab-hub",
+        ]  # fmt: skip
+    assert traces_of_labs() == []
+
+
+def test_what_cannot_be_had_is_said(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match="2 to 250 nodes"):
+        Lab(nodes=1, bandwidth=1e9)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="install iproute2"):
+        lab.check()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UserError, match="needs root"):
+        lab.check()
+    assert Path("/proc/self/ns/net").exists()
