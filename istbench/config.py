@@ -24,7 +24,8 @@ class RunConfig:
     batch_size: samples of one node's minibatch. max_seconds: limit on train_s, or None.
     target: metric level at which to stop, or None. threads: intra-op threads of one node.
     timeout_s: limit on one operation of the fabric, in seconds. checkpoint_every_s: least seconds between two
-    checkpoints, which are written after an evaluation. plugins: files that define plug-ins.
+    checkpoints, which are written after an evaluation. plugins: files that define plug-ins. lab: the lab it runs
+    in, as `istbench.launch.lab.Lab.to_json` has it; None outside one.
     """
 
     workload: str
@@ -43,6 +44,7 @@ class RunConfig:
     timeout_s: float = 300.0
     checkpoint_every_s: float = 60.0
     plugins: tuple[str, ...] = ()
+    lab: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -56,6 +58,8 @@ class RunConfig:
     def cell(self, fingerprint: str) -> str:
         """The cell's name: readable, ending in a hash of all that defines it and of the data's fingerprint."""
         defining = {key: value for key, value in self.to_json().items() if key not in _NOT_DEFINING}
+        if self.lab is None:
+            del defining["lab"]
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
@@ -83,6 +87,7 @@ class RunRequest:
     checkpoint_every_s: float = 60.0
     data: Path | None = None
     plugins: tuple[str, ...] = ()
+    lab: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name in (

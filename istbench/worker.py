@@ -42,7 +42,8 @@ def train_cell(run_path: str, scratch: str) -> None:
         build_options(workload_type.Options, config.workload_options, f"workload {config.workload!r}", {})
     )
     workload.open(DataSource.from_json(header["data_source"]))
-    with closing(connect(device=config.device, timeout_s=config.timeout_s)) as fabric:
+    latency_s = (config.lab or {}).get("fabric_latency_s", 0.0)
+    with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
         counter = StepCounter(Path(scratch)) if fabric.rank == 0 else None
         Node(run, config, workload, fabric, counter).live()
 
@@ -74,7 +75,7 @@ class Node:
     ) -> None:
         self._run, self._config, self._workload, self._fabric = run, config, workload, fabric
         self._lead = fabric.rank == 0
-        self._clock = TrainClock(fabric.device)
+        self._clock = TrainClock(fabric.device, (config.lab or {}).get("dilation", 1.0))
         self._totals = Totals()
         self._method_type = load_method(config.method, config.plugins)
         replicated = self._method_type.batches == "replicated"

@@ -14,6 +14,7 @@ _COMMANDS = {
     "compare": "Train many cells and compare their time to accuracy.",
     "data": "Make a workload's data ready, ahead of the first run.",
     "doctor": "Say what of istbench works on this machine, and how to mend the rest.",
+    "lab": "Run a command on a really shaped network inside this machine, or check replays against one.",
     "list": "List methods or workloads.",
     "report": "Tables and pictures of the runs in a results directory.",
     "run": "Train one cell: a workload by one method on so many nodes.",

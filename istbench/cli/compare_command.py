@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import cell_options, out_option, plugin_option, request_fields
+from istbench.cli.options import cell_options, in_lab, lab_and_nodes, out_option, plugin_option, request_fields
 from istbench.config import RunRequest, Suite, read_suite
 from istbench.errors import RunFailed, UserError, unknown_name
+from istbench.launch.lab import Lab
 from istbench.registry import check_name, load_method
 
 
@@ -30,7 +31,8 @@ def command(suite: Path | None, out: Path, plugins: tuple[str, ...], again: bool
     Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Finished cells are not
     run twice, unfinished ones go on where they stopped, and a cell that fails does not stop the others.
     """
-    requests = _requests(suite, plugins, given)
+    lab, given["nodes"] = lab_and_nodes(given["nodes"])
+    requests = [in_lab(request, lab) for request in _requests(suite, plugins, given)]
     for request in requests:
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
@@ -40,7 +42,7 @@ def command(suite: Path | None, out: Path, plugins: tuple[str, ...], again: bool
     from istbench.cli.progress import Display
 
     with Display() as display:
-        names, failures = _run_all(requests, out, again, display)
+        names, failures = _run_all(requests, out, again, lab, display)
         display.note("\n".join(failures))
     from istbench.report.build import build_report
     from istbench.report.render import print_report
@@ -95,7 +97,9 @@ def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
-def _run_all(requests: list[RunRequest], out: Path, again: bool, display: Any) -> tuple[list[str], list[str]]:
+def _run_all(
+    requests: list[RunRequest], out: Path, again: bool, lab: Lab | None, display: Any
+) -> tuple[list[str], list[str]]:
     """Run every cell; returns the names of all cells and a line for each that failed."""
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.prepare import prepare_cell
@@ -111,7 +115,7 @@ def _run_all(requests: list[RunRequest], out: Path, again: bool, display: Any) -
         run = run_directory(out, cell.name)
         try:
             with display.training(cell.header, run) as scratch:
-                fresh = execute(cell, run, scratch, again=again)
+                fresh = execute(cell, run, scratch, again=again, place=lab)
             display.note(f"[{number}/{len(cells)}] {cell.name}: {'done' if fresh else 'done before'}")
         except (RunFailed, UserError) as error:
             failures.append(f"{cell.name}: {error}")

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import click
 
 from istbench.config import RunRequest, parse_pairs
+from istbench.errors import UserError
+from istbench.launch.lab import Lab
 
 _Command = Callable[..., Any]
 
@@ -67,6 +70,14 @@ def cell_options(command: _Command) -> _Command:
     return command
 
 
+def lab_and_nodes(nodes: Any) -> tuple[Lab | None, Any]:
+    """The lab that the current command runs in, if any, and `--nodes`, by default all that the lab has."""
+    context = click.get_current_context()
+    lab = context.find_object(Lab)
+    typed = context.get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
+    return lab, nodes if lab is None or typed else type(nodes)(lab.nodes)
+
+
 def request_fields(given: dict[str, Any]) -> dict[str, Any]:
     """`cell_options` as fields of `RunRequest`, with the name=value texts parsed."""
     return {
@@ -77,9 +88,22 @@ def request_fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_request(
-    workload: str, method: str, nodes: int, seed: int, plugins: tuple[str, ...], **given: Any
+    workload: str, method: str, nodes: int, seed: int, plugins: tuple[str, ...], lab: Lab | None, **given: Any
 ) -> RunRequest:
     """A `RunRequest` from a command's arguments."""
-    return RunRequest(
-        workload=workload, method=method, nodes=nodes, seed=seed, plugins=plugins, **request_fields(given)
-    )
+    fields = request_fields(given)
+    request = RunRequest(workload=workload, method=method, nodes=nodes, seed=seed, plugins=plugins, **fields)
+    return in_lab(request, lab)
+
+
+def in_lab(request: RunRequest, lab: Lab | None) -> RunRequest:
+    """`request` as it is run in `lab`.
+
+    Raises:
+        UserError: where it asks for other nodes than the lab has.
+    """
+    if lab is None:
+        return request
+    if request.nodes != lab.nodes:
+        raise UserError(f"the lab has {lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}")
+    return dataclasses.replace(request, lab=lab.to_json())

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.options import build_request, cell_options, out_option, plugin_option
+from istbench.cli.options import build_request, cell_options, lab_and_nodes, out_option, plugin_option
 from istbench.registry import check_name
 from istbench.results.load import Run
 
@@ -23,12 +23,13 @@ from istbench.results.load import Run
 @plugin_option
 @click.option("--again", is_flag=True, help="Run the cell anew though it is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-def command(out: Path, again: bool, as_json: bool, **given: Any) -> int:
+def command(nodes: int, out: Path, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload by one method on so many nodes.
 
     The same command again goes on where an interrupted run stopped, and shows a finished one.
     """
-    request = build_request(**given)
+    lab, nodes = lab_and_nodes(nodes)
+    request = build_request(nodes=nodes, lab=lab, **given)
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
     # Workers need torch, and so does this process: both start importing it now, side by side.
@@ -46,7 +47,7 @@ def command(out: Path, again: bool, as_json: bool, **given: Any) -> int:
         display.note(cell.header["data_source"]["note"])
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
-            fresh = execute(cell, run, scratch, again=again)
+            fresh = execute(cell, run, scratch, again=again, place=lab)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
     finished = load_run(run)

@@ -77,6 +77,14 @@ def parse_bandwidth(text: str) -> float:
     return value
 
 
+def bandwidth_text(bits_per_second: float) -> str:
+    """A bandwidth for readers, such as `100 Mbit/s`."""
+    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits_per_second >= size:
+            return f"{bits_per_second / size:.4g} {unit}"
+    return f"{bits_per_second:.4g} bit/s"
+
+
 def names() -> list[str]:
     """Names of the built-in profiles, sorted."""
     return sorted(_builtin())

@@ -9,11 +9,11 @@ import torch.distributed as dist
 from istbench.fabric.fabric import Fabric
 
 
-def connect(*, device: str = "cpu", timeout_s: float = 300.0) -> Fabric:
+def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float = 0.0) -> Fabric:
     """Join the process group named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
 
     Uses nccl where every rank has a GPU of its own and gloo otherwise; with gloo, ranks may share a GPU.
-    `timeout_s` bounds every operation of the returned fabric, in seconds.
+    `timeout_s` bounds every operation of the returned fabric, in seconds; `latency_s` is added to every message.
     """
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -30,7 +30,7 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0) -> Fabric:
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
-    return Fabric(dist.PrefixStore("fabric", store), place, timeout_s)
+    return Fabric(dist.PrefixStore("fabric", store), place, timeout_s, latency_s)
 
 
 def _device_of_rank(device: str) -> torch.device:

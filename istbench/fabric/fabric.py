@@ -45,9 +45,12 @@ class Fabric:
         device: where this node's tensors live.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
+
+    `latency_s` is waited for every message, one after another in a collective: for networks that are really shaped
+    but in their latency.
     """
 
-    def __init__(self, store: Any, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, store: Any, device: torch.device, timeout_s: float, latency_s: float = 0.0) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.device = device
@@ -55,6 +58,7 @@ class Fabric:
         self._purpose = "training"
         self._store = store
         self._timeout_s = timeout_s
+        self._latency_s = latency_s
         self._operations = 0
         self._followed = 0
         self.recorder = Recorder(device)
@@ -77,6 +81,7 @@ class Fabric:
         op = self._post_all_reduce(tensor)
         with self._operation(name), self.recorder.waiting(op):
             dist.all_reduce(tensor)
+            self._delay(self._ring_messages)
 
     def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the mean over nodes."""
@@ -93,7 +98,7 @@ class Fabric:
         with self._operation(name):
             work = dist.all_reduce(tensor, async_op=True)
             assert work is not None
-            return work.get_future().then(lambda done: done.value()[0])
+            return work.get_future().then(self._delayed_value)
 
     def numbers(self, value: float) -> list[float]:
         """Every node's `value`, by rank. Control traffic."""
@@ -156,6 +161,7 @@ class Fabric:
         with self._operation(where), self.recorder.waiting(*recorded):
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
+            self._delay(1)
         for buffer, target in staged:
             buffer.copy_(target)
 
@@ -179,6 +185,20 @@ class Fabric:
     def close(self) -> None:
         """Leave the process group."""
         dist.destroy_process_group()
+
+    @property
+    def _ring_messages(self) -> int:
+        """Messages one after another in a ring all-reduce."""
+        return 2 * (self.world_size - 1)
+
+    def _delay(self, messages: int) -> None:
+        if self._latency_s:
+            time.sleep(messages * self._latency_s)
+
+    def _delayed_value(self, done: "torch.futures.Future[list[Tensor]]") -> Tensor:
+        """Runs on the thread of the collective, which takes on no other while it sleeps."""
+        self._delay(self._ring_messages)
+        return done.value()[0]
 
     def _outgoing(self, buffer: Tensor) -> Tensor:
         return buffer.cpu() if self._stage_on_host else buffer

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from istbench.errors import RunFailed, UserError
 from istbench.launch.local import launch
+from istbench.launch.place import Place
 from istbench.launch.prepare import Cell
 from istbench.results.store import RunDirectory
 from istbench.worker import train_cell
@@ -20,11 +21,13 @@ def run_directory(out: Path, name: str) -> RunDirectory:
     return RunDirectory(out / "runs" / name)
 
 
-def execute(cell: Cell, run: RunDirectory, scratch: Path, *, again: bool = False) -> bool:
+def execute(
+    cell: Cell, run: RunDirectory, scratch: Path, *, again: bool = False, place: Place | None = None
+) -> bool:
     """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
     `scratch` is an empty directory for what the workers print and how far they are; what they printed is kept
-    with a run that failed. `again` throws away what is in `run` and starts anew.
+    with a run that failed. `again` throws away what is in `run` and starts anew. `place` is where the nodes live.
 
     Raises:
         UserError: for bad input that only showed on the way, or a run directory that cannot be written.
@@ -36,15 +39,16 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, *, again: bool = False
     if run.exists() and run.header()["status"] == "done":
         return False
     with _alone(run):
-        return _execute(cell, run, scratch)
+        return _execute(cell, run, scratch, place)
 
 
-def _execute(cell: Cell, run: RunDirectory, scratch: Path) -> bool:
+def _execute(cell: Cell, run: RunDirectory, scratch: Path, place: Place | None) -> bool:
     _open(cell, run)
     try:
         config = cell.config
         target = (str(run.path), str(scratch))
-        launch(train_cell, target, nodes=config.nodes, logs=scratch / "logs", threads=config.threads)
+        logs = scratch / "logs"
+        launch(train_cell, target, nodes=config.nodes, logs=logs, threads=config.threads, place=place)
     except KeyboardInterrupt:
         _close(run, "interrupted", None)
         raise

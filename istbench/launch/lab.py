@@ -15,9 +15,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from istbench.cluster.profile import bandwidth_text
 from istbench.errors import UserError
 from istbench.launch import cores
 
@@ -36,11 +38,10 @@ _LEAST_BURST, _LARGEST_BURST, _BURST_S = 72_000, 256_000, 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A place for n nodes. Use `built` to have its network while a block runs.
+    """A place for n nodes.
 
     Attributes:
         bandwidth: of every link, each way, bits/s. latency_s: added one way between two nodes, seconds.
-        dilation: how many times slower than asked everything runs; 1 where every node has a core.
     """
 
     nodes: int
@@ -55,7 +56,25 @@ class Lab:
 
     @property
     def dilation(self) -> float:
+        """How many times slower than asked everything runs; 1 where every node has a core."""
         return max(1.0, self.nodes / cores.available())
+
+    @cached_property
+    def by_netem(self) -> bool:
+        """Whether the network itself adds the latency; where this kernel cannot, the fabric waits."""
+        return self.latency_s > 0 and has_netem()
+
+    def to_json(self) -> dict[str, Any]:
+        """What runs record of the lab, and what their workers need to know of it."""
+        by = "netem" if self.by_netem else "waiting in the fabric"
+        latency = f", {self.latency_s * 1e3:g} ms one way by {by}" if self.latency_s else ""
+        return {
+            "summary": f"links shaped to {bandwidth_text(self.bandwidth)}{latency}",
+            "bandwidth": self.bandwidth,
+            "latency_s": self.latency_s,
+            "fabric_latency_s": 0.0 if self.by_netem else self.latency_s * self.dilation,
+            "dilation": self.dilation,
+        }
 
     @property
     def address(self) -> str:
@@ -134,7 +153,7 @@ class Lab:
         for rank in range(self.nodes):
             _run(["tc", "-n", _name(rank), "qdisc", "add", "dev", "eth0", "root", "handle", "1:", *bucket])
             _run(["tc", "-n", _HUB, "qdisc", "add", "dev", f"port{rank}", "root", *bucket])
-            if self.latency_s:
+            if self.by_netem:
                 delay = f"{self.latency_s * self.dilation * 1e6:.0f}us"
                 netem = ["parent", "1:", "netem", "delay", delay, "limit", "100000"]
                 _run(["tc", "-n", _name(rank), "qdisc", "add", "dev", "eth0", *netem])

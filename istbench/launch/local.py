@@ -69,22 +69,23 @@ def launch(
     _clear(logs)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    agent = LocalElasticAgent(
-        WorkerSpec(
-            role="node",
-            local_world_size=nodes,
-            entrypoint=guarded,
-            args=(target, args, str(logs), os.getpid(), place),
-            rdzv_handler=StoreRendezvous(place),
-            max_restarts=0,
-            monitor_interval=0.1,
-        ),
-        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
-        start_method="forkserver",
-        shutdown_timeout=_SHUTDOWN_S,
-    )
     try:
-        result = agent.run()
+        with place.built():
+            agent = LocalElasticAgent(
+                WorkerSpec(
+                    role="node",
+                    local_world_size=nodes,
+                    entrypoint=guarded,
+                    args=(target, args, str(logs), os.getpid(), place),
+                    rdzv_handler=StoreRendezvous(place),
+                    max_restarts=0,
+                    monitor_interval=0.1,
+                ),
+                logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+                start_method="forkserver",
+                shutdown_timeout=_SHUTDOWN_S,
+            )
+            result = agent.run()
     except SignalException as stop:
         raise KeyboardInterrupt(signal.Signals(stop.sigval).name) from None
     if result.state != WorkerState.SUCCEEDED:

@@ -15,6 +15,9 @@ class Place(Protocol):
     def address(self) -> str:
         """Where the launching process listens, as workers see it."""
 
+    def built(self) -> AbstractContextManager[None]:
+        """Inside, the network is there."""
+
     def listening(self) -> AbstractContextManager[None]:
         """Inside, the launching thread's new sockets are bound where workers reach them."""
 
@@ -27,6 +30,10 @@ class ThisMachine:
     """All nodes share this machine's loopback interface; nothing listens beyond it."""
 
     address: str = "127.0.0.1"
+
+    def built(self) -> AbstractContextManager[None]:
+        """Nothing to do: every machine has one."""
+        return contextlib.nullcontext()
 
     def listening(self) -> AbstractContextManager[None]:
         """Nothing to do: loopback is where the launching process is."""

@@ -68,6 +68,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         timeout_s=request.timeout_s,
         checkpoint_every_s=request.checkpoint_every_s,
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
+        lab=request.lab,
     )
     name = config.cell(source.fingerprint)
     header = {
@@ -94,7 +95,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
             "torch": torch.__version__,
             "python": sys.version.split()[0],
         },
-        "host": {"name": socket.gethostname(), "cores": os.cpu_count(), "machine": platform.machine()},
+        "host": _host(request.lab),
         "git": _git_state(),
         "error": None,
         "result": None,
@@ -161,6 +162,12 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
     if request.target is not None:
         parts.append(f"stop at {workload.metric} {request.target:g}")
     return ", ".join(parts)
+
+
+def _host(lab: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The machine that clocks depend on, and its network where that is a lab's."""
+    machine = {"name": socket.gethostname(), "cores": os.cpu_count(), "machine": platform.machine()}
+    return machine if lab is None else {**machine, "lab": lab["summary"]}
 
 
 def _git_state() -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from istbench.results.load import Run
 # Named by the group or by the row itself; what is left of a configuration tells rows apart.
 _NAMED_ELSEWHERE = {
     "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
-    "plugins", "checkpoint_every_s",
+    "plugins", "checkpoint_every_s", "lab",
 }  # fmt: skip
 
 
@@ -73,7 +73,8 @@ class Group:
     def machine(self) -> str:
         """The machine in words."""
         cores = f"{self.host['cores']} cores, " if self.host.get("cores") else ""
-        return f"{self.host.get('name', 'an unnamed machine')} ({cores}{self.device})"
+        lab = f", {self.host['lab']}" if self.host.get("lab") else ""
+        return f"{self.host.get('name', 'an unnamed machine')} ({cores}{self.device}{lab})"
 
     @property
     def seconds(self) -> str:

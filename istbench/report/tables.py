@@ -215,7 +215,13 @@ def _footer(group: Group, baseline: str) -> Iterable[str]:
             f"without evaluation. Timing rule {group.timing_rule}."
         )
     cores = group.host.get("cores")
-    if group.device == "cpu" and cores and max(group.nodes, default=0) > cores:
+    crowded = group.device == "cpu" and cores and max(group.nodes, default=0) > cores
+    if crowded and group.host.get("lab"):
+        yield (
+            "More nodes than cores: compute and links were slowed down by nodes over cores alike, and seconds are "
+            "divided by that."
+        )
+    elif crowded:
         yield (f"More nodes than cores: nodes took turns on {cores} cores, which separate machines would not.")
     yield (
         f"Budget: {group.budget} for every row, batch size {group.batch_size} a node. Tuning: none by "

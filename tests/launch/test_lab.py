@@ -50,8 +50,7 @@ def traces_of_labs():
 
 def test_a_link_carries_no_more_than_asked():
     place = Lab(nodes=2, bandwidth=100e6)
-    with place.built():
-        slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, place=place)
+    slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, place=place)
     # Each of two nodes sends 4 MB; what the buckets give for nothing is 72 kB an end.
     assert min(slow) > (4_000_000 - 2 * 72_000) * 8 / 100e6
     assert traces_of_labs() == []
@@ -59,8 +58,7 @@ def test_a_link_carries_no_more_than_asked():
 
 def test_every_node_has_a_network_of_its_own():
     place = Lab(nodes=2, bandwidth=1e9)
-    with place.built():
-        first, second = on_nodes(interfaces, 2, place=place)
+    first, second = on_nodes(interfaces, 2, place=place)
     assert "eth0" in first[0]
     assert first[1] != second[1]
     assert os.readlink("/proc/self/ns/net") not in (first[1], second[1])
@@ -74,8 +72,7 @@ def test_more_nodes_than_cores_are_dilated():
     except UserError as reason:
         pytest.skip(str(reason))
     assert place.dilation == 2
-    with place.built():
-        seconds = on_nodes(seconds_of_work, nodes, place=place)
+    seconds = on_nodes(seconds_of_work, nodes, place=place)
     assert min(seconds) > 0.9 * 0.4
 
 

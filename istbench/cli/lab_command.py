@@ -1,0 +1,65 @@
+"""`istbench lab`: the same commands on a network of this machine that is really shaped."""
+
+import os
+import re
+
+import click
+
+from istbench.cli import compare_command, run_command
+from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.errors import UserError
+from istbench.launch.lab import Lab, check
+
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@click.group("lab")
+@click.option("--nodes", type=int, default=2, show_default=True, help="Namespaces with a worker each.")
+@click.option("--bandwidth", default="1gbit", show_default=True, help="Of every link, each way, such as 300mbit.")
+@click.option("--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms.")
+@click.pass_context
+def command(context: click.Context, nodes: int, bandwidth: str, latency: str) -> None:
+    """Run a command on a really shaped network inside this machine (Linux, root).
+
+    \b
+    istbench lab --nodes 2 --bandwidth 100mbit -- run --method ist --workload speech
+    istbench lab validate
+
+    Each node has a network namespace of its own; token buckets shape both ends of its link. Where nodes outnumber
+    cores, compute and links are slowed down alike, and clocks are divided by that.
+    """
+    # What torch says about the names of hosts is true of namespaces, and no use to anyone.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if context.invoked_subcommand == "validate":
+        return
+    place = Lab(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency))
+    check()
+    context.obj = place
+    _say(place)
+
+
+def _say(place: Lab) -> None:
+    click.echo(f"lab: {place.nodes} nodes, {place.to_json()['summary']}", err=True)
+    if place.dilation > 1:
+        slowed = bandwidth_text(place.bandwidth / place.dilation)
+        click.echo(
+            f"lab: more nodes than cores: compute and links run {place.dilation:g} times slower ({slowed}), and "
+            "clocks are divided by that",
+            err=True,
+        )
+
+
+def parse_time(text: str) -> float:
+    """Seconds of a time such as `5ms`.
+
+    Raises:
+        UserError: where it does not parse.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)\s*", text.lower())
+    if not found:
+        raise UserError(f"{text!r} is not a time; write a number and one of {', '.join(_TIMES)}: 5ms, 0.5s")
+    return float(found[1]) * _TIMES[found[2]]
+
+
+command.add_command(run_command.command)
+command.add_command(compare_command.command)
