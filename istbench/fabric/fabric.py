@@ -141,11 +141,8 @@ class Fabric:
         staged: list[tuple[Tensor, Tensor]] = []
         recorded = []
         traffic = self.traffic[self._purpose]
-        for peer, buffer in sorted(sends.items()):
-            if buffer.numel():
-                operations.append(dist.P2POp(dist.isend, self._outgoing(buffer), peer))
-                traffic.sent += buffer.nbytes
-                recorded.append(self._post("send", buffer.nbytes, peer))
+        # Receives first: gloo announces one on the connection that carries the data, so that one posted after a
+        # send would be announced behind it, and the two directions would take turns.
         for peer, buffer in sorted(receives.items()):
             if buffer.numel():
                 target = torch.empty_like(buffer, device="cpu") if self._stage_on_host else buffer
@@ -154,6 +151,11 @@ class Fabric:
                 operations.append(dist.P2POp(dist.irecv, target, peer))
                 traffic.received += buffer.nbytes
                 recorded.append(self._post("receive", buffer.nbytes, peer))
+        for peer, buffer in sorted(sends.items()):
+            if buffer.numel():
+                operations.append(dist.P2POp(dist.isend, self._outgoing(buffer), peer))
+                traffic.sent += buffer.nbytes
+                recorded.append(self._post("send", buffer.nbytes, peer))
         if not operations:
             return
         peers = sorted({operation.peer for operation in operations})

@@ -46,12 +46,13 @@ class Recorder:
 
     @contextmanager
     def waiting(self, *ops: int) -> Iterator[None]:
-        """Inside, the node waits for the operations `ops`, and computes nothing."""
-        if self._running:
+        """Inside, the node waits for the operations `ops`, and computes nothing; -1 stands for unrecorded ones."""
+        recorded = [op for op in ops if op >= 0]
+        if recorded:
             self._compute()
         yield
-        if self._running:
-            self._wait(ops)
+        if recorded:
+            self._wait(recorded)
 
     def wait_all(self) -> None:
         """The node has just waited for every operation posted so far, and computed nothing since the last."""

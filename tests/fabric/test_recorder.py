@@ -48,6 +48,8 @@ def test_waiting_and_what_happens_off_the_clock_is_not_compute():
     recorder = Recorder(torch.device("cpu"))
     train(recorder, 60, 30, work=0.001, wait=0.05)
     spin(0.1)
+    with recorder.waiting(-1):  # as for what evaluating sends
+        pass
     train(recorder, 60, 30, work=0.001, wait=0.05)
     events = recorder.events()
     seconds = events[events["code"] == COMPUTE]["seconds"].sum()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -39,7 +40,11 @@ def seconds_of_work(fabric):
 
 
 def interfaces(fabric):
-    return sorted(os.listdir("/sys/class/net")), os.readlink("/proc/self/ns/net")
+    return [name for _, name in socket.if_nameindex()], namespace()
+
+
+def namespace():
+    return str(Path("/proc/self/ns/net").readlink())
 
 
 def traces_of_labs():
@@ -59,9 +64,8 @@ def test_a_link_carries_no_more_than_asked():
 def test_every_node_has_a_network_of_its_own():
     place = Lab(nodes=2, bandwidth=1e9)
     first, second = on_nodes(interfaces, 2, place=place)
-    assert "eth0" in first[0]
-    assert first[1] != second[1]
-    assert os.readlink("/proc/self/ns/net") not in (first[1], second[1])
+    assert sorted(first[0]) == sorted(second[0]) == ["eth0", "lo"]
+    assert len({first[1], second[1], namespace()}) == 3
 
 
 def test_more_nodes_than_cores_are_dilated():
