@@ -5,7 +5,7 @@ import re
 
 import click
 
-from istbench.cli import compare_command, run_command
+from istbench.cli import compare_command, run_command, validate_command
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.errors import UserError
 from istbench.launch.lab import Lab, check
@@ -63,3 +63,4 @@ def parse_time(text: str) -> float:
 
 command.add_command(run_command.command)
 command.add_command(compare_command.command)
+command.add_command(validate_command.command)

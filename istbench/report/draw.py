@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,15 @@ def draw(plot: Plot, stem: Path) -> list[Path]:
     Raises:
         OSError: where they cannot be written.
     """
+    return write_figure(lambda figure: _fill(figure, plot), stem)
+
+
+def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
+    """What `fill` draws into a figure, as `stem`.png and `stem`.svg; returns both paths.
+
+    Raises:
+        OSError: where they cannot be written.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -35,7 +45,7 @@ def draw(plot: Plot, stem: Path) -> list[Path]:
     with matplotlib.rc_context(
         {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
     ):
-        _fill(figure, plot)
+        fill(figure)
         paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})

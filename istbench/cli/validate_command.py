@@ -1,0 +1,92 @@
+"""`istbench lab validate`: how far replays are from a really shaped network."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from istbench.cli.options import out_option, plugin_option
+from istbench.cluster.profile import parse_bandwidth
+from istbench.config import RunRequest, parse_pairs
+from istbench.errors import UserError
+from istbench.launch import lab
+from istbench.registry import check_name
+
+
+@click.command("validate")
+@click.option("--methods", default="ddp,local_sgd,ist", show_default=True, help="Methods, separated by commas.")
+@click.option("--workload", default="speech", show_default=True, help="What to train.")
+@click.option(
+    "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option. "
+    "Default for speech: hidden=512, so that slow links do not take minutes.",
+)  # fmt: skip
+@click.option("--nodes", type=int, default=2, show_default=True, help="Namespaces with a worker each.")
+@click.option("--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several.")
+@click.option("--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Times everything is run."
+)
+@out_option
+@plugin_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list and nothing else on stdout.")
+def command(out: Path, as_json: bool, **given: Any) -> None:
+    """Train on shaped links, replay the traces, and print how far they are apart.
+
+    Writes the table, the figures and a picture to OUT/validation.
+    """
+    from istbench.cli.lab_command import parse_time
+
+    requests = _requests(given)
+    bandwidths = [text.strip() for text in given["bandwidth"].split(",")]
+    for text in bandwidths:
+        parse_bandwidth(text)
+    latency_s = parse_time(given["latency"])
+    lab.check()
+    from istbench.launch import local
+
+    local.preload()
+    from istbench.cli.progress import Display
+    from istbench.validation import validate
+
+    with Display() as display:
+        errors = list(validate(requests, bandwidths, given["repeats"], latency_s, display))
+    from istbench.report.draw_errors import draw_errors
+    from istbench.report.render import print_table, table_markdown
+    from istbench.report.replay_errors import error_table
+
+    title = f"Replayed against measured: {given['workload']}, {given['nodes']} nodes"
+    table = error_table(errors, title)
+    stem = out / "validation" / f"{given['workload']}-n{given['nodes']}"
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        stem.with_suffix(".json").write_text(json.dumps([error.to_json() for error in errors], indent=1) + "\n")
+        stem.with_suffix(".md").write_text(table_markdown(table))
+        draw_errors(errors, title, stem)
+    except OSError as error:
+        raise UserError(f"cannot write {stem.parent}: {error.strerror}; choose another --out") from None
+    if as_json:
+        click.echo(json.dumps([error.to_json() for error in errors]))
+    else:
+        print_table(table, sys.stdout)
+        click.echo(f"written: {stem}.json, .md, .png, .svg", err=True)
+
+
+def _requests(given: dict[str, Any]) -> list[RunRequest]:
+    workload, plugins = given["workload"], given["plugins"]
+    options = parse_pairs(given["workload_options"], "--workload-set")
+    if workload == "speech":
+        options = {"hidden": "512", **options}
+    methods = [name.strip() for name in given["methods"].split(",") if name.strip()]
+    if not methods:
+        raise UserError("--methods is empty; see `istbench list methods`")
+    check_name("workloads", workload, plugins)
+    for method in methods:
+        check_name("methods", method, plugins)
+    return [
+        RunRequest(
+            workload=workload, method=method, nodes=given["nodes"], workload_options=options, plugins=plugins
+        )
+        for method in methods
+    ]

@@ -1,0 +1,60 @@
+"""What replays were worth: their seconds beside those of the same training on a really shaped network."""
+
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayError:
+    """One measurement: so many local steps of a method, timed on shaped links and replayed.
+
+    Attributes:
+        bandwidth: of the links, as the user wrote it.
+        measured_s: seconds of the steps on the shaped network.
+        replayed_s: of the trace recorded in that run, which holds CPU seconds and message sizes, no waiting.
+        recorded_elsewhere_s: of a trace recorded in another run, on this machine's loopback interface: with
+            what the machine's speed changed between the two runs.
+        dilation: how many times slower than it means to be the network ran.
+    """
+
+    method: str
+    nodes: int
+    bandwidth: str
+    repeat: int
+    measured_s: float
+    replayed_s: float
+    recorded_elsewhere_s: float
+    dilation: float
+
+    @property
+    def error(self) -> float:
+        """Replayed over measured, less one."""
+        return self.replayed_s / self.measured_s - 1
+
+    @property
+    def error_recorded_elsewhere(self) -> float:
+        """The same of the trace recorded in another run."""
+        return self.recorded_elsewhere_s / self.measured_s - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        errors = {"error": self.error, "error_recorded_elsewhere": self.error_recorded_elsewhere}
+        return dataclasses.asdict(self) | errors
+
+
+def by_setting(errors: Iterable[ReplayError]) -> list[list[ReplayError]]:
+    """The repeats of each method, number of nodes and bandwidth, in the order of their first."""
+    settings: dict[tuple[str, int, str], list[ReplayError]] = defaultdict(list)
+    for error in errors:
+        settings[error.method, error.nodes, error.bandwidth].append(error)
+    return list(settings.values())
+
+
+def median_and_largest(errors: Sequence[float]) -> tuple[float, float]:
+    """Median and maximum of the absolute errors."""
+    sizes = [abs(error) for error in errors]
+    return statistics.median(sizes), max(sizes)

@@ -1,0 +1,116 @@
+"""Replays against measurement: the same training on really shaped links, and as its trace replays there."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from istbench.cluster.profile import ClusterProfile, parse_bandwidth
+from istbench.cluster.replay import replay
+from istbench.cluster.trace import Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.config import RunRequest
+from istbench.launch.execute import execute, run_directory
+from istbench.launch.lab import Lab
+from istbench.launch.prepare import Cell, prepare_cell
+from istbench.results.load import load_run
+from istbench.results.replay_error import ReplayError
+
+# A round to warm up, in which links fill their buckets and connections their windows, and so many measured.
+_MEASURED = 3
+_LEAST_STEPS = 10
+
+# Of a full Ethernet frame, 1448 of 1514 bytes are a TCP segment's payload.
+_PAYLOAD = 1448 / 1514
+# Half of what a message of 4 bytes there and back takes gloo between two namespaces, measured on two machines.
+_MESSAGE_S = 125e-6
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one run gave: seconds of the measured steps, how many they are, and its trace."""
+
+    seconds: float
+    steps: int
+    trace: Trace
+
+
+def validate(
+    requests: Sequence[RunRequest], bandwidths: Sequence[str], repeats: int, latency_s: float, display: Any
+) -> Iterator[ReplayError]:
+    """Run each of `requests` on loopback and in a lab of every bandwidth, `repeats` times in turn, and replay.
+
+    Raises:
+        UserError: where a request or bandwidth cannot work, or this machine cannot have a lab.
+        RunFailed: where a run does not finish.
+    """
+    labs = {
+        text: Lab(nodes=requests[0].nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s)
+        for text in bandwidths
+    }
+    for repeat in range(repeats):
+        for request in requests:
+            elsewhere = _run(request, None, display)
+            for text, lab in labs.items():
+                there = _run(request, lab, display)
+                yield ReplayError(
+                    method=request.method,
+                    nodes=request.nodes,
+                    bandwidth=text,
+                    repeat=repeat,
+                    measured_s=there.seconds,
+                    replayed_s=_replayed(there.trace, lab, there.steps),
+                    recorded_elsewhere_s=_replayed(elsewhere.trace, lab, there.steps),
+                    dilation=lab.dilation,
+                )
+
+
+def _run(request: RunRequest, lab: Lab | None, display: Any) -> Timed:
+    cell = _cell(request, lab, display)
+    with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
+        run = run_directory(Path(folder), cell.name)
+        with display.training(cell.header, run) as scratch:
+            execute(cell, run, scratch, place=lab)
+        warm, *_, last = load_run(run).curve.evaluations[1:]
+        return Timed(last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
+
+
+def _cell(request: RunRequest, lab: Lab | None, display: Any) -> Cell:
+    """The cell whose evaluations part the warm-up and the measured steps, in whole rounds."""
+    settings = prepare_cell(dataclasses.replace(request, steps=1), display.preparing).config.method_options
+    round_steps = int(settings.get("local_steps", 1))
+    part = round_steps * -(-_LEAST_STEPS // round_steps)
+    asked = dataclasses.replace(
+        request,
+        steps=(1 + _MEASURED) * part,
+        eval_every=part,
+        lab=lab.to_json() if lab else None,
+    )
+    return prepare_cell(asked, display.preparing)
+
+
+def _replayed(trace: Trace, lab: Lab, steps: int) -> float:
+    done = replay(trace, lab_profile(lab), compute_scale=1.0)
+    return done.seconds * steps / done.steps
+
+
+def lab_profile(lab: Lab) -> ClusterProfile:
+    """The lab as a cluster of this machine's cores."""
+    payload = lab.bandwidth * _PAYLOAD
+    return ClusterProfile(
+        name="lab",
+        summary="this machine's namespaces",
+        gflops=1.0,
+        source="this machine",
+        memory_gib=1.0,
+        bandwidth_out=payload,
+        bandwidth_in=payload,
+        latency_s=lab.latency_s + _MESSAGE_S / 2,
+        overhead_s=_MESSAGE_S / 2,
+        full_duplex=True,
+        price_per_hour=0.0,
+        price_date="",
+        price_source="",
+    )

@@ -1,0 +1,72 @@
+"""`istbench lab` as a user types it: real processes in real namespaces."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from istbench.errors import UserError
+from istbench.launch import lab
+
+
+def istbench(*arguments):
+    command = [sys.executable, "-m", "istbench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def namespaces():
+    try:
+        lab.check()
+    except UserError as reason:
+        pytest.skip(str(reason))
+
+
+def test_a_run_on_shaped_links_says_so(namespaces, tmp_path):
+    run = ["run", "--method", "ist", "--workload", "toy", "--steps", "30", "--out", tmp_path, "--json"]
+    done = istbench("lab", "--nodes", "2", "--bandwidth", "200mbit", "--latency", "2ms", "--", *run)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["nodes"] == 2
+    header = json.loads((tmp_path / "runs" / result["cell"] / "run.json").read_text())
+    assert header["host"]["lab"].startswith("links shaped to 200 Mbit/s, 2 ms one way by")
+    assert header["config"]["lab"]["bandwidth"] == 200e6
+    # The same run outside is another cell, with the same weights: a network changes no training.
+    outside = istbench(*run, "--nodes", "2")
+    assert json.loads(outside.stdout)["cell"] != result["cell"]
+    assert json.loads(outside.stdout)["weights_sha256"] == result["weights_sha256"]
+
+
+def test_replays_are_measured_against_shaped_links(namespaces, tmp_path):
+    asked = ["--methods", "ddp,ist", "--workload", "toy", "--nodes", "2", "--bandwidth", "20mbit,50mbit"]
+    done = istbench("lab", "validate", *asked, "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    errors = json.loads(done.stdout)
+    assert [(e["method"], e["bandwidth"]) for e in errors] == [
+        ("ddp", "20mbit"), ("ddp", "50mbit"), ("ist", "20mbit"), ("ist", "50mbit"),
+    ]  # fmt: skip
+    for error in errors:
+        assert error["measured_s"] > 0
+        assert math.isclose(error["error"], error["replayed_s"] / error["measured_s"] - 1)
+    written = {path.name for path in (tmp_path / "validation").iterdir()}
+    assert written == {"toy-n2.json", "toy-n2.md", "toy-n2.png", "toy-n2.svg"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--bandwidth", "1gbyte", "--", "run"], "'1gbyte' is not a bandwidth"),
+        (["--latency", "5", "--", "run"], "'5' is not a time"),
+        (["--nodes", "1", "--", "run"], "2 to 250 nodes"),
+        (["--nodes", "3", "--", "run", "--method", "ist", "--workload", "toy", "--nodes", "2"], "lab has 3 nodes"),
+        (["validate", "--bandwidth", "fast"], "'fast' is not a bandwidth"),
+        (["validate", "--methods", "its"], "did you mean 'ist'"),
+    ],
+)
+def test_wrong_use_is_one_line(namespaces, arguments, message):
+    done = istbench("lab", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
