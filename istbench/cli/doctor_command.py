@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.cli import EXIT_FAILED
+from istbench.errors import UserError
 
 if TYPE_CHECKING:
     from istbench.fabric import Fabric
@@ -32,7 +33,7 @@ class Finding:
 def command() -> int:
     """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
     broken = False
-    for check in (_python, _packages, _processor, _gpu, _processes, _speech, _cache, _space):
+    for check in (_python, _packages, _processor, _gpu, _processes, _lab, _speech, _cache, _space):
         for finding in check():
             broken = broken or finding.state == "broken"
             click.echo(f"{finding.state:<7}  {finding.what:<16}  {finding.detail}")
@@ -99,6 +100,19 @@ def average_of_ranks(fabric: "Fabric") -> float:
     mine = torch.tensor(float(fabric.rank))
     fabric.all_reduce_mean(mine)
     return float(mine)
+
+
+def _lab() -> Iterator[Finding]:
+    from istbench.launch import cores, lab
+
+    try:
+        lab.check()
+        cores.check()
+    except UserError as error:
+        yield Finding("missing", "lab", str(error))
+        return
+    latency = "by netem" if lab.has_netem() else "by waiting in the fabric: this kernel has no netem"
+    yield Finding("ok", "lab", f"namespaces and shaped links; latency {latency}")
 
 
 def _speech() -> Iterator[Finding]:
