@@ -38,7 +38,7 @@ def command(out: Path, again: bool, as_json: bool, **given: Any) -> int:
     from istbench.cli.progress import Display
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.prepare import prepare_cell
-    from istbench.report.tables import run_summary
+    from istbench.report.summary import run_summary
     from istbench.results.load import load_run
 
     with Display() as display:

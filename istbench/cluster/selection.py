@@ -1,0 +1,37 @@
+"""The clusters a command is asked for: by name or file, with links of their own or of another bandwidth."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from istbench.cluster.profile import ClusterProfile, load_profile
+from istbench.errors import UserError
+
+_UNITS = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
+
+
+def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
+    """A bandwidth for readers, to so many significant digits: `100 Mbit/s`, `2.375 Gbit/s`."""
+    rounded = float(f"{bits_per_second:.{digits}g}")
+    scale, unit = next((pair for pair in _UNITS if rounded >= pair[0]), (1.0, "bit/s"))
+    return f"{rounded / scale:.{digits}g} {unit}"
+
+
+def select_clusters(names: Sequence[str], bandwidths: Sequence[float] = ()) -> list[list[ClusterProfile]]:
+    """For each of the clusters `names` (built in, or FILE.toml) its profiles, by rising bandwidth.
+
+    bandwidths: of its links, bits/s, each a profile named after it (`m5.2xlarge at 100 Mbit/s`); without them,
+    the one profile as it is.
+
+    Raises:
+        UserError: as `load_profile` does, and where two files have the same name.
+    """
+    loaded = [load_profile(name) for name in dict.fromkeys(names)]
+    for profile in loaded:
+        if sum(other.name == profile.name for other in loaded) > 1:
+            raise UserError(f"two clusters are called {profile.name!r}; give one of the files another name")
+    return [[_with_links(profile, bits) for bits in sorted(set(bandwidths))] or [profile] for profile in loaded]
+
+
+def _with_links(profile: ClusterProfile, bits_per_second: float) -> ClusterProfile:
+    name = f"{profile.name} at {bandwidth_text(bits_per_second)}"
+    return dataclasses.replace(profile.with_bandwidth(bits_per_second), name=name)
