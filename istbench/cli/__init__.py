@@ -14,7 +14,8 @@ _COMMANDS = {
     "compare": "Train many cells and compare their time to accuracy.",
     "data": "Make a workload's data ready, ahead of the first run.",
     "doctor": "Say what of istbench works on this machine, and how to mend the rest.",
-    "list": "List methods or workloads.",
+    "list": "List methods, workloads or clusters.",
+    "replay": "What recorded runs would have taken on other clusters.",
     "report": "Tables and pictures of the runs in a results directory.",
     "run": "Train one cell: a workload by one method on so many nodes.",
 }

@@ -16,8 +16,8 @@ def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
     return f"{rounded / scale:.{digits}g} {unit}"
 
 
-def select_clusters(names: Sequence[str], bandwidths: Sequence[float] = ()) -> list[list[ClusterProfile]]:
-    """For each of the clusters `names` (built in, or FILE.toml) its profiles, by rising bandwidth.
+def select_clusters(names: Sequence[str], bandwidths: Sequence[float] = ()) -> dict[str, list[ClusterProfile]]:
+    """For each of the clusters `names` (built in, or FILE.toml), by name, its profiles by rising bandwidth.
 
     bandwidths: of its links, bits/s, each a profile named after it (`m5.2xlarge at 100 Mbit/s`); without them,
     the one profile as it is.
@@ -29,7 +29,8 @@ def select_clusters(names: Sequence[str], bandwidths: Sequence[float] = ()) -> l
     for profile in loaded:
         if sum(other.name == profile.name for other in loaded) > 1:
             raise UserError(f"two clusters are called {profile.name!r}; give one of the files another name")
-    return [[_with_links(profile, bits) for bits in sorted(set(bandwidths))] or [profile] for profile in loaded]
+    rising = sorted(set(bandwidths))
+    return {profile.name: [_with_links(profile, bits) for bits in rising] or [profile] for profile in loaded}
 
 
 def _with_links(profile: ClusterProfile, bits_per_second: float) -> ClusterProfile:

@@ -45,7 +45,8 @@ class Panel:
 class Plot:
     """Panels side by side on common axes.
 
-    kind: lines with bands, or points with error bars at the few x of `ticks`.
+    kind: lines with bands, or points with error bars at a few x.
+    ticks: names on the x axis of points; tick_places: their x, 0, 1, 2, ... by default.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Plot:
     x_scale: Scale = "linear"
     y_scale: Scale = "linear"
     ticks: tuple[str, ...] = ()
+    tick_places: tuple[float, ...] = ()
 
 
 def metric_over_time(group: Group) -> Plot:

@@ -1,7 +1,6 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.cluster.profile import ClusterProfile
 from istbench.report.table import Cell, Column, NumberForm, Scalar, Table, finite, number, plain
 from istbench.report.words import count_nodes, data_line
 from istbench.results.load import Run
@@ -10,11 +9,10 @@ _METRIC_FORM = NumberForm(decimals=3)
 _MEGA = 1e6
 
 
-def run_summary(run: Run, cluster: ClusterProfile | None = None, replayed: Run | None = None) -> Table:
+def run_summary(run: Run, replayed: Run | None = None) -> Table:
     """What came of one run, an item a row.
 
-    cluster: where to say how long it would have been trained; replayed: the run on that cluster's clock, None
-    where it has no trace to replay.
+    replayed: the same run on the clock of a cluster.
     """
     header, curve, result = run.header, run.curve, run.header.get("result") or {}
     metric, form = header["metric"], _METRIC_FORM
@@ -51,7 +49,11 @@ def run_summary(run: Run, cluster: ClusterProfile | None = None, replayed: Run |
         footer=(
             data_line(header["data"]),
             f"Budget: {header['budget']}. Cell: {header['cell']}.",
-            *([_cluster_line(cluster, replayed)] if cluster else []),
+            *(
+                [f"Seconds and dollars on {replayed.header['host']['name']}: replayed, not measured."]
+                if replayed
+                else []
+            ),
         ),
         context={"cell": header["cell"], "data": header["data"], "budget": header["budget"]},
     )
@@ -74,9 +76,3 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
         *(_to_target(replayed, level, profile.name) for level in replayed.targets),
         (f"{profile.name} dollars", number(cost), cost),
     ]
-
-
-def _cluster_line(cluster: ClusterProfile, replayed: Run | None) -> str:
-    if replayed is None:
-        return f"No {cluster.name} seconds: there is no trace to replay, which takes two whole rounds of training."
-    return f"{cluster.name} seconds: recorded rounds replayed on it, not measured."
