@@ -37,7 +37,7 @@ def plugin_option(command: _Command) -> _Command:
 
 
 def cluster_option(command: _Command) -> _Command:
-    """`--cluster NAME|FILE.toml`, handed over as a `ClusterProfile`; a wrong one is refused before anything runs."""
+    """`--cluster NAME|FILE.toml`, a `ClusterProfile`; a wrong one is refused before anything runs."""
 
     def load(_context: click.Context, _option: click.Parameter, name: str) -> ClusterProfile:
         return load_profile(name)

@@ -18,7 +18,7 @@ def command(
 ) -> None:
     """Tables and pictures of the runs in a results directory.
 
-    First on the clock of the machine they ran on, then as replayed on --cluster; `istbench replay` has more of that.
+    First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
     from istbench.report.build import build_report
     from istbench.report.render import print_report

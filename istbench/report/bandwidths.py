@@ -1,5 +1,6 @@
 """The same runs on one cluster over links of several bandwidths: who is ahead where."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Sweep:
     @property
     def stem(self) -> str:
         """A file name that no other sweep has."""
-        return f"{self.groups[0].stem}-by-bandwidth"
+        return f"{dataclasses.replace(self.groups[0], host={'name': self.cluster}).stem}-by-bandwidth"
 
     def labels(self, nodes: int) -> list[str]:
         """The methods on so many nodes, in the order of the table."""

@@ -1,6 +1,6 @@
 """The second table of a group on a cluster's clock: what its nodes do with the time, and what that costs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from istbench.cluster.clock import ClusterTime, dollars
 from istbench.report.groups import Entry, Group
@@ -67,18 +67,15 @@ def _percent(entry: Entry, share: Callable[[ClusterTime], float]) -> Cell:
     return Cell(text=f"{value:.1f}", value=value)
 
 
-def _footer(group: Group) -> list[str]:
-    profile = group.profile
-    price = (
-        [f"Price: ${profile.price_per_hour:g} an hour a node, {profile.price_date}, {profile.price_source}."]
-        if profile
-        else []
+def _footer(group: Group) -> Iterable[str]:
+    yield (
+        "Shares of the time, mean over nodes. Communication: waiting for an operation that every node taking part "
+        "has posted, so not what compute hides. Idle: waiting for another node to post its part."
     )
-    return [
-        "Compute, communication and idle: shares of the time, mean over nodes. Communication: waiting for an "
-        "operation that every node taking part has posted; what compute hides is not counted. Idle: waiting for "
-        "another node to post its part.",
-        "Link use: payload over capacity of the busiest node's link, in its busier direction. Samples a second: "
-        "all nodes together. $: all nodes, for training alone.",
-        *price,
-    ]
+    yield (
+        "Link use: payload over capacity of the busiest node's link, in its busier direction. Samples a second: of "
+        "all nodes. $: for all nodes, while they train."
+    )
+    if group.profile is not None:
+        price = group.profile
+        yield f"A node is ${price.price_per_hour:g} an hour ({price.price_date}; {price.price_source})."

@@ -49,12 +49,9 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         footer=(
             data_line(header["data"]),
             f"Budget: {header['budget']}. Cell: {header['cell']}.",
-            *(
-                [f"Seconds and dollars on {replayed.header['host']['name']}: replayed, not measured."]
-                if replayed
-                else []
-            ),
+            *_replay_line(replayed),
         ),
+        keys=0,
         context={"cell": header["cell"], "data": header["data"], "budget": header["budget"]},
     )
 
@@ -75,4 +72,12 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
         (f"{profile.name} seconds", number(seconds), seconds),
         *(_to_target(replayed, level, profile.name) for level in replayed.targets),
         (f"{profile.name} dollars", number(cost), cost),
+    ]
+
+
+def _replay_line(replayed: Run | None) -> list[str]:
+    if replayed is None:
+        return []
+    return [
+        f"Seconds and dollars on {replayed.header['host']['name']}: replayed from recorded rounds, not measured."
     ]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 from istbench.cluster.clock import dollars
+from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.selection import bandwidth_text
 from istbench.report.groups import Entry, Group
 from istbench.report.table import (
@@ -186,12 +187,14 @@ def _cluster_lines(group: Group) -> Iterable[str]:
         "synchronous method learns does not depend on the machines' speed: accuracies are the runs' own."
     )
     if group.profile is not None:
-        profile = group.profile
-        yield (
-            f"A node: {profile.gflops:g} GFLOP/s effective, {bandwidth_text(profile.bandwidth_out)} out and "
-            f"{bandwidth_text(profile.bandwidth_in)} in, {profile.latency_s * 1e6:g} µs to another; "
-            f"{profile.source}."
-        )
+        yield f"A node: {_node_line(group.profile)}."
+
+
+def _node_line(profile: ClusterProfile) -> str:
+    out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
+    link = f"{out} out and in" if out == into else f"{out} out, {into} in"
+    shared = "" if profile.full_duplex else " together"
+    return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
 
 
 def _entry_line(group: Group) -> str:
