@@ -78,6 +78,4 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
 def _replay_line(replayed: Run | None) -> list[str]:
     if replayed is None:
         return []
-    return [
-        f"Seconds and dollars on {replayed.header['host']['name']}: replayed from recorded rounds, not measured."
-    ]
+    return [f"Seconds and dollars on {replayed.header['host']['name']}: replayed, not measured."]
