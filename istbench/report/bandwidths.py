@@ -16,7 +16,8 @@ from istbench.report.words import count_nodes, data_name
 from istbench.results.stats import Estimate, estimate, interval_name
 
 _PANELS = 2
-_MOST_TICKS = 4
+# Of a tick, as a share of the axis.
+_NAME_WIDTH = 0.3
 _DIGITS = 3
 
 
@@ -180,8 +181,11 @@ def _series(sweep: Sweep, label: str, look: Look, nodes: int, level: float) -> S
 
 
 def _tick_places(bandwidths: Sequence[float]) -> tuple[float, ...]:
-    """Powers of ten among the bandwidths where there are enough, else some of the bandwidths."""
+    """Powers of ten between the bandwidths where there are two, else bandwidths; not so near that names touch."""
     low, high = math.log10(bandwidths[0]), math.log10(bandwidths[-1])
     decades = [10.0**power for power in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)]
-    places = decades if len(decades) > 1 else list(bandwidths)
-    return tuple(places[:: -(-len(places) // _MOST_TICKS)])
+    places: list[float] = []
+    for bits in decades if len(decades) > 1 else bandwidths:
+        if not places or math.log10(bits / places[-1]) >= _NAME_WIDTH * (high - low):
+            places.append(bits)
+    return tuple(places)

@@ -154,7 +154,7 @@ def _draw_line(area: "Axes", series: Series) -> None:
 
 
 def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> None:
-    """Points that `shift` keeps apart; on a logarithmic axis only the missed ones, lines cross where they do."""
+    """Points that `shift` keeps apart; on a logarithmic axis only the missed ones: lines cross where they do."""
     look = series.look
     places = [x if x_scale == "log" else x + shift for x in series.x]
     area.plot(
@@ -166,7 +166,7 @@ def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> No
             _draw_error_bar(area, place, low, high, look.colour)
     across = area.get_xaxis_transform()
     for x in series.missed:
-        place = x * 10 ** (shift / 2) if x_scale == "log" else x + shift
+        place = x * (max(series.missed) / min(series.missed)) ** (shift / 8) if x_scale == "log" else x + shift
         area.plot(
             [place], [(1 + _BAND_FROM) / 2], transform=across, marker=look.marker, markersize=7,
             markerfacecolor="white", markeredgecolor=look.colour, markeredgewidth=1.5, linestyle="none",

@@ -203,6 +203,7 @@ def test_the_picture_has_a_panel_for_the_highest_two_targets_reached(results):
     [
         ((1e8, 1e9, 1e10), ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s")),
         ((2e8, 3e8, 5e8), ("200 Mbit/s", "300 Mbit/s", "500 Mbit/s")),
+        ((2e8, 3e8, 4e8, 6e8), ("200 Mbit/s", "300 Mbit/s", "600 Mbit/s")),
         ((1e3, 1e12), ("1 kbit/s", "1 Mbit/s", "1 Gbit/s", "1 Tbit/s")),
     ],
 )
