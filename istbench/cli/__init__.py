@@ -15,7 +15,8 @@ _COMMANDS = {
     "data": "Make a workload's data ready, ahead of the first run.",
     "doctor": "Say what of istbench works on this machine, and how to mend the rest.",
     "lab": "Run a command on a really shaped network inside this machine, or check replays against one.",
-    "list": "List methods or workloads.",
+    "list": "List methods, workloads or clusters.",
+    "replay": "What recorded runs would have taken on other clusters.",
     "report": "Tables and pictures of the runs in a results directory.",
     "run": "Train one cell: a workload by one method on so many nodes.",
 }

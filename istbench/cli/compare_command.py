@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import cell_options, in_lab, lab_and_nodes, out_option, plugin_option, request_fields
+from istbench.cli.options import (
+    cell_options,
+    cluster_option,
+    in_lab,
+    lab_and_nodes,
+    out_option,
+    plugin_option,
+    request_fields,
+    words,
+)
+from istbench.cluster.profile import ClusterProfile
 from istbench.config import RunRequest, Suite, read_suite
 from istbench.errors import RunFailed, UserError, unknown_name
 from istbench.launch.lab import Lab
@@ -24,8 +34,16 @@ from istbench.registry import check_name, load_method
 @cell_options
 @out_option
 @plugin_option
+@cluster_option
 @click.option("--again", is_flag=True, help="Run cells anew though they are done.")
-def command(suite: Path | None, out: Path, plugins: tuple[str, ...], again: bool, **given: Any) -> int:
+def command(
+    suite: Path | None,
+    out: Path,
+    plugins: tuple[str, ...],
+    cluster: ClusterProfile,
+    again: bool,
+    **given: Any,
+) -> int:
     """Train many cells and compare their time to accuracy.
 
     Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Finished cells are not
@@ -47,7 +65,7 @@ def command(suite: Path | None, out: Path, plugins: tuple[str, ...], again: bool
     from istbench.report.build import build_report
     from istbench.report.render import print_report
 
-    print_report(build_report(out, cells=names), sys.stdout)
+    print_report(build_report(out, cells=names, cluster=cluster), sys.stdout)
     for failure in failures:
         click.echo(f"istbench: {failure}", err=True)
     return EXIT_FAILED if failures else 0
@@ -63,7 +81,8 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in clashing)
             raise UserError(f"a suite says what to run: leave out {flags}, or the suite")
         return [request for part in read_suite(suite) for request in part.requests(plugins)]
-    methods, workload = _words(given.pop("methods")), given.pop("workload")
+    methods = words(given.pop("methods"), "--methods", "see `istbench list methods`")
+    workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
     if seeds < 1:
         raise UserError(f"seeds must be above zero, not {seeds}")
@@ -121,13 +140,6 @@ def _run_all(
             failures.append(f"{cell.name}: {error}")
             display.note(f"[{number}/{len(cells)}] {cell.name}: failed")
     return [cell.name for cell in cells], failures
-
-
-def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise UserError("--methods is empty; see `istbench list methods`")
-    return words
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:

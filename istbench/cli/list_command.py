@@ -2,19 +2,24 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from istbench.cli.options import plugin_option
+from istbench.cluster.profile import load_profile, summaries
 from istbench.registry import Kind, entries, load_method, load_workload, plugin_names
 
 
 @click.command("list")
-@click.argument("kind", type=click.Choice(["methods", "workloads"]))
-@click.option("--options", "with_options", is_flag=True, help="Their options, with defaults, as well.")
+@click.argument("kind", type=click.Choice(["methods", "workloads", "clusters"]))
+@click.option("--options", "with_options", is_flag=True, help="Their options (of clusters: figures), as well.")
 @plugin_option
-def command(kind: Kind, with_options: bool, plugins: tuple[str, ...]) -> None:
-    """List methods or workloads."""
+def command(kind: Kind | Literal["clusters"], with_options: bool, plugins: tuple[str, ...]) -> None:
+    """List methods, workloads or clusters."""
+    if kind == "clusters":
+        _print_clusters(with_options)
+        return
     known = entries(kind)
     local = [name for path in plugins for name in plugin_names(Path(path), kind)]
     width = max(len(name) for name in [*(entry.name for entry in known), *local])
@@ -27,6 +32,17 @@ def command(kind: Kind, with_options: bool, plugins: tuple[str, ...]) -> None:
         click.echo(f"{name:<{width}}  [plug-in]")
         if with_options:
             _print_options(kind, name, plugins)
+
+
+def _print_clusters(with_fields: bool) -> None:
+    lines = summaries()
+    width = max(map(len, lines))
+    for name, line in lines.items():
+        click.echo(f"{name:<{width}}  {line}")
+        if with_fields:
+            for field, value in dataclasses.asdict(load_profile(name)).items():
+                if field not in ("name", "summary"):
+                    click.echo(f"    {field} = {value}")
 
 
 def _print_options(kind: Kind, name: str, plugins: tuple[str, ...]) -> None:

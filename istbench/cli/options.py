@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config import RunRequest, parse_pairs
 from istbench.errors import UserError
 from istbench.launch.lab import Lab
@@ -35,6 +36,56 @@ def plugin_option(command: _Command) -> _Command:
         metavar="FILE.py",
         help="Python file that defines a method or workload. May be repeated.",
     )(command)
+
+
+def cluster_option(command: _Command) -> _Command:
+    """`--cluster NAME|FILE.toml`, a `ClusterProfile`; a wrong one is refused before anything runs."""
+
+    def load(_context: click.Context, _option: click.Parameter, name: str) -> ClusterProfile:
+        return load_profile(name)
+
+    return click.option(
+        "--cluster",
+        default="m5.2xlarge",
+        show_default=True,
+        callback=load,
+        metavar="NAME|FILE.toml",
+        help="Cluster to say the seconds on as well, replayed; see `istbench list clusters`.",
+    )(command)
+
+
+_REPORT_OPTIONS = [
+    click.option(
+        "--format",
+        "style",
+        type=click.Choice(["table", "markdown", "csv", "json"]),
+        default="table",
+        show_default=True,
+        help="How the tables are printed.",
+    ),
+    click.option("--workload", help="Only this workload."),
+    click.option("--baseline", default="ddp", show_default=True, help="Method that speed-ups are against."),
+    click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
+]
+
+
+def report_options(command: _Command) -> _Command:
+    """What is reported, and how."""
+    for option in reversed(_REPORT_OPTIONS):
+        command = option(command)
+    return command
+
+
+def words(text: str, flag: str, way_out: str) -> list[str]:
+    """What `text` lists, separated by commas.
+
+    Raises:
+        UserError: where that is nothing; it ends in `way_out`.
+    """
+    listed = [word.strip() for word in text.split(",") if word.strip()]
+    if not listed:
+        raise UserError(f"{flag} is empty; {way_out}")
+    return listed
 
 
 _CELL_OPTIONS = [

@@ -5,24 +5,23 @@ from pathlib import Path
 
 import click
 
+from istbench.cli.options import cluster_option, report_options
+from istbench.cluster.profile import ClusterProfile
+
 
 @click.command("report")
 @click.argument("results", default="results", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["table", "markdown", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="How the tables are printed.",
-)
-@click.option("--workload", help="Only this workload.")
-@click.option("--baseline", default="ddp", show_default=True, help="Method that speed-ups are against.")
-@click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report.")
-def command(results: Path, style: str, workload: str | None, baseline: str, pictures: bool) -> None:
-    """Tables and pictures of the runs in a results directory."""
+@report_options
+@cluster_option
+def command(
+    results: Path, style: str, workload: str | None, baseline: str, pictures: bool, cluster: ClusterProfile
+) -> None:
+    """Tables and pictures of the runs in a results directory.
+
+    First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
+    """
     from istbench.report.build import build_report
     from istbench.report.render import print_report
 
-    report = build_report(results, baseline=baseline, workload=workload, pictures=pictures)
+    report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)
     print_report(report, sys.stdout, style=style)

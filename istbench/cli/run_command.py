@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.options import build_request, cell_options, lab_and_nodes, out_option, plugin_option
+from istbench.cli.options import (
+    build_request,
+    cell_options,
+    cluster_option,
+    lab_and_nodes,
+    out_option,
+    plugin_option,
+)
+from istbench.cluster.clock import dollars
+from istbench.cluster.profile import ClusterProfile
 from istbench.registry import check_name
 from istbench.results.load import Run
 
@@ -21,9 +30,10 @@ from istbench.results.load import Run
 @cell_options
 @out_option
 @plugin_option
+@cluster_option
 @click.option("--again", is_flag=True, help="Run the cell anew though it is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-def command(nodes: int, out: Path, again: bool, as_json: bool, **given: Any) -> int:
+def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload by one method on so many nodes.
 
     The same command again goes on where an interrupted run stopped, and shows a finished one.
@@ -39,7 +49,7 @@ def command(nodes: int, out: Path, again: bool, as_json: bool, **given: Any) -> 
     from istbench.cli.progress import Display
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.prepare import prepare_cell
-    from istbench.report.tables import run_summary
+    from istbench.report.summary import run_summary
     from istbench.results.load import load_run
 
     with Display() as display:
@@ -51,12 +61,15 @@ def command(nodes: int, out: Path, again: bool, as_json: bool, **given: Any) -> 
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
     finished = load_run(run)
+    replayed, problem = _replay(finished, cluster)
     if as_json:
-        click.echo(json.dumps(_as_json(finished, run.path), allow_nan=False))
+        click.echo(json.dumps(_as_json(finished, cluster, replayed), allow_nan=False))
     else:
         from istbench.report.render import print_table
 
-        print_table(run_summary(finished), sys.stdout)
+        print_table(run_summary(finished, replayed), sys.stdout)
+    if problem:
+        click.echo(f"no {cluster.name} seconds: {problem}", err=True)
     if request.target is None or finished.reached(request.target):
         return 0
     click.echo(
@@ -66,27 +79,42 @@ def command(nodes: int, out: Path, again: bool, as_json: bool, **given: Any) -> 
     return EXIT_TARGET_MISSED
 
 
-def _as_json(run: Run, run_dir: Path) -> dict[str, Any]:
+def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
+    """The run on the clock of `cluster`, or None and why not."""
+    from istbench.results.replayed import replay_runs
+
+    (replayed,), problems = replay_runs([run], [cluster])
+    return (None, problems[0]) if problems else (replayed[0], "")
+
+
+def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[str, Any]:
     """What `--json` prints: what was run, what came of it, and null for what never happened."""
     header = run.header
     targets = []
     for level in run.targets:
-        there = run.reached(level)
+        there, there_on_cluster = run.reached(level), replayed.reached(level) if replayed else None
         targets.append(
             {
                 "level": level,
                 "step": there.step if there else None,
                 "train_s": there.seconds if there else None,
+                "cluster_s": there_on_cluster.seconds if there_on_cluster else None,
             }
         )
+    seconds = replayed.curve.seconds()[-1] if replayed else None
     said = ("cell", "status", "method", "workload", "nodes", "seed", "batch_size", "data", "timing_rule")
     return {
         **{name: header[name] for name in said},
-        "run_dir": str(run_dir),
+        "run_dir": str(run.directory.path),
         "method_options": header["config"]["method_options"],
         "workload_options": header["config"]["workload_options"],
         "data_fingerprint": header["data_source"]["fingerprint"],
         "clock": "train_s",
+        "cluster": {
+            "name": cluster.name,
+            "seconds": seconds,
+            "dollars": dollars(cluster, header["nodes"], seconds) if seconds is not None else None,
+        },
         "targets": targets,
         **header["result"],
     }

@@ -14,6 +14,7 @@ from typing import Any
 from istbench.errors import UserError, unknown_name
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+_READABLE = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
 _BANDWIDTHS = ("bandwidth_out", "bandwidth_in")
 _POSITIVE = ("gflops", "memory_gib", *_BANDWIDTHS)
 
@@ -77,12 +78,11 @@ def parse_bandwidth(text: str) -> float:
     return value
 
 
-def bandwidth_text(bits_per_second: float) -> str:
-    """A bandwidth for readers, such as `100 Mbit/s`."""
-    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits_per_second >= size:
-            return f"{bits_per_second / size:.4g} {unit}"
-    return f"{bits_per_second:.4g} bit/s"
+def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
+    """A bandwidth for readers, to so many significant digits: `100 Mbit/s`, `2.375 Gbit/s`."""
+    rounded = float(f"{bits_per_second:.{digits}g}")
+    scale, unit = next((pair for pair in _READABLE if rounded >= pair[0]), (1.0, "bit/s"))
+    return f"{rounded / scale:.{digits}g} {unit}"
 
 
 def names() -> list[str]:

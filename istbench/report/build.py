@@ -1,14 +1,18 @@
 """A report: the tables and pictures of a results directory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError, unknown_name
 from istbench.report.groups import Group, group_runs
+from istbench.report.plots import Plot, metric_over_time, time_by_nodes
+from istbench.report.spending import spending
 from istbench.report.table import Table
 from istbench.report.tables import comparison
-from istbench.results.load import load_runs
+from istbench.results.load import Run, load_runs
+from istbench.results.replayed import replay_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,44 +34,84 @@ def build_report(
     workload: str | None = None,
     cells: Iterable[str] | None = None,
     pictures: bool = True,
+    cluster: ClusterProfile | None = None,
 ) -> Report:
     """The report on results directory `results`; pictures are drawn into `results/report`.
 
     baseline: method, or method with its options as the table shows it, that speed-ups are against.
     workload: only this one, with or without its options. cells: only those of these names.
+    cluster: where to replay the same runs, for more tables.
 
     Raises:
         UserError: where there are no runs to report on, or the pictures cannot be written.
     """
     runs, problems = load_runs(results, cells)
-    if workload is not None:
-        names = {run.header[name] for run in runs for name in ("workload", "workload_label")}
-        if workload not in names:
-            raise unknown_name(f"workload in {results}", workload, names)
-        runs = [run for run in runs if workload in (run.header["workload"], run.header["workload_label"])]
+    runs = of_workload(runs, workload, results)
     groups = group_runs(runs, baseline)
+    tables = [comparison(group, baseline) for group in groups]
+    if cluster is not None:
+        (replayed,), unreplayed = replay_runs(runs, [cluster])
+        tables += cluster_tables(group_runs(replayed, baseline), baseline)
+        problems += unreplayed
     return Report(
-        tables=tuple(comparison(group, baseline) for group in groups),
+        tables=tuple(tables),
         problems=tuple(problems),
-        pictures=tuple(_draw_all(groups, results / "report") if pictures else ()),
+        pictures=tuple(draw_groups(groups, results / "report") if pictures else ()),
     )
 
 
-def _draw_all(groups: Sequence[Group], directory: Path) -> list[Path]:
-    from istbench.report.draw import draw
-    from istbench.report.plots import metric_over_time, time_by_nodes
+def of_workload(runs: list[Run], workload: str | None, results: Path) -> list[Run]:
+    """Those of `runs` that are of `workload`, named with or without its options; all where it is None.
 
-    paths: list[Path] = []
-    try:
-        for group in groups:
-            if not group.entries:
-                continue
-            directory.mkdir(parents=True, exist_ok=True)
-            paths += draw(metric_over_time(group), directory / f"{group.stem}-over-time")
+    Raises:
+        UserError: where there are none of it.
+    """
+    if workload is None:
+        return runs
+    names = {run.header[name] for run in runs for name in ("workload", "workload_label")}
+    if workload not in names:
+        raise unknown_name(f"workload in {results}", workload, names)
+    return [run for run in runs if workload in (run.header["workload"], run.header["workload_label"])]
+
+
+def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
+    """For each of `groups`, on a cluster's clock, its comparison and where the time goes; none without a run."""
+    return [
+        table
+        for group in groups
+        if group.entries
+        for table in (comparison(group, baseline), spending(group, baseline))
+    ]
+
+
+def draw_groups(groups: Sequence[Group], directory: Path) -> list[Path]:
+    """The pictures of `groups`, drawn into `directory`.
+
+    Raises:
+        UserError: where they cannot be written.
+    """
+    plots: dict[str, Plot] = {}
+    for group in groups:
+        if group.entries:
+            plots[f"{group.stem}-over-time"] = metric_over_time(group)
             if group.levels:
-                paths += draw(time_by_nodes(group), directory / f"{group.stem}-time-to-target")
+                plots[f"{group.stem}-time-to-target"] = time_by_nodes(group)
+    return draw_plots(plots, directory)
+
+
+def draw_plots(plots: Mapping[str, Plot], directory: Path) -> list[Path]:
+    """`plots` by file name, drawn into `directory`.
+
+    Raises:
+        UserError: where they cannot be written.
+    """
+    from istbench.report.draw import draw
+
+    try:
+        if plots:
+            directory.mkdir(parents=True, exist_ok=True)
+        return [path for name, plot in plots.items() for path in draw(plot, directory / name)]
     except OSError as error:
         raise UserError(
             f"cannot write pictures to {directory}: {error.strerror or error}; --no-pictures leaves them out"
         ) from None
-    return paths

@@ -127,10 +127,21 @@ def _draw_panel(area: "Axes", panel: Panel, plot: Plot, labels: list[str]) -> No
             _draw_line(area, series)
         else:
             shift = min(_DODGE, 0.66 / len(labels)) * (labels.index(series.label) - (len(labels) - 1) / 2)
-            _draw_points(area, series, shift)
+            _draw_points(area, series, shift, plot.x_scale)
     if plot.kind == "points":
-        area.set_xticks(range(len(plot.ticks)), plot.ticks)
+        _mark_places(area, plot)
+
+
+def _mark_places(area: "Axes", plot: Plot) -> None:
+    if plot.x_scale == "linear":
+        area.set_xticks(plot.tick_places or range(len(plot.ticks)), plot.ticks)
         area.set_xlim(-0.5, len(plot.ticks) - 0.5)
+        return
+    places = [x for panel in plot.panels for series in panel.series for x in (*series.x, *series.missed)]
+    room = (max(places) / min(places)) ** 0.12
+    area.set_xticks(plot.tick_places, plot.ticks, fontsize="small")
+    area.xaxis.minorticks_off()
+    area.set_xlim(min(places) / room, max(places) * room)
 
 
 def _plain_ticks(axis: "Axis") -> None:
@@ -152,9 +163,10 @@ def _draw_line(area: "Axes", series: Series) -> None:
         area.fill_between(series.x, series.low, series.high, color=look.colour, alpha=0.18, linewidth=0)
 
 
-def _draw_points(area: "Axes", series: Series, shift: float) -> None:
+def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> None:
+    """Points that `shift` keeps apart; on a logarithmic axis only the missed ones: lines cross where they do."""
     look = series.look
-    places = [x + shift for x in series.x]
+    places = [x if x_scale == "log" else x + shift for x in series.x]
     area.plot(
         places, series.y, color=look.colour, linestyle=look.line, linewidth=1.4, marker=look.marker,
         markersize=7,
@@ -163,9 +175,10 @@ def _draw_points(area: "Axes", series: Series, shift: float) -> None:
         if low != high:
             _draw_error_bar(area, place, low, high, look.colour)
     across = area.get_xaxis_transform()
-    for place in series.missed:
+    for x in series.missed:
+        place = x * (max(series.missed) / min(series.missed)) ** (shift / 8) if x_scale == "log" else x + shift
         area.plot(
-            [place + shift], [(1 + _BAND_FROM) / 2], transform=across, marker=look.marker, markersize=7,
+            [place], [(1 + _BAND_FROM) / 2], transform=across, marker=look.marker, markersize=7,
             markerfacecolor="white", markeredgecolor=look.colour, markeredgewidth=1.5, linestyle="none",
         )  # fmt: skip
 

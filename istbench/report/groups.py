@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from istbench.cluster.profile import ClusterProfile
 from istbench.results.load import Run
+from istbench.results.stats import median
 
 # Named by the group or by the row itself; what is left of a configuration tells rows apart.
 _NAMED_ELSEWHERE = {
@@ -32,6 +34,10 @@ class Entry:
         found = {run.header["seed"]: run.reached(level) for run in self.runs}
         return {seed: there.seconds if there else math.inf for seed, there in found.items()}
 
+    def trained(self) -> float:
+        """Train seconds that the seeds had, by their median."""
+        return median([run.curve.seconds()[-1] for run in self.runs])
+
     def result(self, name: str) -> list[float]:
         """`name` of the header's result, of the runs that have it."""
         values = [(run.header.get("result") or {}).get(name) for run in self.runs]
@@ -42,7 +48,8 @@ class Entry:
 class Group:
     """Runs that may be compared: the same workload, data, batch size and budget, timed alike on one machine.
 
-    entries: in the order of the table, by nodes. unfinished: runs that do not count.
+    entries: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster whose
+    clock this is, if one's.
     """
 
     workload: str
@@ -58,6 +65,7 @@ class Group:
     clock: str
     entries: tuple[Entry, ...]
     unfinished: tuple[Run, ...]
+    profile: ClusterProfile | None = None
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -72,6 +80,8 @@ class Group:
     @property
     def machine(self) -> str:
         """The machine in words."""
+        if self.clock == "cluster_s":
+            return str(self.host["name"])
         cores = f"{self.host['cores']} cores, " if self.host.get("cores") else ""
         lab = f", {self.host['lab']}" if self.host.get("lab") else ""
         return f"{self.host.get('name', 'an unnamed machine')} ({cores}{self.device}{lab})"
@@ -89,8 +99,13 @@ class Group:
             self.device, dict(self.host), self.timing_rule, self.clock,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
-        readable = re.sub(r"[^A-Za-z0-9]+", "-", self.workload_label).strip("-")[:40]
-        return f"{readable or 'workload'}-{digest}"
+        readable = _file_name(self.workload_label) or "workload"
+        on = f"-{_file_name(self.machine)}" if self.clock == "cluster_s" else ""
+        return f"{readable}{on}-{digest}"
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:40]
 
 
 def group_runs(runs: Sequence[Run], baseline: str = "ddp") -> list[Group]:
@@ -129,6 +144,7 @@ def _group(runs: list[Run], baseline: str) -> Group:
         clock=header.get("clock", "train_s"),
         entries=tuple(entries),
         unfinished=tuple(run for run in runs if not run.done),
+        profile=next((run.cluster.profile for run in runs if run.cluster), None),
     )
 
 

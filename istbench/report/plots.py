@@ -6,6 +6,7 @@ from typing import Literal
 
 from istbench.report.groups import Entry, Group
 from istbench.report.palette import Look, looks
+from istbench.report.words import count_nodes, data_name
 from istbench.results.curves import Curve
 from istbench.results.stats import estimate, interval_name, median
 
@@ -44,7 +45,8 @@ class Panel:
 class Plot:
     """Panels side by side on common axes.
 
-    kind: lines with bands, or points with error bars at the few x of `ticks`.
+    kind: lines with bands, or points with error bars at a few x.
+    ticks: names on the x axis of points; tick_places: their x, 0, 1, 2, ... by default.
     """
 
     title: str
@@ -56,6 +58,7 @@ class Plot:
     x_scale: Scale = "linear"
     y_scale: Scale = "linear"
     ticks: tuple[str, ...] = ()
+    tick_places: tuple[float, ...] = ()
 
 
 def metric_over_time(group: Group) -> Plot:
@@ -64,14 +67,14 @@ def metric_over_time(group: Group) -> Plot:
     A line is the median over seeds at equal train time, its band their minimum to maximum; it ends with the
     first seed that ends.
     """
-    styles = _styles(group)
+    looks_of = styles(group)
     ends = [min(run.curve.seconds()[-1] for run in entry.runs) for entry in group.entries]
     logarithmic = min(ends) > 0 and max(ends) >= _LOG_FROM * min(ends)
     panels = tuple(
         Panel(
-            title=_nodes(nodes),
+            title=count_nodes(nodes),
             series=tuple(
-                _over_time(entry, styles[entry.label], after_start=logarithmic)
+                _over_time(entry, looks_of[entry.label], after_start=logarithmic)
                 for entry in group.entries
                 if entry.nodes == nodes
             ),
@@ -84,7 +87,7 @@ def metric_over_time(group: Group) -> Plot:
         title=_title(group),
         subtitle=_subtitle(group, "median, band: min–max" if several else "one seed"),
         kind="lines",
-        x_label=f"{_time_words(group)} (s)",
+        x_label=f"{time_words(group)} (s)",
         y_label=f"test {group.metric}",
         panels=panels,
         x_scale="log" if logarithmic else "linear",
@@ -96,11 +99,11 @@ def time_by_nodes(group: Group) -> Plot:
 
     x is the place of the number of nodes among those there are, counted from 0.
     """
-    styles = _styles(group)
+    looks_of = styles(group)
     panels = tuple(
         Panel(
             title=f"to {group.metric} {level:g}",
-            series=tuple(_by_nodes(group, label, look, level) for label, look in styles.items()),
+            series=tuple(_by_nodes(group, label, look, level) for label, look in looks_of.items()),
         )
         for level in group.levels
     )
@@ -110,7 +113,7 @@ def time_by_nodes(group: Group) -> Plot:
         subtitle=_subtitle(group, f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"),
         kind="points",
         x_label="nodes",
-        y_label=f"{_time_words(group)} to target (s)",
+        y_label=f"{time_words(group)} to target (s)",
         panels=panels,
         y_scale="log",
         ticks=tuple(str(nodes) for nodes in group.nodes),
@@ -161,22 +164,19 @@ def _by_nodes(group: Group, label: str, look: Look, level: float) -> Series:
     return Series(label=label, look=look, x=x, y=y, low=low, high=high, missed=tuple(missed))
 
 
-def _styles(group: Group) -> dict[str, Look]:
+def styles(group: Group) -> dict[str, Look]:
+    """The look of each label in the pictures of `group`."""
     return looks(sorted({(entry.method, entry.label) for entry in group.entries}))
 
 
-def _time_words(group: Group) -> str:
+def time_words(group: Group) -> str:
+    """What the seconds of `group` are, for an axis."""
     return "replayed time" if group.clock == "cluster_s" else "train time"
 
 
 def _title(group: Group) -> str:
-    data = "SYNTHETIC data" if group.data == "synthetic" else f"{group.data} data"
-    return f"{group.workload_label}, {data}"
+    return f"{group.workload_label}, {data_name(group.data)}"
 
 
 def _subtitle(group: Group, spread: str) -> str:
     return f"{group.budget}, batch size {group.batch_size} a node, on {group.machine}; {spread}"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

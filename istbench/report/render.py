@@ -62,7 +62,7 @@ def print_table(table: Table, stream: TextIO, *, width: int | None = None) -> No
         if table.rows:
             console.print(drawing)
         else:
-            console.print(Text("No finished runs."))
+            console.print(Text(table.empty))
             break
     for line in table.footer:
         console.print(Text(_printable(line), style="dim"))
@@ -77,7 +77,7 @@ def table_markdown(table: Table) -> str:
         lines.append("| " + " | ".join("---:" if c.align == "right" else ":---" for c in table.columns) + " |")
         lines += [_markdown_row(cell.text for cell in row) for row in table.rows]
     else:
-        lines.append("No finished runs.")
+        lines.append(_markdown(table.empty))
     lines += ["", *(f"- {_markdown(line)}" for line in table.footer), ""]
     return "\n".join(lines)
 
@@ -86,13 +86,15 @@ def tables_csv(tables: Iterable[Table]) -> str:
     """All rows of `tables` as one CSV with a header line: numbers, empty for what there is not.
 
     The first columns say what holds for the row's table, the others are its own; a cell of several values is
-    as many columns, such as `train_s_to_0.77_median`.
+    as many columns, such as `train_s_to_0.77_median`. Rows that are about the same thing are one line.
     """
-    records = [
-        {**table.context, **_flat(table.columns, [cell.value for cell in row])}
-        for table in tables
-        for row in table.rows
-    ]
+    lines: dict[object, dict[str, Scalar]] = {}
+    for table in tables:
+        for row in table.rows:
+            values = [cell.value for cell in row]
+            about = (*table.context.items(), *values[: table.keys]) if table.keys else len(lines)
+            lines.setdefault(about, dict(table.context)).update(_flat(table.columns, values))
+    records = list(lines.values())
     names = list(dict.fromkeys(name for record in records for name in record))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")

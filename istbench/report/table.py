@@ -31,7 +31,8 @@ class Cell:
 class Table:
     """rows: one cell a column. footer: one line a remark. keys: leading columns that name the row.
 
-    context: what holds for every row, for programs.
+    context: what holds for every row, for programs. Rows of two tables with the same context and the same name
+    are about the same thing. empty: what to say where there are no rows.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     footer: tuple[str, ...] = ()
     keys: int = 1
+    empty: str = "No finished runs."
     context: Mapping[str, Scalar] = field(default_factory=dict)
 
 

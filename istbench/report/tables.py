@@ -1,8 +1,10 @@
-"""Tables of results: how long to each target, at what cost; and the summary of one run."""
+"""The table of a group: how long to each target, at what cost."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from istbench.cluster.clock import dollars
+from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.groups import Entry, Group
 from istbench.report.table import (
     Cell,
@@ -16,7 +18,7 @@ from istbench.report.table import (
     number,
     plain,
 )  # fmt: skip
-from istbench.results.load import Run
+from istbench.report.words import count_nodes, data_line, data_name
 from istbench.results.stats import Estimate, SpeedUp, estimate, interval_name, speed_up
 
 _METRIC_FORM = NumberForm(decimals=3)
@@ -35,7 +37,7 @@ def comparison(group: Group, baseline: str = "ddp") -> Table:
         Column(key="method", title="method", align="left"),
         Column(key="nodes", title="nodes"),
         Column(key="seeds", title="seeds"),
-        *(Column(key=f"train_s_to_{level:g}", title=f"seconds to {level:g}") for level in group.levels),
+        *(Column(key=f"{group.clock}_to_{level:g}", title=f"seconds to {level:g}") for level in group.levels),
         Column(key="speed_up", title=f"speed-up over {baseline}"),
         Column(key=f"final_{group.metric}", title=f"final {group.metric}"),
         Column(key="sent_mb_per_node", title="MB sent a node"),
@@ -49,83 +51,35 @@ def comparison(group: Group, baseline: str = "ddp") -> Table:
                 plain(entry.label),
                 plain(entry.nodes),
                 plain(len(entry.runs)),
-                *(_time(entry, level) for level in group.levels),
+                *(_time(group, entry, level) for level in group.levels),
                 _speed_up(group, entry, baseline),
                 _final(entry),
                 _result(entry, "bytes_sent_per_node"),
                 *memory,
             )
         )
-    data = "SYNTHETIC data" if group.data == "synthetic" else f"{group.data} data"
     what = f"{group.seconds} to {group.metric} on {group.machine}"
     return Table(
-        title=f"{group.workload_label}, {data}, {group.budget}: {what}",
+        title=f"{group.workload_label}, {data_name(group.data)}, {group.budget}: {what}",
         columns=tuple(columns),
         rows=tuple(rows),
         footer=tuple(_footer(group, baseline)),
         keys=2,
-        context=_context(group, baseline),
+        context=group_context(group, baseline),
     )
 
 
-def run_summary(run: Run) -> Table:
-    """What came of one run, an item a row."""
-    header, curve, result = run.header, run.curve, run.header.get("result") or {}
-    metric, form = header["metric"], _METRIC_FORM
-    rows: list[tuple[str, str, Scalar]] = [("status", header["status"], header["status"])]
-    if header.get("error"):
-        rows.append(("error", header["error"], header["error"]))
-    if curve.evaluations:
-        last = curve.evaluations[-1]
-        rows += [
-            (f"final {metric}", form(curve.final()), finite(curve.final())),
-            (f"best {metric}", form(run.best()), finite(run.best())),
-            ("train seconds", number(last.train_s), last.train_s),
-            ("wall seconds", number(last.wall_s), last.wall_s),
-            ("local steps a node", str(last.step), last.step),
-            ("samples", str(last.samples), last.samples),
-            ("MB sent a node", number(last.bytes_sent_per_node / _MEGA), last.bytes_sent_per_node / _MEGA),
-            (
-                "MB received a node",
-                number(last.bytes_received_per_node / _MEGA),
-                last.bytes_received_per_node / _MEGA,
-            ),
-        ]
-        memory = result.get("peak_memory_bytes_per_node")
-        if memory:
-            rows.append(("peak MB a node", number(memory / _MEGA), memory / _MEGA))
-        rows += [_summary_of_target(run, level) for level in run.targets]
-    return Table(
-        title=f"{header['workload_label']} by {header['method_label']}, {_nodes(header['nodes'])}, "
-        f"seed {header['seed']}",
-        columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
-        rows=tuple((plain(name), Cell(text=text, value=value)) for name, text, value in rows),
-        footer=(_data_line(header["data"]), f"Budget: {header['budget']}. Cell: {header['cell']}."),
-        context={"cell": header["cell"], "data": header["data"], "budget": header["budget"]},
-    )
-
-
-def _summary_of_target(run: Run, level: float) -> tuple[str, str, Scalar]:
-    name, there = f"train seconds to {run.header['metric']} {level:g}", run.reached(level)
-    if there is None:
-        return name, "not reached", None
-    return name, f"{number(there.seconds)} (step {there.step:.0f})", there.seconds
-
-
-def _time(entry: Entry, level: float) -> Cell:
+def _time(group: Group, entry: Entry, level: float) -> Cell:
     found = estimate(list(entry.seconds(level).values()))
-    value: Mapping[str, Scalar] = machine_value(found)
+    value = machine_value(found)
+    if group.profile is not None:
+        value["dollars"] = finite(dollars(group.profile, entry.nodes, found.median))
     if found.reached == 0:
-        return Cell(text=f"not reached in {number(_trained(entry))}", value=value)
+        return Cell(text=f"not reached in {number(entry.trained())}", value=value)
     count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"
     if math.isinf(found.median):
-        return Cell(text=f"> {number(_trained(entry))}{count}", value=value)
+        return Cell(text=f"> {number(entry.trained())}{count}", value=value)
     return Cell(text=_NUMBER_FORM(found.median) + interval(found, _NUMBER_FORM) + count, value=value)
-
-
-def _trained(entry: Entry) -> float:
-    """Train seconds that the seeds of an entry had, by their median."""
-    return estimate([run.curve.seconds()[-1] for run in entry.runs]).median
 
 
 def _final(entry: Entry) -> Cell:
@@ -184,7 +138,8 @@ def _speed_up_value(found: SpeedUp, level: float) -> dict[str, Scalar]:
     }
 
 
-def _context(group: Group, baseline: str) -> dict[str, Scalar]:
+def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
+    """What holds for every row of a group's tables, for programs."""
     return {
         "workload": group.workload,
         "workload_label": group.workload_label,
@@ -196,19 +151,16 @@ def _context(group: Group, baseline: str) -> dict[str, Scalar]:
         "host": str(group.host.get("name", "")),
         "cores": group.host.get("cores"),
         "device": group.device,
-        "clock": "train_s",
+        "clock": group.clock,
         "timing_rule": group.timing_rule,
         "baseline": baseline,
     }
 
 
 def _footer(group: Group, baseline: str) -> Iterable[str]:
-    yield _data_line(group.data, group.fingerprint)
+    yield data_line(group.data, group.fingerprint)
     if group.clock == "cluster_s":
-        yield (
-            f"Clock: cluster_s, each run's recorded rounds replayed on {group.machine}; accuracies are the "
-            "runs' own, since what a synchronous method learns does not depend on the machines' speed."
-        )
+        yield from _cluster_lines(group)
     else:
         yield (
             f"Clock: train seconds of the slowest node on {group.machine}, computing, exchanging and waiting, "
@@ -234,11 +186,20 @@ def _footer(group: Group, baseline: str) -> Iterable[str]:
     yield from _unfinished_lines(group)
 
 
-def _data_line(kind: str, fingerprint: str = "") -> str:
-    where = f", fingerprint {fingerprint[:12]}" if fingerprint else ""
-    if kind == "synthetic":
-        return f"Data: SYNTHETIC, made by istbench{where}. These figures say nothing about the real dataset."
-    return f"Data: {kind}{where}."
+def _cluster_lines(group: Group) -> Iterable[str]:
+    yield (
+        f"Clock: cluster_s, rounds of each run, recorded on {group.device}, replayed on {group.machine}. What a "
+        "synchronous method learns does not depend on the machines' speed: accuracies are the runs' own."
+    )
+    if group.profile is not None:
+        yield f"A node: {_node_line(group.profile)}."
+
+
+def _node_line(profile: ClusterProfile) -> str:
+    out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
+    link = f"{out} out and in" if out == into else f"{out} out, {into} in"
+    shared = "" if profile.full_duplex else " together"
+    return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
 
 
 def _entry_line(group: Group) -> str:
@@ -277,7 +238,7 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
     if not group.unfinished:
         return
     named = ", ".join(
-        f"{run.header['method_label']} on {_nodes(run.header['nodes'])} seed {run.header['seed']} "
+        f"{run.header['method_label']} on {count_nodes(run.header['nodes'])} seed {run.header['seed']} "
         f"({'unfinished' if run.header['status'] == 'running' else run.header['status']})"
         for run in group.unfinished[:8]
     )
@@ -287,7 +248,3 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
 
 def _total(group: Group) -> int:
     return len(group.unfinished) + sum(len(entry.runs) for entry in group.entries)
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.results.load import Run, load_runs
+from istbench.results.replayed import replay_runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from istbench.cluster.profile import ClusterProfile
+
 _HEADER = ("cell", "status", "workload_label", "data", "method", "method_label", "nodes", "seed", "batch_size")
 
 
-def evaluations_frame(results: Path) -> pd.DataFrame:
+def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> pd.DataFrame:
     """Every evaluation of every readable run under results directory `results`, a row each.
 
     Columns: what the run was (cell, method, nodes, seed, ...), step, samples, train_s and wall_s in seconds, bytes
-    sent and received by the busiest node, train_loss, and a column for each metric.
+    sent and received by the busiest node, train_loss, and a column for each metric. With a `cluster`
+    (`istbench.cluster.profile.load_profile`), cluster_s as well: train seconds as replayed there, NaN for a run
+    that is unfinished or has no sound trace.
 
     Raises:
         UserError: where there are no runs.
@@ -25,7 +31,23 @@ def evaluations_frame(results: Path) -> pd.DataFrame:
     import pandas as pd
 
     runs, _ = load_runs(results)
-    return pd.DataFrame([row for run in runs for row in _rows(run)])
+    rows = [row for run in runs for row in _rows(run)]
+    if cluster is not None:
+        seconds = _cluster_seconds(runs, cluster)
+        for row in rows:
+            row["cluster_s"] = seconds.get((row["cell"], row["step"]), math.nan)
+    return pd.DataFrame(rows)
+
+
+def _cluster_seconds(runs: list[Run], cluster: ClusterProfile) -> dict[tuple[object, object], float]:
+    """By cell and step."""
+    (replayed,), _ = replay_runs(runs, [cluster])
+    return {
+        (run.header["cell"], evaluation.step): evaluation.train_s
+        for run in replayed
+        if run.cluster is not None
+        for evaluation in run.curve.evaluations
+    }
 
 
 def _rows(run: Run) -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from istbench.cluster.clock import ClusterTime
 from istbench.errors import UserError
 from istbench.results.curves import Clock, Curve, Reached, time_to_target
 from istbench.results.store import RunDirectory
@@ -17,10 +18,15 @@ _NEEDED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One cell as it was recorded: its header (see `RunDirectory`) and its learning curve."""
+    """One cell as it was recorded: its header (see `RunDirectory`) and its learning curve.
+
+    cluster: the time of a run that is on the clock of a cluster (`replayed_run`).
+    """
 
     header: dict[str, Any]
     curve: Curve
+    directory: RunDirectory
+    cluster: ClusterTime | None = None
 
     @property
     def done(self) -> bool:
@@ -63,7 +69,7 @@ def load_run(directory: RunDirectory) -> Run:
             f"{directory.events_jsonl} holds no evaluation of a finished run; "
             f"delete {directory.path} to run it anew"
         )
-    return Run(header=header, curve=curve)
+    return Run(header=header, curve=curve, directory=directory)
 
 
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:

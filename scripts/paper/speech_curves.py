@@ -132,8 +132,8 @@ def write_readme(
         "",
         f"Two published points, {' and '.join(label(curve) for curve in FITTED)} at {FITTED_LEVEL:.0%} with two "
         f"layers, fix an m5.2xlarge at {profile.gflops:.3g} GFLOP/s in training and "
-        f"{bandwidth_text(profile.bandwidth_out)} a link. All else is predicted from our steps to each accuracy and "
-        "our traces on 8 nodes.",
+        f"{bandwidth_text(profile.bandwidth_out, 3)} a link. All else is predicted from our steps to each accuracy "
+        "and our traces on 8 nodes.",
         "",
         "| layers | method | accuracy | published s | replayed s | replayed / published | published ddp / method "
         "| replayed ddp / method |",
@@ -156,11 +156,11 @@ def write_readme(
         "",
         f"- Data: ours is {samples['kind']} ({samples['train']} training clips); theirs the recordings, 84,843 "
         "training clips or so. More clips make longer epochs; steps to an accuracy need not be the same.",
-        "- The published figure names no number of nodes; 8 are inferred. Its points are read off, give or take 3 to "
-        "5 %.",
+        "- The published figure names no number of nodes; 8 are inferred. Its points are read off, give or take "
+        "3 to 5 %.",
         "- One seed of each. ∞: not reached within our budget.",
-        "- BatchNorm's statistics are estimated on training clips before each evaluation here; the first public code "
-        "took the test batch's.",
+        "- BatchNorm's statistics are estimated on training clips before each evaluation here; the first public "
+        "code took the test batch's.",
         "",
         "![Seconds to accuracy, published and replayed](seconds.png)",
         "",

@@ -3,6 +3,8 @@
 import math
 import random
 
+from istbench.cluster.trace import TraceBuilder, merge
+from istbench.cluster.trace_file import save_trace
 from istbench.results.store import SCHEMA, TIMING_RULE, RunDirectory
 
 # Per method: final metric, steps to get most of the way, seconds a step on one node, MB sent a step.
@@ -13,6 +15,7 @@ CHARACTERS = {
     "parameter_server": (0.86, 300, 0.13, 8.0),
     "p3": (0.86, 300, 0.10, 8.0),
 }
+LOCAL_STEPS = {"local_sgd": 8, "ist": 8}
 
 
 def header(method="ddp", *, nodes=2, seed=0, options="", workload="speech", **changed):
@@ -47,8 +50,26 @@ def evaluation(step, train_s, value, *, sent=0, loss=1.0):
     }  # fmt: skip
 
 
-def write_run(results, head, events, *, memory=50_000_000):
-    """A run directory of `head` and `events` under `results`; its path."""
+def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1_000_000, gflops=100.0):
+    """A trace of `rounds` rounds of `local_steps` steps that each end in an all-reduce of `size` bytes.
+
+    compute: seconds a step, by node, the last for all further ones. gflops: of the machine it was recorded on.
+    """
+    recorded = []
+    for rank in range(nodes):
+        builder = TraceBuilder(clock=lambda: 0.0)
+        for step in range(1, rounds * local_steps + 1):
+            builder.compute(compute[min(rank, len(compute) - 1)])
+            if step % local_steps == 0:
+                builder.wait(builder.post("all_reduce", size))
+                builder.mark("round")
+            builder.mark("step")
+        recorded.append(builder.to_arrays())
+    return merge(recorded, {"batch_size": 128, "gflops": gflops})
+
+
+def write_run(results, head, events, *, memory=50_000_000, trace=None):
+    """A run directory of `head` and `events` under `results`, with `trace` if given; its path."""
     directory = RunDirectory(results / "runs" / head["cell"])
     last = events[-1] if events else evaluation(0, 0.0, 0.0)
     result = {
@@ -61,11 +82,13 @@ def write_run(results, head, events, *, memory=50_000_000):
     directory.append({"event": "start", "step": 0})
     for event in events:
         directory.append(event)
+    if trace is not None:
+        save_trace(trace, directory.trace)
     return directory
 
 
-def write_plausible(results, method, *, nodes=2, seed=0, options="", best=None, **changed):
-    """A run whose curve rises as training runs do."""
+def write_plausible(results, method, *, nodes=2, seed=0, options="", best=None, traced=False, **changed):
+    """A run whose curve rises as training runs do, with a trace that fits it where `traced`."""
     ceiling, steps, seconds, megabytes = CHARACTERS.get(method, (0.8, 350, 0.05, 1.0))
     rng = random.Random(f"{method} {nodes} {seed} {options}")
     ceiling = (best or ceiling) - 0.004 * nodes + rng.uniform(-0.01, 0.01)
@@ -80,4 +103,7 @@ def write_plausible(results, method, *, nodes=2, seed=0, options="", best=None, 
         for step in range(0, 1501, 50)
     ]
     head = header(method, nodes=nodes, seed=seed, options=options, **changed)
-    return write_run(results, head, events)
+    every = LOCAL_STEPS.get(method, 1)
+    size = round(megabytes * 1e6 * every * nodes / (2 * max(nodes - 1, 1)))
+    trace = averaging_trace(nodes, local_steps=every, compute=(seconds,), size=size) if traced else None
+    return write_run(results, head, events, trace=trace)

@@ -1,0 +1,51 @@
+"""`istbench replay`: what the runs in a results directory would have taken on other clusters."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from istbench.cli.options import report_options, words
+from istbench.cluster.profile import parse_bandwidth
+from istbench.cluster.selection import select_clusters
+
+
+@click.command("replay")
+@click.argument("results", default="results", type=click.Path(path_type=Path))
+@click.option(
+    "--cluster",
+    "clusters",
+    default="m5.2xlarge",
+    show_default=True,
+    metavar="NAME|FILE.toml,...",
+    help="Clusters, separated by commas; see `istbench list clusters`.",
+)
+@click.option(
+    "--bandwidth",
+    "bandwidths",
+    metavar="BANDWIDTH,...",
+    help="Of a node's link, such as 100mbit,1gbit,10gbit. Default: the cluster's own.",
+)
+@report_options
+def command(
+    results: Path,
+    clusters: str,
+    bandwidths: str | None,
+    style: str,
+    workload: str | None,
+    baseline: str,
+    pictures: bool,
+) -> None:
+    """What recorded runs would have taken on other clusters, in seconds and dollars. Trains nothing.
+
+    RESULTS is a results directory, or the directory of one run. Several bandwidths tell below which of them one
+    method overtakes another.
+    """
+    names = words(clusters, "--cluster", "see `istbench list clusters`")
+    listed = words(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
+    asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
+    from istbench.report.render import print_report
+    from istbench.report.replay import build_replay
+
+    report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)
+    print_report(report, sys.stdout, style=style)

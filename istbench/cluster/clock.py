@@ -1,0 +1,95 @@
+"""`cluster_s`: train time of a traced run on another cluster, at any of its local steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from istbench.cluster.profile import ClusterProfile
+from istbench.errors import UserError
+
+if TYPE_CHECKING:
+    from istbench.cluster.replay import Replay
+    from istbench.cluster.trace import Trace
+
+# A synchronous method is in its steady state after the first rounds; from there every repetition lasts as long.
+_REPETITIONS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterTime:
+    """How long a run trains on a cluster, and what its nodes do in that time.
+
+    Attributes:
+        profile: the cluster.
+        nodes: how many of its machines.
+        seconds: when the last node has done so many local steps, one for each that was asked for.
+        compute, communication, idle: shares of the time, mean over nodes, as `Replay` tells them apart.
+        link_use: payload over capacity of the busiest node's link, in its busier direction.
+    """
+
+    profile: ClusterProfile
+    nodes: int
+    seconds: tuple[float, ...]
+    compute: float
+    communication: float
+    idle: float
+    link_use: float
+
+
+def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> ClusterTime:
+    """Train time on `profile` at each of the numbers of local `steps`, which need not be whole rounds.
+
+    The sample of the trace is replayed again and again, until the longest time is known or a steady state is; from
+    there on, every repetition takes as long as the last one replayed.
+
+    Raises:
+        UserError: as `replay` does, and where the trace marks no local steps.
+    """
+    from istbench.cluster.replay import replay
+    from istbench.cluster.trace import STEP
+
+    sample = trace.steps
+    if not sample:
+        raise UserError("the trace marks no local steps; record it again with `istbench run --again`")
+    repetitions = min(max(1, -(-max(steps, default=0) // sample)), _REPETITIONS)
+    found = replay(trace, profile, rounds=repetitions * trace.rounds)
+    last_node = found.finish_s[:, found.mark_kind == STEP].max(axis=0)
+    reached = [0.0, *last_node.tolist()]
+    replayed = repetitions * sample
+    period = reached[replayed] - reached[replayed - sample]
+
+    def at(step: int) -> float:
+        beyond = max(0, -(-(step - replayed) // sample))
+        return float(reached[step - beyond * sample] + beyond * period)
+
+    end = found.finish_s[:, -1]
+    compute, communication, idle = (
+        float((spent[:, -1] / end).mean()) if end.all() else 0.0
+        for spent in (found.compute_s, found.communication_s, found.idle_s)
+    )
+    return ClusterTime(
+        profile=profile,
+        nodes=trace.world_size,
+        seconds=tuple(at(step) for step in steps),
+        compute=compute,
+        communication=communication,
+        idle=idle,
+        link_use=_link_use(found),
+    )
+
+
+def cluster_seconds(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> list[float]:
+    """The seconds of `cluster_time` alone."""
+    return list(cluster_time(trace, profile, steps).seconds)
+
+
+def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
+    """What `nodes` machines of `profile` cost for so many seconds, USD."""
+    return profile.price_per_hour * nodes * seconds / 3600
+
+
+def _link_use(found: "Replay") -> float:
+    if found.profile.full_duplex:
+        return float(max(found.utilisation_out.max(), found.utilisation_in.max()))
+    both_ways = (found.bytes_sent + found.bytes_received).max() * 8
+    return float(both_ways / (found.profile.bandwidth_out * found.seconds)) if found.seconds else 0.0

@@ -1,0 +1,75 @@
+"""The report of `istbench replay`: the tables and pictures of runs on other clusters."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from istbench.cluster.profile import ClusterProfile
+from istbench.errors import UserError
+from istbench.report.bandwidths import Sweep, crossings_table, time_by_bandwidth
+from istbench.report.build import Report, cluster_tables, draw_groups, draw_plots, of_workload
+from istbench.report.groups import Group, group_runs
+from istbench.report.table import Table
+from istbench.results.load import Run, load_run, load_runs
+from istbench.results.replayed import replay_runs
+from istbench.results.store import RunDirectory
+
+
+def build_replay(
+    results: Path,
+    clusters: Mapping[str, Sequence[ClusterProfile]],
+    *,
+    baseline: str = "ddp",
+    workload: str | None = None,
+    pictures: bool = True,
+) -> Report:
+    """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
+
+    clusters: by name, the profiles of each, by rising bandwidth. Several give a table of where methods overtake
+    one another, and a picture for each number of nodes. Pictures are drawn into `results/report`.
+
+    Raises:
+        UserError: where no run can be replayed, for whatever reason; or the pictures cannot be written.
+    """
+    runs, problems = _read(results)
+    runs = of_workload(runs, workload, results)
+    profiles = [profile for family in clusters.values() for profile in family]
+    on_clusters, unreplayed = replay_runs(runs, profiles)
+    if not any(run.done for run in on_clusters[0]):
+        reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
+        raise UserError(f"nothing to replay in {results}{reason}")
+    of_profile = {
+        profile.name: [group for group in group_runs(moved, baseline) if group.entries]
+        for profile, moved in zip(profiles, on_clusters, strict=True)
+    }
+    groups = [group for of_one in of_profile.values() for group in of_one]
+    # The runs are the same on every bandwidth of a cluster, so their groups come in the same order.
+    sweeps = [
+        Sweep(cluster=name, groups=same)
+        for name, family in clusters.items()
+        if len(family) > 1
+        for same in zip(*(of_profile[profile.name] for profile in family), strict=True)
+    ]
+    return Report(
+        tables=(*cluster_tables(groups, baseline), *_sweep_tables(sweeps, baseline)),
+        problems=(*problems, *unreplayed),
+        pictures=tuple(_draw(groups, sweeps, results / "report") if pictures else ()),
+    )
+
+
+def _read(results: Path) -> tuple[list[Run], list[str]]:
+    one = RunDirectory(results)
+    return ([load_run(one)], []) if one.exists() else load_runs(results)
+
+
+def _sweep_tables(sweeps: Sequence[Sweep], baseline: str) -> list[Table]:
+    return [crossings_table(sweep, baseline) for sweep in sweeps if sweep.groups[0].levels]
+
+
+def _draw(groups: Sequence[Group], sweeps: Sequence[Sweep], directory: Path) -> list[Path]:
+    plots = {
+        f"{sweep.stem}-n{nodes}": time_by_bandwidth(sweep, nodes)
+        for sweep in sweeps
+        if sweep.groups[0].levels
+        for nodes in sweep.groups[0].nodes
+    }
+    return [*draw_groups(groups, directory), *draw_plots(plots, directory)]

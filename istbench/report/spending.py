@@ -1,0 +1,81 @@
+"""The second table of a group on a cluster's clock: what its nodes do with the time, and what that costs."""
+
+from collections.abc import Callable, Iterable
+
+from istbench.cluster.clock import ClusterTime, dollars
+from istbench.report.groups import Entry, Group
+from istbench.report.table import Cell, Column, Table, number, plain
+from istbench.report.tables import group_context
+from istbench.results.stats import median
+
+
+def spending(group: Group, baseline: str = "ddp") -> Table:
+    """Where the time goes, a row for each method and number of nodes; `group` must be on a cluster's clock.
+
+    Every figure is the median over seeds.
+    """
+    columns = (
+        Column(key="method", title="method", align="left"),
+        Column(key="nodes", title="nodes"),
+        Column(key="samples_per_s", title="samples a second"),
+        Column(key="compute_percent", title="compute %"),
+        Column(key="communication_percent", title="communication %"),
+        Column(key="idle_percent", title="idle %"),
+        Column(key="link_use_percent", title="link use %"),
+        Column(key="dollars_per_hour", title="$ an hour"),
+        Column(key="cluster_s", title="seconds to the end"),
+        Column(key="dollars", title="$ to the end"),
+    )
+    return Table(
+        title=f"{group.workload_label}: where the time goes on {group.machine}",
+        columns=columns,
+        rows=tuple(_row(group, entry) for entry in group.entries),
+        footer=tuple(_footer(group)),
+        keys=2,
+        context=group_context(group, baseline),
+    )
+
+
+def _row(group: Group, entry: Entry) -> tuple[Cell, ...]:
+    assert group.profile is not None
+    per_hour = dollars(group.profile, entry.nodes, 3600)
+    return (
+        plain(entry.label),
+        plain(entry.nodes),
+        _figure(_samples_per_second(entry)),
+        _percent(entry, lambda time: time.compute),
+        _percent(entry, lambda time: time.communication),
+        _percent(entry, lambda time: time.idle),
+        _percent(entry, lambda time: time.link_use),
+        _figure(per_hour),
+        _figure(entry.trained()),
+        _figure(dollars(group.profile, entry.nodes, entry.trained())),
+    )
+
+
+def _samples_per_second(entry: Entry) -> float:
+    last = [run.curve.evaluations[-1] for run in entry.runs]
+    return median([end.samples / end.train_s if end.train_s else 0.0 for end in last])
+
+
+def _figure(value: float) -> Cell:
+    return Cell(text=number(value), value=value)
+
+
+def _percent(entry: Entry, share: Callable[[ClusterTime], float]) -> Cell:
+    value = 100 * median([share(run.cluster) for run in entry.runs if run.cluster is not None])
+    return Cell(text=f"{value:.1f}", value=value)
+
+
+def _footer(group: Group) -> Iterable[str]:
+    yield (
+        "Shares of the time, mean over nodes. Communication: waiting for an operation that every node taking part "
+        "has posted, so not what compute hides. Idle: waiting for another node to post its part."
+    )
+    yield (
+        "Link use: payload over capacity of the busiest node's link, in its busier direction. Samples a second: of "
+        "all nodes. $: for all nodes, while they train."
+    )
+    if group.profile is not None:
+        price = group.profile
+        yield f"A node is ${price.price_per_hour:g} an hour ({price.price_date}; {price.price_source})."

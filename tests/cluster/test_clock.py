@@ -1,0 +1,91 @@
+"""Time on a cluster at any local step: against full replays, and against what a ring costs by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fake_runs import averaging_trace
+
+from istbench.cluster.clock import cluster_seconds, cluster_time, dollars
+from istbench.cluster.profile import load_profile
+from istbench.cluster.replay import replay
+from istbench.cluster.trace import STEP, TraceBuilder, merge
+from istbench.errors import UserError
+
+M5 = load_profile("m5.2xlarge")
+# No cost of a message but its bytes, and as fast as the recording machine.
+BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, bandwidth_out=8e6, bandwidth_in=8e6)
+
+
+def replayed_in_full(trace, profile, steps):
+    """When the last node has done each of `steps`, of a replay of all rounds there are."""
+    rounds = -(-max(steps) * trace.rounds // trace.steps)
+    found = replay(trace, profile, rounds=rounds + trace.rounds)
+    return found.finish_s[:, found.mark_kind == STEP].max(axis=0)[np.array(steps) - 1]
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+@pytest.mark.parametrize("compute", [(0.01,), (0.01, 0.03, 0.02)])
+@pytest.mark.parametrize("profile", ["m5.2xlarge", "home-100mbit"])
+def test_extended_by_periods_it_is_the_full_replay(local_steps, compute, profile):
+    trace = averaging_trace(3, local_steps=local_steps, compute=compute)
+    steps = [1, 2, 3, 7, 15, 24, 119, 120, 121, 250, 401]
+    cluster = load_profile(profile)
+    expected = replayed_in_full(trace, cluster, steps)
+    assert cluster_seconds(trace, cluster, steps) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_replayed_part_is_exact():
+    trace = averaging_trace(2, local_steps=4, rounds=3, compute=(0.01, 0.02))
+    steps = list(range(1, 8 * trace.steps + 1))
+    assert cluster_seconds(trace, M5, steps) == replay(trace, M5, rounds=8 * 3).finish_s[
+        :, np.tile([True, True, True, False, True], 8 * 3)
+    ].max(axis=0).tolist()  # fmt: skip
+
+
+def test_a_step_inside_a_round_waits_for_no_exchange_and_a_ring_costs_what_it_sends():
+    """Each node sends 2 (n-1) / n of the bytes; at 1 MB/s that is 1.5 s for 1 MB on four nodes."""
+    trace = averaging_trace(4, local_steps=5, compute=(0.01,), size=1_000_000)
+    steps = [0, 4, 5, 9, 10, 1003]
+    expected = [0, 0.04, 0.05 + 1.5, 0.09 + 1.5, 0.1 + 3.0, 10.03 + 200 * 1.5]
+    assert cluster_seconds(trace, BARE, steps) == pytest.approx(expected, rel=1e-9)
+
+
+def test_compute_is_scaled_by_the_speed_of_the_machines():
+    trace = averaging_trace(1, compute=(0.01,), gflops=100.0)
+    twice = dataclasses.replace(BARE, gflops=200.0)
+    assert cluster_seconds(trace, twice, [10]) == pytest.approx([0.05])
+
+
+def test_step_zero_takes_no_time_and_nothing_asked_is_nothing():
+    trace = averaging_trace(2)
+    assert cluster_seconds(trace, M5, [0]) == [0.0]
+    assert cluster_seconds(trace, M5, []) == []
+
+
+def test_where_the_time_goes():
+    """One node computes 10 ms a step and the other 30 ms, then 1 MB is averaged in one second."""
+    time = cluster_time(averaging_trace(2, compute=(0.01, 0.03)), BARE, [100])
+    assert time.seconds == pytest.approx((103.0,))
+    assert time.compute == pytest.approx(0.02 / 1.03)
+    assert time.idle == pytest.approx(0.01 / 1.03)
+    assert time.communication == pytest.approx(1 / 1.03)
+    assert time.link_use == pytest.approx(1 / 1.03)
+    assert time.nodes == 2
+
+
+def test_a_half_duplex_link_carries_both_directions():
+    half = dataclasses.replace(BARE, full_duplex=False)
+    time = cluster_time(averaging_trace(2, compute=(0.0,)), half, [10])
+    assert time.link_use == pytest.approx(1.0)
+
+
+def test_dollars_are_of_all_nodes():
+    assert dollars(M5, 4, 1800) == pytest.approx(0.384 * 2)
+
+
+def test_a_trace_without_local_steps_is_refused():
+    builder = TraceBuilder()
+    builder.mark("round")
+    with pytest.raises(UserError, match="marks no local steps"):
+        cluster_seconds(merge([builder.to_arrays()], {"gflops": 1.0}), M5, [1])
