@@ -146,6 +146,7 @@ class Node:
             self._fabric.recorder.mark("step")
             if self._counter:
                 self._counter.set(step + 1)
+        self._method.drain()
         seconds = self._clock.stop()
         self._memory.stop()
         self._totals.step = last

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from istbench.fabric import Traffic
-from istbench.fabric.transport import Message, Transport, header
+from istbench.fabric.transport import Message, Transport
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link
 
@@ -46,7 +46,7 @@ def transports(count, timeout_s=10.0):
 
 
 def message(channel, key, payload, order=0):
-    return Message(order, header(channel, key, len(payload)), memoryview(payload))
+    return Message(channel, order, key, memoryview(payload))
 
 
 def wait_for(transport, inbox, count):
@@ -125,6 +125,19 @@ def test_a_channel_that_the_receiver_opens_later_waits_and_one_that_is_gone_is_d
         wait_for(there, late, 1)
         assert late.came == [(0, 2, 3)]
         assert late.buffers == {(0, 2): b"two"}
+
+
+def test_messages_of_an_older_channel_go_first():
+    ours, theirs = socket.socketpair()
+    link = Link(1, ours, lambda *_: None, lambda *_: None)
+    link.limit(1)
+    link.put([message(0, 1, bytes(1_000_000))])
+    time.sleep(0.05)  # it fills the connection
+    link.put([message(1, 2, b"", order=0), message(0, 3, b"", order=9)])
+    theirs.recv(16 + 1_000_000, socket.MSG_WAITALL)
+    heads = [theirs.recv(16, socket.MSG_WAITALL) for _ in range(2)]
+    link.close()
+    assert [(head[0], head[4]) for head in heads] == [(0, 3), (1, 2)]
 
 
 def test_waiting_for_a_peer_that_is_gone_names_it():

@@ -14,16 +14,13 @@ _SHUTDOWN_S = 5.0
 
 
 class Message(NamedTuple):
-    """What is sent: `payload` must stay as it is until the receiver has it. Lower `order` is more urgent."""
+    """What is sent. `payload` must stay as it is until the receiver has it; of a channel, lower `order` is more
+    urgent."""
 
+    channel: int
     order: int
-    header: bytes
+    key: int
     payload: memoryview
-
-
-def header(channel: int, key: int, size: int) -> bytes:
-    """The header of a message of `size` bytes; a message that repeats can keep it."""
-    return _HEADER.pack(channel, key, size)
 
 
 class Link:
@@ -59,8 +56,11 @@ class Link:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(1, window_bytes // 2))
 
     def put(self, messages: Iterable[Message]) -> None:
-        """Queue `messages`; returns at once."""
-        self._queue.put([(message.order, message) for message in messages])
+        """Queue `messages`; returns at once.
+
+        An older channel's go first: a peer that has not opened the newer one yet does not read past its messages.
+        """
+        self._queue.put([((message.channel, message.order), message) for message in messages])
 
     def close(self) -> None:
         """Send what is queued, as long as the peer takes it, and end both threads."""
@@ -83,12 +83,13 @@ class Link:
         if message is None:
             self._socket.shutdown(socket.SHUT_WR)
             return False
-        sent = self._socket.sendmsg((message.header, message.payload))
-        if sent < _HEADER.size:
-            self._socket.sendall(message.header[sent:])
-            sent = _HEADER.size
-        if sent < _HEADER.size + len(message.payload):
-            self._socket.sendall(message.payload[sent - _HEADER.size :])
+        payload = message.payload
+        header = _HEADER.pack(message.channel, message.key, len(payload))
+        sent = self._socket.sendmsg((header, payload))
+        if sent < len(header):
+            self._socket.sendall(header[sent:])
+        if sent < len(header) + len(payload):
+            self._socket.sendall(payload[max(0, sent - len(header)) :])
         return True
 
     def _receive_one(self) -> bool:

@@ -3,7 +3,7 @@
 import heapq
 import threading
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -13,11 +13,11 @@ class UrgentFirst(Generic[T]):
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._heap: list[tuple[int, int, T]] = []
+        self._heap: list[tuple[Any, int, T]] = []
         self._count = 0
         self._waiting = self._closed = False
 
-    def put(self, items: Iterable[tuple[int, T]]) -> None:
+    def put(self, items: Iterable[tuple[Any, T]]) -> None:
         """Add (order, item) pairs, all at once: no one takes any before all are in."""
         with self._changed:
             for order, item in items:

@@ -1,0 +1,106 @@
+"""A parameter server, with and without P3's slices and priority, is data parallel."""
+
+import pytest
+import torch
+from odd_model import OddToy, mean_gradient_training
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    set_up,
+    through_disk,
+    train,
+)
+
+EXACT = 2e-5  # float32 sums in another order, over some tens of steps
+WIDE = {"hidden": 64, "layers": 3}  # 9,092 parameters, 4,096 in the largest tensor
+OPTIMIZERS = {
+    "momentum": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"optimizer": "adam", "lr": 0.002},
+    "adamw": {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.1},
+}
+SERVED = {
+    "parameter_server": ("parameter_server", {}),
+    "p3, slices of 1,000": ("p3", {"slice_params": 1_000}),
+    "p3, slices of 1,000, a window of one": ("p3", {"slice_params": 1_000, "window": 1}),
+    "p3, slices of 77, no priority": ("p3", {"slice_params": 77, "priority": False}),
+    "p3, whole tensors": ("p3", {"slice_params": 0}),
+    "p3, defaults": ("p3", {}),
+}
+
+
+def node_served_against_ddp(fabric, steps):
+    workload = open_workload("toy", WIDE)
+    differences = {}
+    for optimizer, options in OPTIMIZERS.items():
+        reference = set_up(fabric, workload, "ddp", options)
+        train(fabric, workload, reference, 0, steps)
+        wanted = assembled(fabric, reference)
+        for label, (name, own) in SERVED.items():
+            method = set_up(fabric, workload, name, {**options, **own})
+            train(fabric, workload, method, 0, steps)
+            model = assembled(fabric, method)
+            if model is not None:
+                differences[f"{label}, {optimizer}"] = largest_difference(model, wanted)
+    return differences
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_p3_and_parameter_server_are_ddp(nodes):
+    differences = on_nodes(node_served_against_ddp, nodes, 15)[0]
+    assert len(differences) == len(OPTIMIZERS) * len(SERVED)
+    exact = {label: difference for label, difference in differences.items() if "adam" not in label}
+    assert max(exact.values()) < EXACT, exact
+    # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
+    assert max(differences.values()) < 1e-4, differences
+
+
+def odd_workload():
+    workload = OddToy()
+    workload.open(workload.prepare(None, None, None))
+    return workload
+
+
+def node_odd_models(fabric, steps):
+    workload = odd_workload()
+    differences = {}
+    for optimizer, options in OPTIMIZERS.items():
+        for parts in (1, 2):
+            own = {"slice_params": 50, "accumulation_steps": parts}
+            method = set_up(fabric, workload, "p3", {**options, **own})
+            train(fabric, workload, method, 0, steps)
+            model = assembled(fabric, method)
+            if model is not None:
+                wanted = mean_gradient_training(
+                    workload, method.options, steps, nodes=fabric.world_size, parts=parts
+                )
+                differences[f"{optimizer}, {parts} parts"] = largest_difference(model, wanted)
+    return differences
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_p3_is_right_for_shared_unused_frozen_and_oddly_used_parameters_and_accumulated_gradients(nodes):
+    differences = on_nodes(node_odd_models, nodes, 12)[0]
+    assert len(differences) == 6
+    assert max(differences.values()) < 1e-6, differences
+
+
+def node_odd_resumed(fabric, steps):
+    workload = odd_workload()
+    options = {**OPTIMIZERS["adamw"], "slice_params": 50}
+    whole = set_up(fabric, workload, "p3", options)
+    train(fabric, workload, whole, 0, steps)
+    first, second = (set_up(fabric, workload, "p3", options) for _ in range(2))
+    train(fabric, workload, first, 0, steps // 2)
+    assembled(fabric, first)
+    second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+    train(fabric, workload, second, steps // 2, steps)
+    train(fabric, workload, first, steps // 2, steps)
+    wanted, *others = (method.state_dict()["model"] for method in (whole, first, second))
+    return [all(torch.equal(wanted[name], other[name]) for name in wanted) for other in others]
+
+
+def test_p3_goes_on_bit_for_bit_after_a_checkpoint_and_an_evaluation_and_every_node_has_the_model():
+    assert on_nodes(node_odd_resumed, 3, 10) == [[True, True]] * 3
