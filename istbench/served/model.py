@@ -87,6 +87,8 @@ class ServedModel:
         if not push:
             loss.backward()
             return
+        # Not at its end: replies of this round are still to be sent while the next forward pass waits for them.
+        self._round += 1
         self._record.backward_starts(self._ready_order)
         self._pushing = True
         try:
@@ -97,7 +99,6 @@ class ServedModel:
             self._await((number,))
             self._push(number)
         self._ready_order, self._pushed = self._pushed, []
-        self._round += 1
 
     def drain(self) -> None:
         """Wait until this node's model and server are up to date."""
