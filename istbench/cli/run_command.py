@@ -49,6 +49,8 @@ def command(out: Path, again: bool, as_json: bool, **given: Any) -> int:
             fresh = execute(cell, run, scratch, again=again)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
+        for note in dict.fromkeys(event["message"] for event in run.events() if event["event"] == "note"):
+            display.note(f"{request.method}: {note}")
     finished = load_run(run)
     if as_json:
         click.echo(json.dumps(_as_json(finished, run.path), allow_nan=False))

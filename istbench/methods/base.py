@@ -81,6 +81,10 @@ class Method(ABC):
         Returns the loss as a detached scalar. Leaves nothing half done: `assemble` is defined after any step.
         """
 
+    def note(self) -> str:
+        """A line for the user on what this run actually does, known once it trains; may be empty."""
+        return ""
+
     def drain(self) -> None:
         """Finish what `step` left under way. Called on every rank before the clock stops."""
         return

@@ -14,6 +14,8 @@ from istbench.served.server import SliceServer
 from istbench.served.slices import Slice, cut
 from istbench.served.usage import Usage, called_modules, usage
 
+_NAMES_TOLD = 4
+
 
 class ServedModel:
     """`model`, trained by all nodes together, each of which updates the slices it serves.
@@ -49,6 +51,7 @@ class ServedModel:
         self._all = [slice for slices in self._slices for slice in slices]
         self._flat = [parameter.detach().view(-1) for parameter in self._parameters]
         self._priority = priority
+        self._window = window
         self._transport = fabric.transport
         itemsize = max((flat.element_size() for flat in self._flat), default=1)
         largest = max((slice.stop - slice.start for slice in self._all), default=1) * itemsize
@@ -183,6 +186,16 @@ class ServedModel:
 
     def _trace_priority(self, slice: Slice) -> int:
         return self._place[slice.index] if self._priority else 0
+
+    def describe(self) -> str:
+        """How this model is sliced and in which order its parameters are sent, in a line."""
+        largest = max((slice.stop - slice.start for slice in self._all), default=0)
+        text = f"{len(self._all):,} slices of at most {largest:,} parameters"
+        if not self._priority:
+            return f"{text}, in the order of readiness"
+        names = [self._names[number] for number in self._usage.order()] if self._usage else []
+        more = ", ..." if len(names) > _NAMES_TOLD else ""
+        return f"{text}, window {self._window}, most urgent first: {', '.join(names[:_NAMES_TOLD])}{more}"
 
     # Serving. On the transport's threads.
 

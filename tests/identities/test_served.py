@@ -1,5 +1,9 @@
 """A parameter server, with and without P3's slices and priority, is data parallel."""
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 from odd_model import OddToy, mean_gradient_training
@@ -13,6 +17,7 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
+from istbench.errors import RunFailed
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps
 WIDE = {"hidden": 64, "layers": 3}  # 9,092 parameters, 4,096 in the largest tensor
@@ -104,3 +109,52 @@ def node_odd_resumed(fabric, steps):
 
 def test_p3_goes_on_bit_for_bit_after_a_checkpoint_and_an_evaluation_and_every_node_has_the_model():
     assert on_nodes(node_odd_resumed, 3, 10) == [[True, True]] * 3
+
+
+def node_autotuned(fabric, steps):
+    """Tuned to other settings than the run it goes on from, and equal to it."""
+    workload = open_workload("toy", WIDE)
+    options = {"momentum": 0.9}
+    whole = set_up(fabric, workload, "p3", {**options, "slice_params": 777})
+    train(fabric, workload, whole, 0, steps)
+    first = set_up(fabric, workload, "p3", {**options, "slice_params": 777})
+    train(fabric, workload, first, 0, steps // 2)
+    second = set_up(fabric, workload, "p3", {**options, "autotune": True})
+    tuned = second.note()
+    second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+    train(fabric, workload, second, steps // 2, steps)
+    wanted, got = (method.state_dict()["model"] for method in (whole, second))
+    return [all(torch.equal(wanted[name], got[name]) for name in wanted), tuned, second.note()]
+
+
+def test_autotuning_agrees_on_a_setting_and_a_resumed_run_keeps_that_of_its_checkpoint():
+    results = on_nodes(node_autotuned, 2, 6)
+    assert all(same for same, _, _ in results)
+    assert results[0][1] == results[1][1]
+    assert (
+        "slices of at most 777 parameters, window 2, most urgent first: linear1.weight, linear1.bias"
+        in results[0][2]
+    )
+
+
+def node_that_loses_a_peer(fabric, killed):
+    workload = open_workload("toy", WIDE)
+    method = set_up(fabric, workload, "p3", {})
+    train(fabric, workload, method, 0, 3)
+    if fabric.rank == 1 and killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fabric.rank == 1:
+        time.sleep(8)
+    train(fabric, workload, method, 3, 6)
+
+
+def test_a_peer_that_dies_in_training_is_named():
+    with pytest.raises(RunFailed, match="worker 1 was killed by SIGKILL"):
+        on_nodes(node_that_loses_a_peer, 3, True)
+
+
+def test_a_peer_that_is_late_is_named():
+    with pytest.raises(
+        RunFailed, match=r"waiting for linear1.weight .*gave up after 2 s: nothing heard from rank 1"
+    ):
+        on_nodes(node_that_loses_a_peer, 3, False, timeout_s=2.0)

@@ -1,5 +1,7 @@
 """What a served model leaves in the trace: every slice's push and reply, and their priorities."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ def overtaken(trace):
     replies = {int(op) for op in events["op"][after + 1][events["code"][after + 1] == POST]}
     spans = replay(trace, SLOW, compute_scale=1.0, spans=True).spans
     pushes = [span.op for span in spans if span.kind == "transfer" and span.node == 0 and span.op not in replies]
-    return sum(later < earlier for earlier, later in zip(pushes, pushes[1:], strict=False))
+    return sum(later < earlier for earlier, later in pairwise(pushes))
 
 
 def test_slices_overtake_each_other_only_by_priority():
