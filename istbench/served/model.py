@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from istbench.fabric import Fabric
 from istbench.fabric.transport import Message
+from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
 from istbench.served.server import SliceServer
 from istbench.served.slices import Slice, cut
@@ -29,6 +30,7 @@ class ServedModel:
         slice_params: the largest slice, in elements; 0 leaves parameters whole.
         priority: send and update what the forward pass needs first; otherwise in the order of readiness.
         window: slices that a connection may hold, which cannot be overtaken any more.
+        memory: how the transport reaches the tensors; by default as their device needs it.
         build: an optimizer over some tensors. Its update must be one element at a time.
     """
 
@@ -41,6 +43,7 @@ class ServedModel:
         slice_params: int,
         priority: bool,
         window: int,
+        memory: type[DirectMemory] | None = None,
     ) -> None:
         self.model = model
         self._fabric = fabric
@@ -53,12 +56,15 @@ class ServedModel:
         self._priority = priority
         self._window = window
         self._transport = fabric.transport
+        kind = memory or (DirectMemory if fabric.device.type == "cpu" else StagedMemory)
+        self._memory = kind(self._flat, self._transport)
         itemsize = max((flat.element_size() for flat in self._flat), default=1)
         largest = max((slice.stop - slice.start for slice in self._all), default=1) * itemsize
         own = [slice for slice in self._all if slice.server == self._rank]
         self._server = SliceServer(own, [self._part(slice) for slice in own], build, fabric.world_size)
         self._incoming, self._buffers = self._receive_buffers(own)
-        self._outgoing = {slice.index: _raw(self._part(slice)) for slice in own}
+        self._outgoing = {slice.index: self._raw_values(slice) for slice in own}
+        self._unpublished = [False] * len(self._parameters)
         self._missing = [0] * len(self._parameters)  # slices whose new values are not here yet
         self._fresh = [True] * len(self._all)
         self._place = list(range(len(self._all)))  # of a slice in the order of priority
@@ -123,6 +129,9 @@ class ServedModel:
             if self._missing[number] or ops:
                 with self._fabric.recorder.waiting(*ops):
                     self._await_one(number)
+            if self._unpublished[number]:
+                self._memory.publish(number)
+                self._unpublished[number] = False
 
     def _await_one(self, number: int) -> None:
         self._fabric.wait_for_messages(
@@ -156,17 +165,25 @@ class ServedModel:
         parameter, slices = self._parameters[number], self._slices[number]
         gradient = None if parameter.grad is None else parameter.grad.contiguous().view(-1)
         parameter.grad = None
-        raw = memoryview(b"") if gradient is None else _raw(gradient)
-        itemsize = parameter.element_size()
         self._pushed.append(number)
-        self._record.pushed(number, [self._trace_priority(slice) for slice in slices])
+        self._record.pushed(number, [self._urgency(slice.index) for slice in slices])
+        self._unpublished[number] = True
         with self._transport.lock:
             self._missing[number] = len(slices)
             for slice in slices:
                 self._fresh[slice.index] = False
+        if gradient is None:
+            self._distribute(number, None, None)
+        else:
+            self._memory.fetch(number, gradient, partial(self._distribute, number, gradient))
+
+    def _distribute(self, number: int, gradient: Tensor | None, host: Tensor | None) -> None:
+        """Send `host`, which holds the flat `gradient`, to the other servers, and `gradient` to this node's own."""
+        raw = memoryview(b"") if host is None else _raw(host)
+        itemsize = self._parameters[number].element_size()
         mine: list[Slice] = []
         messages: dict[int, list[Message]] = {}
-        for slice in slices:
+        for slice in self._slices[number]:
             if slice.server == self._rank:
                 mine.append(slice)
             else:
@@ -182,10 +199,10 @@ class ServedModel:
 
     def _order(self, index: int) -> int:
         """Every message of an older round goes first: a late node needs it before anything newer."""
-        return self._round * len(self._all) + self._place[index] if self._priority else 0
+        return self._round * len(self._all) + self._urgency(index)
 
-    def _trace_priority(self, slice: Slice) -> int:
-        return self._place[slice.index] if self._priority else 0
+    def _urgency(self, index: int) -> int:
+        return self._place[index] if self._priority else 0
 
     def describe(self) -> str:
         """How this model is sliced and in which order its parameters are sent, in a line."""
@@ -216,7 +233,7 @@ class ServedModel:
             self._transport.work([(self._order(index), partial(self._serve, index))])
 
     def _serve(self, index: int) -> None:
-        changed = self._server.update(index)
+        changed = self._memory.update(self._all[index], partial(self._server.update, index))
         payload = self._outgoing[index] if changed else memoryview(b"")
         reply = Message(self._channel, self._order(index), 2 * index + 1, payload)
         for peer in self._peers:
@@ -237,6 +254,9 @@ class ServedModel:
     def _part(self, slice: Slice) -> Tensor:
         return self._flat[slice.parameter][slice.start : slice.stop]
 
+    def _raw_values(self, slice: Slice) -> memoryview:
+        return _raw(self._memory.values[slice.parameter][slice.start : slice.stop])
+
     def _receive_buffers(
         self, own: Sequence[Slice]
     ) -> tuple[dict[tuple[int, int], Tensor], dict[tuple[int, int], memoryview]]:
@@ -247,7 +267,7 @@ class ServedModel:
         buffers = {(peer, 2 * index): _raw(buffer) for (peer, index), buffer in incoming.items()}
         for slice in self._all:
             if slice.server != self._rank:
-                buffers[slice.server, 2 * slice.index + 1] = _raw(self._part(slice))
+                buffers[slice.server, 2 * slice.index + 1] = self._raw_values(slice)
         return incoming, buffers
 
     # State.
@@ -261,6 +281,7 @@ class ServedModel:
         """The inverse of `state_dict`."""
         self.drain()
         self.model.load_state_dict(state["model"])
+        self._memory.reload()
         self._server.load_state_dict(state["served"])
 
 

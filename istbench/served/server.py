@@ -53,12 +53,12 @@ class SliceServer:
         gradients.clear()
         if not present:
             return False
-        mean, *others = present
+        value = self._values[index]
+        mean, *others = (gradient.to(value.device, non_blocking=True) for gradient in present)
         for other in others:
             mean.add_(other)
         if self._world_size > 1:
             mean.div_(self._world_size)
-        value = self._values[index]
         value.grad = mean
         self._optimizers[index].step()
         value.grad = None

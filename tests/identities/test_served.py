@@ -18,6 +18,9 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.errors import RunFailed
+from istbench.methods.base import materialise
+from istbench.served import ServedModel
+from istbench.served.memory import DirectMemory, StagedMemory
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps
 WIDE = {"hidden": 64, "layers": 3}  # 9,092 parameters, 4,096 in the largest tensor
@@ -158,3 +161,26 @@ def test_a_peer_that_is_late_is_named():
         RunFailed, match=r"waiting for linear1.weight .*gave up after 2 s: nothing heard from rank 1"
     ):
         on_nodes(node_that_loses_a_peer, 3, False, timeout_s=2.0)
+
+
+def node_staged_against_direct(fabric, steps):
+    """Gradients and values through memory beside the model, as a GPU needs it; here both are host memory."""
+    workload = odd_workload()
+    weights = []
+    for memory in (DirectMemory, StagedMemory):
+        method = set_up(fabric, workload, "p3", {})
+        with torch.device("meta"):
+            model = workload.build_model()
+        method._served = ServedModel(
+            materialise(model, workload, 0, fabric.device), fabric, method.options.build,
+            slice_params=50, priority=True, window=2, memory=memory,
+        )  # fmt: skip
+        train(fabric, workload, method, 0, steps)
+        method.load_state_dict(method.state_dict())
+        train(fabric, workload, method, steps, 2 * steps)
+        weights.append(method.state_dict()["model"])
+    return all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_memory_beside_the_model_is_the_same_training_bit_for_bit():
+    assert on_nodes(node_staged_against_direct, 3, 6) == [True] * 3

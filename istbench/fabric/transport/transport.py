@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link, Message
-from istbench.fabric.transport.urgent_first import UrgentFirst
+from istbench.fabric.transport.worker import Worker
 
 if TYPE_CHECKING:
     from istbench.fabric.fabric import Traffic
@@ -49,9 +49,7 @@ class Transport:
         self._failure: Exception | None = None  # of a task
         self._gone: dict[int, str] = {}  # why, by peer
         self._closing = False
-        self._tasks: UrgentFirst[Callable[[], None]] = UrgentFirst()
-        self._worker = threading.Thread(target=self._work, name="transport worker", daemon=True)
-        self._worker.start()
+        self._workers = [Worker("transport tasks", self._fail)]
         connections = connect_peers(store, rank, world_size, timeout_s)
         self._links = {
             peer: Link(peer, connection, self._deliver, self._lost)
@@ -80,8 +78,13 @@ class Transport:
         self._links[peer].put(messages)
 
     def work(self, tasks: Iterable[tuple[int, Callable[[], None]]]) -> None:
-        """Run (order, task) pairs on the transport's worker thread, the lowest order first."""
-        self._tasks.put(tasks)
+        """Run (order, task) pairs on the transport's own thread, the lowest order first."""
+        self._workers[0].put(tasks)
+
+    def worker(self, name: str) -> Worker:
+        """Another thread for tasks, which ends with the transport."""
+        self._workers.append(Worker(name, self._fail))
+        return self._workers[-1]
 
     def wait(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]]) -> None:
         """Return once `done()`; `awaited()` are the peers without whose messages it cannot come to that.
@@ -115,8 +118,8 @@ class Transport:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._tasks.close()
-        self._worker.join()
+        for worker in self._workers:
+            worker.close()
         for link in self._links.values():
             link.close()
 
@@ -141,21 +144,10 @@ class Transport:
             self._changed.wait_for(lambda: number < len(self._receivers) or self._closing)
             return self._receivers[number]() if number < len(self._receivers) else None
 
-    def _work(self) -> None:
-        try:
-            while self._work_one():
-                pass
-        except Exception as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
-
-    def _work_one(self) -> bool:
-        task = self._tasks.take()
-        if task is None:
-            return False
-        task()
-        return True
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
 
     def _lost(self, peer: int, error: Exception) -> None:
         with self._changed:
