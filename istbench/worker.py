@@ -88,7 +88,7 @@ class Node:
         )
         self._samples_a_step = config.batch_size * (1 if replicated else config.nodes)
         self._counter = counter
-        self._traced = False
+        self._traced = self._told = False
 
     def live(self) -> None:
         """Train to the end of the budget, evaluating and checkpointing on the way."""
@@ -106,6 +106,7 @@ class Node:
         finished = self._totals.step == 0 and self._evaluate(float("nan"))
         while not finished and self._totals.step < self._config.steps:
             finished = self._evaluate(self._train_segment())
+            self._tell()
             self._save_trace(whole=True)
             self._save_if_due(finished)
         self._save_trace(whole=False)
@@ -147,6 +148,7 @@ class Node:
             self._fabric.recorder.mark("step")
             if self._counter:
                 self._counter.set(step + 1)
+        self._method.drain()
         seconds = self._clock.stop()
         self._memory.stop()
         self._totals.step = last
@@ -197,6 +199,12 @@ class Node:
                 yield
         finally:
             torch.set_num_threads(self._config.threads)
+
+    def _tell(self) -> None:
+        """Record the method's note, once."""
+        if self._lead and not self._told and self._method.note():
+            self._run.append({"event": "note", "message": self._method.note()})
+        self._told = True
 
     def _count_bytes(self) -> None:
         """Add the training traffic since the last count, of the busiest node, to the totals."""

@@ -60,6 +60,8 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
             fresh = execute(cell, run, scratch, again=again, place=lab)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
+        for note in dict.fromkeys(event["message"] for event in run.events() if event["event"] == "note"):
+            display.note(f"{request.method}: {note}")
     finished = load_run(run)
     replayed, problem = _replay(finished, cluster)
     if as_json:

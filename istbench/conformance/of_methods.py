@@ -78,6 +78,7 @@ def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str,
     workload = _workload()
     method = set_up(fabric, workload, name, {}, plugins=plugins)
     train(fabric, workload, method, 0, batches_of(fabric, workload, method).steps_per_epoch)
+    method.drain()
     traffic = fabric.traffic["training"]
     before = (traffic.sent, traffic.received)
     assembled(fabric, method)

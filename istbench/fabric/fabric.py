@@ -6,10 +6,11 @@ operation and the rank when a peer does not answer, and sees the whole sequence 
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from istbench.fabric.recorder import Recorder
+from istbench.fabric.transport import Transport
 
 _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
 
@@ -184,8 +186,26 @@ class Fabric:
             self.exchange({}, {peer: buffer}, name)
             yield peer, buffer
 
+    # Messages in the background, by priority.
+
+    @cached_property
+    def transport(self) -> Transport:
+        """Connections to all peers beside the process group's; every rank must ask for it. Counts as training."""
+        with self._operation("connecting to all ranks"):
+            return Transport(self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"])
+
+    def wait_for_messages(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]], name: str) -> None:
+        """Return once `done()`; see `Transport.wait`."""
+        self._operations += 1
+        try:
+            self.transport.wait(done, awaited)
+        except OSError as error:
+            raise self._explain(name, error) from error
+
     def close(self) -> None:
-        """Leave the process group."""
+        """Send what is queued, and leave the process group."""
+        if "transport" in vars(self):
+            self.transport.close()
         dist.destroy_process_group()
 
     @property
@@ -224,10 +244,10 @@ class Fabric:
         self._operations += 1
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:  # OSError: of the transport's connections
             raise self._explain(name, error) from error
 
-    def _explain(self, name: str, error: RuntimeError) -> FabricError:
+    def _explain(self, name: str, error: Exception) -> FabricError:
         where = f"rank {self.rank} in {name} (operation {self._operations})"
         if "imed out" not in str(error):
             return FabricError(f"{where} lost a connection: {str(error).splitlines()[0]}")

@@ -27,21 +27,28 @@ class Recorder:
         self._laps: list[Any] = []
         self._running = self._round_ended = False
         self._rounds = self._steps = 0
-        self._unawaited: list[int] = []
+        self._unawaited: dict[int, None] = {}
         self._whole_rounds = 0
         self.finished = False
+
+    @property
+    def running(self) -> bool:
+        """Whether what happens now is recorded."""
+        return self._running
 
     def resume(self) -> None:
         """Training goes on here: what this node did since the last event was not training."""
         self._stopwatch.restart()
 
-    def post(self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0) -> int:
-        """An operation starts; returns its number, for `waiting`."""
+    def post(
+        self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
+    ) -> int:
+        """An operation starts, or does by itself once `after` are done; returns its number, for `waiting`."""
         if not self._running:
             return -1
         self._compute()
-        op = self._builder.post(kind, bytes, peers, priority)
-        self._unawaited.append(op)
+        op = self._builder.post(kind, bytes, peers, priority, after)
+        self._unawaited[op] = None
         return op
 
     @contextmanager
@@ -81,7 +88,7 @@ class Recorder:
         for op in ops:
             if op in self._unawaited:
                 self._builder.wait(op)
-                self._unawaited.remove(op)
+                del self._unawaited[op]
         self._stopwatch.restart()
 
     def _between_rounds(self) -> None:

@@ -81,6 +81,14 @@ class Method(ABC):
         Returns the loss as a detached scalar. Leaves nothing half done: `assemble` is defined after any step.
         """
 
+    def note(self) -> str:
+        """A line for the user on what this run actually does, known once it trains; may be empty."""
+        return ""
+
+    def drain(self) -> None:
+        """Finish what `step` left under way. Called on every rank before the clock stops."""
+        return
+
     @abstractmethod
     def assemble(self) -> nn.Module | None:
         """The full model on rank 0, None elsewhere. Called on every rank, outside the clock.
@@ -100,7 +108,14 @@ class Method(ABC):
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:
     """Give the whole of `model` storage on `device` and its initial values of `seed`; returns it."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
     blank = model.to_empty(device=device)
+    for first, *others in names.values():
+        for name in others:  # a shared parameter: moving a model gives every name its own
+            owner, _, short = name.rpartition(".")
+            setattr(blank.get_submodule(owner), short, blank.get_parameter(first))
     with torch.no_grad():
         for name, parameter in blank.named_parameters():
             parameter.copy_(workload.initial_rows(model, name, None, seed))

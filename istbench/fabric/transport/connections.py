@@ -1,0 +1,82 @@
+"""One TCP connection to every peer, over the interface that gloo uses."""
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+from datetime import timedelta
+from typing import Any
+
+_HELLO = struct.Struct("<32sI")  # the listener's token, and the rank that connects
+_SIOCGIFADDR = 0x8915
+_HELLO_S = 10.0
+
+
+def connect_peers(store: Any, rank: int, world_size: int, timeout_s: float) -> dict[int, socket.socket]:
+    """A connected socket to every other rank; every rank must call this.
+
+    Addresses and tokens cross through `store`; whoever connects without the token is turned away. The lower rank
+    of a pair listens.
+
+    Raises:
+        OSError: where a peer is not there within `timeout_s`.
+    """
+    token = secrets.token_bytes(32)
+    peers = {}
+    address = _own_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family, backlog=world_size) as listener:
+        place = {"address": address, "port": listener.getsockname()[1], "token": token.hex()}
+        store.set(f"transport/{rank}", json.dumps(place))
+        for peer in range(rank):
+            peers[peer] = _call(store, rank, peer, timeout_s)
+        listener.settimeout(timeout_s)
+        while len(peers) < world_size - 1:
+            connection, _ = listener.accept()
+            caller = _caller(connection, token)
+            if caller is None:
+                connection.close()
+            else:
+                peers[caller] = connection
+    for connection in peers.values():
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peers
+
+
+def _call(store: Any, rank: int, peer: int, timeout_s: float) -> socket.socket:
+    store.wait([f"transport/{peer}"], timedelta(seconds=timeout_s))
+    place = json.loads(store.get(f"transport/{peer}"))
+    connection = socket.create_connection((place["address"], place["port"]), timeout=timeout_s)
+    connection.sendall(_HELLO.pack(bytes.fromhex(place["token"]), rank))
+    return connection
+
+
+def _caller(connection: socket.socket, token: bytes) -> int | None:
+    connection.settimeout(_HELLO_S)
+    try:
+        hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    if len(hello) < _HELLO.size:
+        return None
+    shown, caller = _HELLO.unpack(hello)
+    return int(caller) if hmac.compare_digest(shown, token) else None
+
+
+def _own_address() -> str:
+    """Where peers reach this process: gloo's interface where one is named, else the one towards the master."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if name:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            request = struct.pack("256s", name.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, kind, _, _, place = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(place)  # of a datagram socket: sends nothing
+        return str(probe.getsockname()[0])

@@ -1,0 +1,113 @@
+"""P3: priority-based parameter propagation (Jayarajan et al., MLSys 2019, arXiv 1905.03960).
+
+The parameter server of `parameter_server`, with two changes. Parameters are cut into slices, so that a large one
+does not hold up others and its own transfer, update and reply overlap. And slices are sent, updated and replied in
+the order in which the next forward pass needs them, first layer first, although the backward pass makes the last
+layer's gradients first. What a connection already holds cannot be overtaken, so it gets only a few slices at a
+time.
+"""
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.methods.parameter_server import ParameterServer
+from istbench.served import ServedModel
+from istbench.workloads.base import Workload
+
+_SLICES_TRIED = (50_000, 25_000, 100_000, 200_000)
+_WINDOWS_TRIED = (1, 4)
+_STEPS_TRIED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What `autotune` chooses."""
+
+    slice_params: int
+    window: int
+
+
+class P3(ParameterServer):
+    """A parameter server that moves small slices, the most urgent for the next forward pass first."""
+
+    name = "p3"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(ParameterServer.Options):
+        """Options of `p3`."""
+
+        slice_params: int = field(
+            default=50_000, metadata={"help": "parameters in a slice; 0 leaves tensors whole"}
+        )
+        priority: bool = field(default=True, metadata={"help": "most urgent slices first"})
+        window: int = field(default=2, metadata={"help": "slices a connection may hold at a time"})
+        autotune: bool = field(
+            default=False, metadata={"help": "try slice and window sizes before training, and take the fastest"}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.slice_params < 0:
+                raise UserError(f"slice_params must be zero or more, not {self.slice_params}")
+            if self.window < 1:
+                raise UserError(f"window must be at least 1, not {self.window}")
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._workload, self._fabric = workload, fabric
+        self._setting = Setting(slice_params=self.options.slice_params, window=self.options.window)
+        if self.options.autotune:
+            self._setting = self._fastest()
+        super().setup(model, workload, fabric)
+
+    def _serve(self, model: nn.Module) -> ServedModel:
+        options = self.options
+        return ServedModel(model, self._fabric, options.build, priority=options.priority, **asdict(self._setting))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "setting": asdict(self._setting)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if Setting(**state["setting"]) != self._setting:  # the optimizer's state is cut as it was tuned then
+            self._setting = Setting(**state["setting"])
+            super().setup(self._blank_model(), self._workload, self._fabric)
+        super().load_state_dict(state)
+
+    def _fastest(self) -> Setting:
+        """The setting of the fastest steps on throw-away weights: the best slice size first, then the window."""
+        tried = {}
+        for slice_params in _SLICES_TRIED:
+            setting = Setting(slice_params=slice_params, window=self.options.window)
+            tried[setting] = self._seconds(setting)
+        best = min(tried, key=lambda setting: tried[setting])
+        for window in _WINDOWS_TRIED:
+            setting = Setting(slice_params=best.slice_params, window=window)
+            tried[setting] = self._seconds(setting)
+        return min(tried, key=lambda setting: tried[setting])
+
+    def _seconds(self, setting: Setting) -> float:
+        """Seconds of some steps with `setting`, the slowest node's, so that all nodes decide alike."""
+        state = torch.get_rng_state()
+        self._setting = setting
+        super().setup(self._blank_model(), self._workload, self._fabric)
+        indices = torch.arange(min(self._workload.batch_size, self._workload.train_size))
+        inputs, targets = self._workload.train_batch(indices, torch.Generator())
+        batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
+        self._train_once(batch)
+        self.drain()
+        self._fabric.barrier("tuning")
+        started = time.perf_counter()
+        for _ in range(_STEPS_TRIED):
+            self._train_once(batch)
+        self.drain()
+        torch.set_rng_state(state)
+        return self._fabric.maximum(time.perf_counter() - started)
+
+    def _blank_model(self) -> nn.Module:
+        with torch.device("meta"):
+            return self._workload.build_model()

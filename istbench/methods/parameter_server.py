@@ -1,0 +1,90 @@
+"""The parameter server that P3 is measured against, every node worker and server.
+
+Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, synchronous. A parameter is
+one message: its gradient goes to its server when it is ready; the server updates it by the mean of all nodes'
+gradients and sends it straight back, without a notification and a pull request. Messages of a connection are first
+in, first out. The next forward pass waits, module by module, for the parameters it needs.
+
+BatchNorm: as in `ddp`, every node normalises by its own minibatch, and the assembled model carries rank 0's
+running statistics.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.methods.base import Method, OptimizerOptions, materialise
+from istbench.served import ServedModel
+from istbench.workloads.base import Batch, Workload
+
+
+class ParameterServer(Method):
+    """Each node updates its share of the parameters by the mean gradient, and sends it to the others."""
+
+    name = "parameter_server"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `parameter_server`."""
+
+        accumulation_steps: int = field(
+            default=1, metadata={"help": "parts of a minibatch whose gradients are added up before an update"}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.accumulation_steps < 1:
+                raise UserError(f"accumulation_steps must be at least 1, not {self.accumulation_steps}")
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._workload = workload
+        self._fabric = fabric
+        self._served = self._serve(materialise(model, workload, self.seed, fabric.device))
+
+    def _serve(self, model: nn.Module) -> ServedModel:
+        return ServedModel(model, self._fabric, self.options.build, slice_params=0, priority=False, window=1)
+
+    def step(self, batch: Batch) -> Tensor:
+        loss = self._train_once(batch)
+        self._fabric.recorder.mark("round")
+        return loss
+
+    def _train_once(self, batch: Batch) -> Tensor:
+        parts = list(_parts(batch, self.options.accumulation_steps))
+        total = torch.zeros((), device=self._fabric.device)
+        for number, (part, share) in enumerate(parts, start=1):
+            loss = self._served.forward(partial(self._workload.loss, self._served.model, part))
+            if len(parts) > 1:
+                loss = loss * share
+            self._served.backward(loss, push=number == len(parts))
+            total += loss.detach()
+        return total
+
+    def note(self) -> str:
+        return self._served.describe()
+
+    def drain(self) -> None:
+        self._served.drain()
+
+    def assemble(self) -> nn.Module | None:
+        self._served.drain()
+        return self._served.model if self._fabric.rank == 0 else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._served.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._served.load_state_dict(state)
+
+
+def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:
+    """`batch` in `count` parts, each with its share of the samples."""
+    inputs, targets = batch
+    for some, their in zip(inputs.chunk(count), targets.chunk(count), strict=True):
+        yield (some, their), len(some) / len(inputs)

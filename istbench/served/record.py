@@ -1,0 +1,69 @@
+"""What a served model sends, in the trace."""
+
+from collections.abc import Sequence
+
+from istbench.fabric.recorder import Recorder
+from istbench.served.slices import Slice
+
+
+class ServedRecord:
+    """Records pushes as their gradients become ready, and replies as what follows the pushes they sum.
+
+    All of it is recorded by the training thread, in an order that is the same on every node: parameter by
+    parameter as gradients become ready, and of each the pushes, then the replies. Receives are posted before the
+    backward pass, because messages are always taken in.
+    """
+
+    def __init__(
+        self, recorder: Recorder, slices: Sequence[Sequence[Slice]], itemsize: int, rank: int, world_size: int
+    ) -> None:
+        self._recorder = recorder
+        self._slices = slices
+        self._itemsize = itemsize
+        self._rank = rank
+        self._peers = [peer for peer in range(world_size) if peer != rank]
+        self._pushes_in: dict[int, list[int]] = {}
+        self._awaited: dict[int, list[int]] = {}
+
+    def backward_starts(self, ready_order: Sequence[int]) -> None:
+        """Post every receive of this round; parameters become ready in `ready_order`, as in the last round."""
+        if not self._recorder.running:
+            return
+        for parameter in ready_order:
+            ops: list[int] = []
+            for peer in self._peers:
+                for slice in self._slices[parameter]:
+                    if slice.server == self._rank:
+                        op = self._post("receive", slice, peer)
+                        self._pushes_in.setdefault(slice.index, []).append(op)
+                        ops.append(op)
+                ops += [
+                    self._post("receive", slice, peer) for slice in self._slices[parameter] if slice.server == peer
+                ]
+            self._awaited[parameter] = ops
+
+    def pushed(self, parameter: int, orders: Sequence[int]) -> None:
+        """The gradient of `parameter` is ready: its pushes start now, its replies when they can.
+
+        `orders` are the priorities of its slices.
+        """
+        if not self._recorder.running:
+            return
+        slices = self._slices[parameter]
+        for peer in self._peers:
+            for slice, order in zip(slices, orders, strict=True):
+                if slice.server == peer:
+                    self._post("send", slice, peer, order)
+            for slice, order in zip(slices, orders, strict=True):
+                if slice.server == self._rank:
+                    self._post("send", slice, peer, order, self._pushes_in.get(slice.index, ()))
+        for slice in slices:
+            self._pushes_in.pop(slice.index, None)
+
+    def awaited(self, parameter: int) -> list[int]:
+        """The operations that `parameter` needs to be up to date, once."""
+        return self._awaited.pop(parameter, [])
+
+    def _post(self, kind: str, slice: Slice, peer: int, priority: int = 0, after: Sequence[int] = ()) -> int:
+        size = self._itemsize * (slice.stop - slice.start)
+        return self._recorder.post(kind, size, (peer,), priority, after)

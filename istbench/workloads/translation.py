@@ -1,0 +1,173 @@
+"""A sequence-to-sequence LSTM with attention at Sockeye's sizes, on synthetic text.
+
+The network of P3's translation measurements (arXiv 1905.03960) is Sockeye's recurrent one: embeddings of 512, a
+bidirectional encoder and a decoder of 1,024 units, attention by a small perceptron (Bahdanau et al., 2015). The
+text is made up: words drawn by Zipf's law, and a translation that is the sentence backwards, word by word.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from istbench.errors import UserError
+from istbench.subnets.groups import NeuronGroup
+from istbench.workloads.base import Batch, DataSource, Progress, Workload
+
+_SEED = 1
+_TEST_SENTENCES = 32
+_TEST_BATCH = 16
+_START = 0  # the word every translation starts with
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationOptions:
+    """Options of the translation workload.
+
+    Raises:
+        UserError: for a value out of range.
+    """
+
+    hidden: int = field(default=1024, metadata={"help": "units of the encoder and of the decoder"})
+    embedding: int = field(default=512, metadata={"help": "size of a word's embedding"})
+    words: int = field(default=16_000, metadata={"help": "vocabulary of each language"})
+    length: int = field(default=20, metadata={"help": "words of a sentence"})
+    samples: int = field(default=4_096, metadata={"help": "training sentences"})
+
+    def __post_init__(self) -> None:
+        least = {"hidden": 2, "words": 2}
+        for option in fields(self):
+            if getattr(self, option.name) < least.get(option.name, 1):
+                limit = least.get(option.name, 1)
+                raise UserError(
+                    f"translation: {option.name} must be at least {limit}, not {getattr(self, option.name)}"
+                )
+        if self.hidden % 2:
+            raise UserError(f"translation: hidden must be even, half for each direction, not {self.hidden}")
+
+
+class Translator(nn.Module):
+    """Encoder, attention and decoder, with the previous word given (teacher forcing).
+
+    All attention is over the decoder's states before the words are predicted, so a sentence's steps run as one.
+    """
+
+    def __init__(self, options: TranslationOptions) -> None:
+        super().__init__()
+        hidden = options.hidden
+        self.source = nn.Embedding(options.words, options.embedding)
+        self.encoder = nn.LSTM(options.embedding, hidden // 2, bidirectional=True, batch_first=True)
+        self.target = nn.Embedding(options.words, options.embedding)
+        self.decoder = nn.LSTM(options.embedding, hidden, batch_first=True)
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.key = nn.Linear(hidden, hidden, bias=False)
+        self.score = nn.Linear(hidden, 1, bias=False)
+        self.combine = nn.Linear(2 * hidden, hidden)
+        self.output = nn.Linear(hidden, options.words)
+
+    def forward(self, source: Tensor, previous: Tensor) -> Tensor:
+        """Logits float32 [b, t, words] of each next word; `source` int64 [b, s], `previous` int64 [b, t]."""
+        encoded, _ = self.encoder(self.source(source))
+        decoded, _ = self.decoder(self.target(previous))
+        sums = self.query(decoded)[:, :, None] + self.key(encoded)[:, None]
+        weights = self.score(torch.tanh(sums)).squeeze(-1).softmax(-1)
+        context = weights @ encoded
+        return self.output(torch.tanh(self.combine(torch.cat([decoded, context], dim=-1))))
+
+
+class Translation(Workload):
+    """A sequence-to-sequence LSTM with attention on made-up sentences: P3's translation model, for throughput."""
+
+    name = "translation"
+    Options = TranslationOptions
+    metric = "accuracy"
+    targets = ()
+    batch_size = 32
+    epochs = 1
+
+    options: TranslationOptions
+
+    def __init__(self, options: TranslationOptions | None = None) -> None:
+        super().__init__(options)
+        self._sentences = torch.empty(0, 0, dtype=torch.int64)
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """Nothing is written: the sentences follow from the options.
+
+        Raises:
+            UserError: when a data directory is given.
+        """
+        if data is not None:
+            raise UserError(f"translation makes its own sentences: leave out --data {data}")
+        said = f"{_SEED}/{self.options.words}/{self.options.length}/{self.options.samples}"
+        return DataSource(
+            kind="synthetic",
+            path="",
+            fingerprint=hashlib.sha256(said.encode()).hexdigest(),
+            train=self.options.samples,
+            test=_TEST_SENTENCES,
+            note="synthetic data: made-up sentences",
+        )
+
+    def open(self, source: DataSource) -> None:
+        """Draw the sentences."""
+        options = self.options
+        frequencies = 1 / torch.arange(1, options.words, dtype=torch.float64)
+        shape = (options.samples + _TEST_SENTENCES, options.length)
+        generator = torch.Generator().manual_seed(_SEED)
+        drawn = torch.multinomial(frequencies, shape[0] * shape[1], replacement=True, generator=generator)
+        self._sentences = 1 + drawn.view(shape)
+
+    @property
+    def train_size(self) -> int:
+        """Number of training sentences."""
+        return self.options.samples
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Sentences and their translations, words int64 [b, length] each."""
+        return _with_translation(self._sentences[indices])
+
+    def test_batches(self) -> Iterator[Batch]:
+        """A few sentences that are not trained on."""
+        for sentences in self._sentences[self.options.samples :].split(_TEST_BATCH):
+            yield _with_translation(sentences)
+
+    def build_model(self) -> Translator:
+        """The translator."""
+        return Translator(self.options)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross entropy of a word."""
+        source, translation = batch
+        logits = model(source, _previous(translation))
+        return F.cross_entropy(logits.flatten(0, 1), translation.flatten())
+
+    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
+        """`accuracy`: the share of words predicted, given the words before."""
+        right = count = 0
+        for source, translation in batches:
+            predicted = model(source, _previous(translation)).argmax(-1)
+            right += int((predicted == translation).sum())
+            count += translation.numel()
+        return {"accuracy": right / count}
+
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """None: this network is not cut into subnets."""
+        return []
+
+    def method_defaults(self, method: str) -> dict[str, Any]:
+        """Adam, as Sockeye has it."""
+        return {"optimizer": "adam", "lr": 0.0003}
+
+
+def _with_translation(sentences: Tensor) -> Batch:
+    return sentences, sentences.flip(-1)
+
+
+def _previous(translation: Tensor) -> Tensor:
+    return F.pad(translation[:, :-1], (1, 0), value=_START)

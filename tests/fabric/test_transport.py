@@ -1,0 +1,206 @@
+"""The transport between threads of one process: each rank's transport is real, and so are its connections."""
+
+import gc
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch.distributed as dist
+
+from istbench.fabric import Traffic
+from istbench.fabric.transport import Message, Transport
+from istbench.fabric.transport.connections import connect_peers
+from istbench.fabric.transport.link import Link
+
+
+class Inbox:
+    """Keeps what arrives, in order."""
+
+    def __init__(self, size):
+        self.buffers = {}
+        self.size = size
+        self.came = []
+
+    def buffer(self, peer, key):
+        return memoryview(self.buffers.setdefault((peer, key), bytearray(self.size)))
+
+    def arrived(self, peer, key, size):
+        self.came.append((peer, key, size))
+        return True
+
+
+@contextmanager
+def transports(count, timeout_s=10.0):
+    store = dist.HashStore()
+    with ThreadPoolExecutor(count) as pool:
+        made = list(pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic()), range(count)))
+    try:
+        yield made
+    finally:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(Transport.close, made))
+
+
+def message(channel, key, payload, order=0):
+    return Message(channel, order, key, memoryview(payload))
+
+
+def wait_for(transport, inbox, count):
+    transport.wait(lambda: len(inbox.came) >= count, lambda: ())
+
+
+def test_every_message_lands_in_its_own_buffer_and_is_counted():
+    with transports(3) as nodes:
+        inboxes = [Inbox(5) for _ in nodes]
+        numbers = [node.open(inbox) for node, inbox in zip(nodes, inboxes, strict=True)]
+        assert numbers == [0, 0, 0]
+        for rank, node in enumerate(nodes):
+            for peer in {0, 1, 2} - {rank}:
+                node.send(peer, [message(0, 7, b"%d->%d!" % (rank, peer)), message(0, 8, b"")])
+        for node, inbox in zip(nodes, inboxes, strict=True):
+            wait_for(node, inbox, 4)
+        assert inboxes[2].buffers == {(0, 7): b"0->2!", (1, 7): b"1->2!"}
+        assert sorted(inboxes[2].came) == [(0, 7, 5), (0, 8, 0), (1, 7, 5), (1, 8, 0)]
+        assert [(node._traffic.sent, node._traffic.received) for node in nodes] == [(10, 10)] * 3
+
+
+def test_urgent_messages_overtake_what_the_connection_does_not_hold_yet():
+    ours, theirs = socket.socketpair()
+    link = Link(1, ours, lambda *_: None, lambda *_: None)
+    link.limit(1)
+    size = 1_000_000
+    link.put([message(0, key, bytes(size), order=100 - key) for key in (1, 2, 3, 4, 5)])
+    time.sleep(0.05)  # the first is on its way, and fills the connection
+    link.put([message(0, 6, bytes(size), order=0)])
+    keys = []
+    for _ in range(6):
+        head = theirs.recv(16, socket.MSG_WAITALL)
+        keys.append(int.from_bytes(head[4:8], "little"))
+        theirs.recv(size, socket.MSG_WAITALL)
+    link.close()
+    assert keys == [5, 6, 4, 3, 2, 1]
+
+
+def test_messages_of_equal_order_are_first_in_first_out():
+    with transports(2) as (here, there):
+        inbox = Inbox(1)
+        here.open(Inbox(1))
+        there.open(inbox)
+        here.send(1, [message(0, key, b"x") for key in range(50)])
+        wait_for(there, inbox, 50)
+        assert [key for _, key, _ in inbox.came] == list(range(50))
+
+
+def test_a_peer_that_does_not_read_stalls_only_its_own_messages():
+    with transports(3) as nodes:
+        inboxes = [Inbox(8_000_000) for _ in nodes]
+        for node, inbox in zip(nodes, inboxes, strict=True):
+            node.open(inbox, window_bytes=100_000)
+        payload = bytes(8_000_000)
+        with nodes[1].lock:  # rank 1 cannot take delivery of anything
+            nodes[0].send(1, [message(0, key, payload) for key in range(4)])
+            nodes[0].send(2, [message(0, key, payload) for key in range(4)])
+            wait_for(nodes[2], inboxes[2], 4)
+            assert not inboxes[1].came
+        wait_for(nodes[1], inboxes[1], 4)
+
+
+def test_a_channel_that_the_receiver_opens_later_waits_and_one_that_is_gone_is_dropped():
+    with transports(2) as (here, there):
+        first, second = Inbox(3), Inbox(3)
+        here.open(first)
+        here.open(second)
+        gone = Inbox(3)
+        there.open(gone)
+        del gone
+        gc.collect()
+        here.send(1, [message(0, 1, b"one"), message(1, 2, b"two")])
+        time.sleep(0.05)
+        late = Inbox(3)
+        there.open(late)
+        wait_for(there, late, 1)
+        assert late.came == [(0, 2, 3)]
+        assert late.buffers == {(0, 2): b"two"}
+
+
+def test_messages_of_an_older_channel_go_first():
+    ours, theirs = socket.socketpair()
+    link = Link(1, ours, lambda *_: None, lambda *_: None)
+    link.limit(1)
+    link.put([message(0, 1, bytes(1_000_000))])
+    time.sleep(0.05)  # it fills the connection
+    link.put([message(1, 2, b"", order=0), message(0, 3, b"", order=9)])
+    theirs.recv(16 + 1_000_000, socket.MSG_WAITALL)
+    heads = [theirs.recv(16, socket.MSG_WAITALL) for _ in range(2)]
+    link.close()
+    assert [(head[0], head[4]) for head in heads] == [(0, 3), (1, 2)]
+
+
+def test_waiting_for_a_peer_that_is_gone_names_it():
+    with transports(3) as nodes:
+        for node in nodes:
+            node.open(Inbox(1))
+        nodes[2].close()
+        with pytest.raises(ConnectionError, match="rank 2: it closed its end"):
+            nodes[0].wait(lambda: False, lambda: {2})
+        nodes[0]._timeout_s = 0.05
+        with pytest.raises(TimeoutError):
+            nodes[0].wait(lambda: False, lambda: {1})
+
+
+def test_a_payload_of_another_size_is_refused():
+    with transports(2) as (here, there):
+        inbox = Inbox(2)
+        here.open(Inbox(1))
+        there.open(inbox)
+        here.send(1, [message(0, 1, b"long")])
+        with pytest.raises(ConnectionError, match="rank 0: it sent 4 bytes where 2 belong"):
+            there.wait(lambda: False, lambda: {0})
+
+
+def test_tasks_run_most_urgent_first_and_what_they_raise_is_raised_by_waiting():
+    with transports(1) as (node,):
+        begun, go, ran = threading.Event(), threading.Event(), []
+
+        def hold():
+            begun.set()
+            go.wait()
+
+        def fail():
+            raise ZeroDivisionError("of no use")
+
+        node.work([(0, hold)])
+        begun.wait()
+        node.work([(3, fail), (2, lambda: ran.append(2)), (1, lambda: ran.append(1))])
+        go.set()
+        with pytest.raises(ZeroDivisionError, match="of no use"):
+            node.wait(lambda: False, lambda: ())
+        assert ran == [1, 2]
+
+
+def test_threads_end_with_the_transport():
+    before = threading.active_count()
+    with transports(3):
+        assert threading.active_count() == before + 3 * 5
+    assert threading.active_count() == before
+
+
+def test_a_caller_without_the_token_is_turned_away():
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        listening = pool.submit(connect_peers, store, 0, 2, 10.0)
+        store.wait(["transport/0"])
+        place = json.loads(store.get("transport/0"))
+        with socket.create_connection((place["address"], place["port"])) as stranger:
+            stranger.sendall(b"x" * 36)
+            assert stranger.recv(1) == b""
+        (there,) = connect_peers(store, 1, 2, 10.0).values()
+        (here,) = listening.result().values()
+        here.sendall(b"hello")
+        assert there.recv(5, socket.MSG_WAITALL) == b"hello"
+        here.close()
+        there.close()

@@ -1,0 +1,186 @@
+"""A parameter server, with and without P3's slices and priority, is data parallel."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from odd_model import OddToy, mean_gradient_training
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    set_up,
+    through_disk,
+    train,
+)
+from istbench.errors import RunFailed
+from istbench.methods.base import materialise
+from istbench.served import ServedModel
+from istbench.served.memory import DirectMemory, StagedMemory
+
+EXACT = 2e-5  # float32 sums in another order, over some tens of steps
+WIDE = {"hidden": 64, "layers": 3}  # 9,092 parameters, 4,096 in the largest tensor
+OPTIMIZERS = {
+    "momentum": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"optimizer": "adam", "lr": 0.002},
+    "adamw": {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.1},
+}
+SERVED = {
+    "parameter_server": ("parameter_server", {}),
+    "p3, slices of 1,000": ("p3", {"slice_params": 1_000}),
+    "p3, slices of 1,000, a window of one": ("p3", {"slice_params": 1_000, "window": 1}),
+    "p3, slices of 77, no priority": ("p3", {"slice_params": 77, "priority": False}),
+    "p3, whole tensors": ("p3", {"slice_params": 0}),
+    "p3, defaults": ("p3", {}),
+}
+
+
+def node_served_against_ddp(fabric, steps):
+    workload = open_workload("toy", WIDE)
+    differences = {}
+    for optimizer, options in OPTIMIZERS.items():
+        reference = set_up(fabric, workload, "ddp", options)
+        train(fabric, workload, reference, 0, steps)
+        wanted = assembled(fabric, reference)
+        for label, (name, own) in SERVED.items():
+            method = set_up(fabric, workload, name, {**options, **own})
+            train(fabric, workload, method, 0, steps)
+            model = assembled(fabric, method)
+            if model is not None:
+                differences[f"{label}, {optimizer}"] = largest_difference(model, wanted)
+    return differences
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_p3_and_parameter_server_are_ddp(nodes):
+    differences = on_nodes(node_served_against_ddp, nodes, 15)[0]
+    assert len(differences) == len(OPTIMIZERS) * len(SERVED)
+    exact = {label: difference for label, difference in differences.items() if "adam" not in label}
+    assert max(exact.values()) < EXACT, exact
+    # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
+    assert max(differences.values()) < 1e-4, differences
+
+
+def odd_workload():
+    workload = OddToy()
+    workload.open(workload.prepare(None, None, None))
+    return workload
+
+
+def node_odd_models(fabric, steps):
+    workload = odd_workload()
+    differences = {}
+    for optimizer, options in OPTIMIZERS.items():
+        for parts in (1, 2):
+            own = {"slice_params": 50, "accumulation_steps": parts}
+            method = set_up(fabric, workload, "p3", {**options, **own})
+            train(fabric, workload, method, 0, steps)
+            model = assembled(fabric, method)
+            if model is not None:
+                wanted = mean_gradient_training(
+                    workload, method.options, steps, nodes=fabric.world_size, parts=parts
+                )
+                differences[f"{optimizer}, {parts} parts"] = largest_difference(model, wanted)
+    return differences
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_p3_is_right_for_shared_unused_frozen_and_oddly_used_parameters_and_accumulated_gradients(nodes):
+    differences = on_nodes(node_odd_models, nodes, 12)[0]
+    assert len(differences) == 6
+    assert max(differences.values()) < 1e-6, differences
+
+
+def node_odd_resumed(fabric, steps):
+    workload = odd_workload()
+    options = {**OPTIMIZERS["adamw"], "slice_params": 50}
+    whole = set_up(fabric, workload, "p3", options)
+    train(fabric, workload, whole, 0, steps)
+    first, second = (set_up(fabric, workload, "p3", options) for _ in range(2))
+    train(fabric, workload, first, 0, steps // 2)
+    assembled(fabric, first)
+    second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+    train(fabric, workload, second, steps // 2, steps)
+    train(fabric, workload, first, steps // 2, steps)
+    wanted, *others = (method.state_dict()["model"] for method in (whole, first, second))
+    return [all(torch.equal(wanted[name], other[name]) for name in wanted) for other in others]
+
+
+def test_p3_goes_on_bit_for_bit_after_a_checkpoint_and_an_evaluation_and_every_node_has_the_model():
+    assert on_nodes(node_odd_resumed, 3, 10) == [[True, True]] * 3
+
+
+def node_autotuned(fabric, steps):
+    """Tuned to other settings than the run it goes on from, and equal to it."""
+    workload = open_workload("toy", WIDE)
+    options = {"momentum": 0.9}
+    whole = set_up(fabric, workload, "p3", {**options, "slice_params": 777})
+    train(fabric, workload, whole, 0, steps)
+    first = set_up(fabric, workload, "p3", {**options, "slice_params": 777})
+    train(fabric, workload, first, 0, steps // 2)
+    second = set_up(fabric, workload, "p3", {**options, "autotune": True})
+    tuned = second.note()
+    second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+    train(fabric, workload, second, steps // 2, steps)
+    wanted, got = (method.state_dict()["model"] for method in (whole, second))
+    return [all(torch.equal(wanted[name], got[name]) for name in wanted), tuned, second.note()]
+
+
+def test_autotuning_agrees_on_a_setting_and_a_resumed_run_keeps_that_of_its_checkpoint():
+    results = on_nodes(node_autotuned, 2, 6)
+    assert all(same for same, _, _ in results)
+    assert results[0][1] == results[1][1]
+    assert (
+        "slices of at most 777 parameters, window 2, most urgent first: linear1.weight, linear1.bias"
+        in results[0][2]
+    )
+
+
+def node_that_loses_a_peer(fabric, killed):
+    workload = open_workload("toy", WIDE)
+    method = set_up(fabric, workload, "p3", {})
+    train(fabric, workload, method, 0, 3)
+    if fabric.rank == 1 and killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fabric.rank == 1:
+        time.sleep(8)
+    train(fabric, workload, method, 3, 6)
+
+
+def test_a_peer_that_dies_in_training_is_named():
+    with pytest.raises(RunFailed, match="worker 1 was killed by SIGKILL"):
+        on_nodes(node_that_loses_a_peer, 3, True)
+
+
+def test_a_peer_that_is_late_is_named():
+    with pytest.raises(
+        RunFailed, match=r"waiting for linear1.weight .*gave up after 2 s: nothing heard from rank 1"
+    ):
+        on_nodes(node_that_loses_a_peer, 3, False, timeout_s=2.0)
+
+
+def node_staged_against_direct(fabric, steps):
+    """Gradients and values through memory beside the model, as a GPU needs it; here both are host memory."""
+    workload = odd_workload()
+    weights = []
+    for memory in (DirectMemory, StagedMemory):
+        method = set_up(fabric, workload, "p3", {})
+        with torch.device("meta"):
+            model = workload.build_model()
+        method._served = ServedModel(
+            materialise(model, workload, 0, fabric.device), fabric, method.options.build,
+            slice_params=50, priority=True, window=2, memory=memory,
+        )  # fmt: skip
+        train(fabric, workload, method, 0, steps)
+        method.load_state_dict(method.state_dict())
+        train(fabric, workload, method, steps, 2 * steps)
+        weights.append(method.state_dict()["model"])
+    return all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_memory_beside_the_model_is_the_same_training_bit_for_bit():
+    assert on_nodes(node_staged_against_direct, 3, 6) == [True] * 3

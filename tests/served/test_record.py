@@ -1,0 +1,63 @@
+"""What a served model leaves in the trace: every slice's push and reply, and their priorities."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from istbench.cluster.profile import load_profile
+from istbench.cluster.replay import replay
+from istbench.cluster.trace import AFTER, EVENT, POST, SEND, merge
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import batches_of, open_workload, set_up
+
+WIDE = {"hidden": 64, "layers": 4}
+PARAMETERS = 8 * 64 + 64 + 3 * (64 * 64 + 64) + 64 * 4 + 4
+
+
+def node_trace(fabric, options):
+    workload = open_workload("toy", WIDE)
+    method = set_up(fabric, workload, "p3", options)
+    batches = batches_of(fabric, workload, method)
+    for step in range(30):
+        method.step(workload.train_batch(batches.indices(step), batches.generator(step)))
+        fabric.recorder.mark("step")
+    method.drain()
+    return [[value.item() for value in event] for event in fabric.recorder.events()]
+
+
+def recorded(nodes, **options):
+    events = on_nodes(node_trace, nodes, {"slice_params": 1_000, **options})
+    return merge([np.array([tuple(event) for event in node], dtype=EVENT) for node in events], {})
+
+
+SLOW = load_profile("office-1gbit").with_bandwidth(1e7)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_round_moves_what_a_ring_all_reduce_would(nodes):
+    trace = recorded(nodes)
+    assert trace.rounds == trace.steps == 20
+    sent = [
+        int(events["bytes"][(events["code"] == POST) & (events["kind"] == SEND)].sum()) for events in trace.nodes
+    ]
+    assert sum(sent) == trace.rounds * 2 * 4 * PARAMETERS * (nodes - 1)
+    for events in trace.nodes:
+        assert np.count_nonzero(events["code"] == AFTER)  # replies come after pushes
+    replayed = replay(trace, SLOW, compute_scale=1.0)
+    assert replayed.bytes_sent.sum() == sum(sent)
+
+
+def overtaken(trace):
+    """Of every two pushes in turn on one connection of the replay, how many were posted the other way round."""
+    events = trace.nodes[0]
+    after = np.flatnonzero(events["code"] == AFTER)
+    replies = {int(op) for op in events["op"][after + 1][events["code"][after + 1] == POST]}
+    spans = replay(trace, SLOW, compute_scale=1.0, spans=True).spans
+    pushes = [span.op for span in spans if span.kind == "transfer" and span.node == 0 and span.op not in replies]
+    return sum(later < earlier for earlier, later in pairwise(pushes))
+
+
+def test_slices_overtake_each_other_only_by_priority():
+    assert overtaken(recorded(2)) >= 20  # once a round
+    assert overtaken(recorded(2, priority=False)) == 0
