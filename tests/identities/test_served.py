@@ -184,3 +184,21 @@ def node_staged_against_direct(fabric, steps):
 
 def test_memory_beside_the_model_is_the_same_training_bit_for_bit():
     assert on_nodes(node_staged_against_direct, 3, 6) == [True] * 3
+
+
+def node_orders(fabric):
+    """The urgency of the last slice's messages: while gradients come in, after that, and a step later."""
+    workload = open_workload("toy", WIDE)
+    method = set_up(fabric, workload, "p3", {"slice_params": 1_000})
+    served, orders = method._served, []
+    first = next(served.model.parameters())
+    first.register_post_accumulate_grad_hook(lambda _: orders.append(served._order(len(served._all) - 1)))
+    train(fabric, workload, method, 0, 1)
+    orders.append(served._order(len(served._all) - 1))
+    train(fabric, workload, method, 1, 2)
+    return [*orders, served._order(0)]
+
+
+def test_replies_that_the_next_forward_pass_waits_for_go_before_the_next_gradients():
+    pushed, replied, _, next_most_urgent = on_nodes(node_orders, 1)[0]
+    assert pushed == replied < next_most_urgent
