@@ -19,6 +19,7 @@ _COMMANDS = {
     "replay": "What recorded runs would have taken on other clusters.",
     "report": "Tables and pictures of the runs in a results directory.",
     "run": "Train one cell: a workload by one method on so many nodes.",
+    "timeline": "One round of a run, as a picture and for ui.perfetto.dev.",
 }
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_INTERRUPTED = 1, 2, 3, 130
