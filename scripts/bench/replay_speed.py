@@ -1,0 +1,57 @@
+"""How fast replays are, as a markdown table: a trace like data parallel's, four all-reduces a round.
+
+The first replay of a process loads the compiled simulation, or compiles it where this machine never has.
+"""
+
+import argparse
+import statistics
+import time
+
+from istbench.cluster.profile import load_profile
+from istbench.cluster.replay import replay
+from istbench.cluster.trace import Trace, TraceBuilder, merge
+
+SAMPLED_ROUNDS, BUCKETS = 20, 4
+
+
+def data_parallel_trace(nodes: int) -> Trace:
+    """What `ddp` records of a model in four buckets."""
+    builder = TraceBuilder()
+    for _ in range(SAMPLED_ROUNDS):
+        posted = []
+        for _ in range(BUCKETS):
+            builder.compute(0.003)
+            posted.append(builder.post("all_reduce", 8_000_000))
+        for operation in posted:
+            builder.wait(operation)
+        builder.mark("round")
+        builder.mark("step")
+    return merge([builder.to_arrays()] * nodes, {"gflops": 100.0})
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--times", type=int, default=5)
+    arguments = parser.parse_args()
+    profile = load_profile("m5.2xlarge")
+    started = time.perf_counter()
+    replay(data_parallel_trace(2), profile, rounds=1)
+    print(f"First replay of this process: {time.perf_counter() - started:.1f} s.\n")
+    print("| nodes | rounds | seconds, median [min-max] | trace events | messages | both a second |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for nodes in (2, 4, 8):
+        trace, seconds = data_parallel_trace(nodes), []
+        for _ in range(arguments.times):
+            started = time.perf_counter()
+            found = replay(trace, profile, rounds=arguments.rounds)
+            seconds.append(time.perf_counter() - started)
+        median = statistics.median(seconds)
+        spread = f"{median:.2f} [{min(seconds):.2f}-{max(seconds):.2f}]"
+        rate = (found.events + found.transfers) / median
+        print(f"| {nodes} | {found.rounds} | {spread} | {found.events} | {found.transfers} | {rate:,.0f} |")
+
+
+if __name__ == "__main__":
+    main()
