@@ -75,12 +75,25 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
 
 def stops(trace: Trace, rounds: int) -> Ints:
     """Events of each node [n] that `rounds` rounds take, the sample repeated as often as needed."""
-    events = trace.nodes[0]
-    mark = ROUND if np.any((events["code"] == MARK) & (events["kind"] == ROUND)) else 0
     whole, rest = divmod(rounds, trace.rounds)
-    ends = [np.flatnonzero((node["code"] == MARK) & (node["kind"] == mark)) for node in trace.nodes]
-    extra = [int(end[rest - 1]) + 1 if rest else 0 for end in ends]
-    return np.array([whole * len(node) + more for node, more in zip(trace.nodes, extra, strict=True)], np.int64)
+    counts = [whole * len(node) for node in trace.nodes]
+    if rest:
+        for rank, node in enumerate(trace.nodes):
+            marks = np.flatnonzero(node["code"] == MARK)
+            counts[rank] += int(marks[round_ends(node["kind"][marks])[rest - 1]]) + 1
+    return np.array(counts, np.int64)
+
+
+def round_ends(kinds: NDArray[np.uint8]) -> Ints:
+    """Which of a sample's marks, of these `kinds`, ends each round [rounds]; each step where none ends a round.
+
+    A round may be marked inside the step that ends it: then that step's mark, which follows, still belongs to it.
+    """
+    rounds = np.flatnonzero(kinds == ROUND)
+    if not len(rounds):
+        return np.arange(len(kinds))
+    inside = rounds[-1] + 1 < len(kinds)
+    return rounds + 1 if inside else rounds
 
 
 def _owners(code: Ints, argument: Ints) -> Ints:

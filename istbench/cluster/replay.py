@@ -1,5 +1,6 @@
 """What a traced run would have taken on another cluster: seconds, where they went, and dollars."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -7,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.program import Floats, Program, compile_trace, stops
-from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, MARK, RECEIVE, ROUND, SEND, Trace
+from istbench.cluster.program import Floats, Ints, Program, compile_trace, round_ends, stops
+from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, KINDS, MARK, RECEIVE, ROUND, SEND, Trace
 from istbench.errors import UserError
 
 _SLOTS_AT_ONCE = 100_000
@@ -84,7 +85,7 @@ def replay(
     rounds: int | None = None,
     compute_scale: float | None = None,
     window: int = 2,
-    streams: int = 1,
+    streams: int = 2,
     spans: bool = False,
 ) -> Replay:
     """Replay `rounds` rounds of `trace` on `profile`, the sample again and again; as many as it has by default.
@@ -95,7 +96,8 @@ def replay(
         compute_scale: seconds computed there for one recorded; by default the speed of the recording machine
             (`trace.gflops`) over the profile's.
         window: messages between two nodes that the priority queue has let go and can no longer reorder.
-        streams: collectives of a node that run at once, in posted order.
+        streams: collectives of a node that run at once, started in posted order; 2 by default, as torch's gloo
+            process group has two threads that each take one.
         spans: keep the timeline.
 
     Raises:
@@ -106,9 +108,12 @@ def replay(
     from istbench.cluster.state import new_state
 
     rounds = trace.rounds if rounds is None else rounds
-    if rounds < 1:
-        raise UserError(f"cannot replay {rounds} rounds; ask for 1 or more")
+    for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
+        if count < 1:
+            raise UserError(f"cannot replay {count} {name}; ask for 1 or more")
     scale = _scale(trace, profile) if compute_scale is None else compute_scale
+    if not 0 <= scale < math.inf:
+        raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
     program = compile_trace(trace, scale)
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
@@ -117,7 +122,7 @@ def replay(
     room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
     state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
     simulate(program, state, ends)
-    _check_finished(trace, state.position, ends)
+    _check_finished(program, state.waits_for)
     seconds = float(state.mark_at.max())
     return Replay(
         profile=profile,
@@ -164,27 +169,25 @@ def _marks(trace: Trace, rounds: int) -> NDArray[np.uint8]:
     events = trace.nodes[0]
     kinds = events["kind"][events["code"] == MARK]
     whole, rest = divmod(rounds, trace.rounds)
-    ends = np.flatnonzero(kinds == ROUND) if np.any(kinds == ROUND) else np.arange(len(kinds))
-    return np.concatenate([np.tile(kinds, whole), kinds[: int(ends[rest - 1]) + 1 if rest else 0]])
+    return np.concatenate([np.tile(kinds, whole), kinds[: round_ends(kinds)[rest - 1] + 1 if rest else 0]])
 
 
 def _share(amount: Floats, bits_per_second: float, seconds: float) -> Floats:
     return amount * 8 / (bits_per_second * seconds) if seconds > 0 else np.zeros_like(amount)
 
 
-def _check_finished(trace: Trace, position: NDArray[Any], ends: NDArray[Any]) -> None:
-    stuck = np.flatnonzero(position < ends)
-    # A node that has run out of events but still waits in its last one has not marked the end.
-    if len(stuck):
-        node = int(stuck[0])
-        events = trace.nodes[node]
-        event = events[(int(position[node]) - 1) % len(events)]
-        posts = events[(events["op"] == event["op"]) & (events["code"] == 1)]
-        kind = {SEND: "send", RECEIVE: "receive"}.get(int(posts["kind"][0]), "collective") if len(posts) else "?"
-        raise UserError(
-            f"the trace does not replay: node {node} waits for operation {event['op']} ({kind}), which never ends; "
-            "record it again with `istbench run --again`"
-        )
+def _check_finished(program: Program, waits_for: Ints) -> None:
+    stuck = np.flatnonzero(waits_for >= 0)
+    if not len(stuck):
+        return
+    node = int(stuck[0])
+    op = int(waits_for[node]) % program.ops
+    peer = f" node {program.peer[op]}"
+    what = {SEND: f"send to{peer}", RECEIVE: f"receive from{peer}"}.get(int(program.kind[op]))
+    raise UserError(
+        f"the trace does not replay: node {node} waits for operation {op - program.op_base[node]} "
+        f"({what or KINDS[program.kind[op]]}), which never ends; record it again with `istbench run --again`"
+    )
 
 
 def _spans(what: NDArray[Any], time: NDArray[Any], count: int) -> tuple[Span, ...]:

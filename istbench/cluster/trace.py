@@ -178,7 +178,11 @@ def problem(trace: Trace) -> str | None:
             return f"node {rank}: {found}"
         marks = events["kind"][events["code"] == MARK]
         posts = events[events["code"] == POST]
-        collectives = posts[(posts["kind"] != SEND) & (posts["kind"] != RECEIVE)][["kind", "peer", "match"]]
+        collectives = posts[(posts["kind"] != SEND) & (posts["kind"] != RECEIVE)][
+            ["kind", "peer", "match", "bytes"]
+        ]
+        # The parts of an all-gather may differ.
+        collectives["bytes"][collectives["kind"] == ALL_GATHER] = 0
         if first is None or order is None:
             first, order = marks, collectives
         if not np.array_equal(first, marks):
@@ -222,21 +226,24 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
 
 
 def _unmatched_transfer(trace: Trace) -> str | None:
-    sent: dict[tuple[int, int], list[int]] = {}
-    received: dict[tuple[int, int], list[int]] = {}
+    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    received: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for rank, events in enumerate(trace.nodes):
         posts = events[events["code"] == POST]
-        for kind, peer, size in zip(posts["kind"], posts["peer"], posts["bytes"], strict=True):
+        for kind, peer, match, size in posts[["kind", "peer", "match", "bytes"]].tolist():
             if kind == SEND:
-                sent.setdefault((rank, int(peer)), []).append(int(size))
+                sent.setdefault((rank, peer), []).append((match, size))
             elif kind == RECEIVE:
-                received.setdefault((int(peer), rank), []).append(int(size))
+                received.setdefault((peer, rank), []).append((match, size))
     for source, target in sorted({*sent, *received}):
+        between = f"from node {source} to node {target}"
         given, taken = sent.get((source, target), []), received.get((source, target), [])
         if len(given) != len(taken):
-            return f"{len(given)} sends from node {source} to node {target}, but {len(taken)} receives"
+            return f"{len(given)} sends {between}, but {len(taken)} receives"
+        if any(match != i for transfers in (given, taken) for i, (match, _) in enumerate(transfers)):
+            return f"transfers {between} are not numbered from 0"
         if given != taken:
-            return f"sends from node {source} to node {target} and their receives differ in size"
+            return f"sends {between} and their receives differ in size"
     return None
 
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import struct
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,20 @@ from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, problem
 from istbench.errors import UserError
 
 _WAY_OUT = "record it again with `istbench run --again`"
+# What zipfile, numpy and json raise for a file that was cut short, damaged or never a trace. Of a RuntimeError,
+# damaged flags in the archive are the cause: they ask for a password or an unknown compression.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+)
 
 
 def save_trace(trace: Trace, path: Path) -> None:
@@ -33,7 +49,8 @@ def save_trace(trace: Trace, path: Path) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}; free some space or choose another --out") from None
 
 
@@ -55,13 +72,15 @@ def load_trace(path: Path) -> Trace:
                 )
             meta = dict(header["meta"])
             world_size = int(meta["nodes"])
-            missing = [rank for rank in range(world_size) if f"node{rank}" not in archive]
-            if missing:
-                raise UserError(f"{path} lacks node {', '.join(map(str, missing))} of {world_size}; {_WAY_OUT}")
+            missing = next((rank for rank in range(world_size) if f"node{rank}" not in archive), None)
+            if missing is not None:
+                raise UserError(f"{path} lacks node {missing} of {world_size}; {_WAY_OUT}")
             nodes = tuple(archive[f"node{rank}"] for rank in range(world_size))
     except FileNotFoundError:
         raise UserError(f"no trace {path}; {_WAY_OUT}") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (PermissionError, IsADirectoryError) as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; {_WAY_OUT}") from None
+    except _DAMAGE:
         raise UserError(f"{path} is cut short or not a trace; {_WAY_OUT}") from None
     if any(events.dtype != EVENT for events in nodes):
         raise UserError(f"{path} does not hold events as version {TRACE_VERSION} has them; {_WAY_OUT}")

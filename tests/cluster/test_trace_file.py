@@ -1,80 +1,120 @@
-"""Traces on disk: back as they were, and one line for anything that is not one."""
+"""Traces come back from disk as they were, and damage is one line with the way out."""
 
 import json
+import pickle
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from traces import random_trace
 
-from istbench.cluster.trace import TraceBuilder, merge
+from istbench.cluster.trace import TRACE_VERSION, Trace
 from istbench.cluster.trace_file import load_trace, save_trace
 from istbench.errors import UserError
 
 
 @pytest.fixture
-def trace():
-    nodes = []
-    for rank in range(2):
-        builder = TraceBuilder(lambda: 1.5)
-        builder.compute(0.25)
-        builder.wait(builder.post("send" if rank else "receive", 100, [1 - rank]))
-        builder.mark("round")
-        builder.mark("step")
-        nodes.append(builder.to_arrays())
-    return merge(nodes, {"gflops": {"a": 10.0, "b": 30.0}})
+def sample():
+    return random_trace(np.random.default_rng(1), nodes=3, operations=4, rounds=2)
 
 
-def test_a_trace_comes_back_as_it_was(trace, tmp_path):
+def header(**changes):
+    fields = {"version": TRACE_VERSION, "meta": {"nodes": 1, "gflops": 1.0}, **changes}
+    return np.frombuffer(json.dumps(fields).encode(), dtype=np.uint8)
+
+
+def complaint(path):
+    with pytest.raises(UserError) as caught:
+        load_trace(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    assert "istbench run --again" in message
+    return message
+
+
+def test_a_trace_comes_back_the_same(sample, tmp_path):
+    save_trace(sample, tmp_path / "made" / "trace.npz")
+    again = load_trace(tmp_path / "made" / "trace.npz")
+    assert (again.meta, again.version) == (sample.meta, sample.version)
+    for before, after in zip(sample.nodes, again.nodes, strict=True):
+        assert np.array_equal(before, after)
+    save_trace(again, tmp_path / "twice.npz")
+    assert (tmp_path / "twice.npz").read_bytes() == (tmp_path / "made" / "trace.npz").read_bytes()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_file_cut_short_or_damaged_anywhere_is_no_traceback(sample, tmp_path):
     path = tmp_path / "trace.npz"
-    save_trace(trace, path)
-    back = load_trace(path)
-    assert all(np.array_equal(a, b) for a, b in zip(back.nodes, trace.nodes, strict=True))
-    assert (back.meta, back.rounds, back.steps) == (trace.meta, 1, 1)
-    assert back.gflops == pytest.approx(15.0)  # as many operations of each shape
-
-
-def test_a_trace_cut_short_anywhere(trace, tmp_path):
-    path = tmp_path / "trace.npz"
-    save_trace(trace, path)
+    save_trace(sample, path)
     whole = path.read_bytes()
-    for length in range(0, len(whole), 37):
+    for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match="cut short or not a trace"):
+        assert "cut short or not a trace" in complaint(path)
+    for at in range(0, len(whole), 11):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with suppress(UserError):
             load_trace(path)
 
 
-def rewritten(path, trace, change):
-    header = {"version": 1, "meta": dict(trace.meta)}
-    arrays = {f"node{rank}": events for rank, events in enumerate(trace.nodes)}
-    change(header, arrays)
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    np.savez(path, **arrays)
+def test_other_versions_are_not_guessed_at(sample, tmp_path):
+    path = tmp_path / "trace.npz"
+    save_trace(Trace(nodes=sample.nodes, meta=sample.meta, version=TRACE_VERSION + 1), path)
+    assert f"of version {TRACE_VERSION + 1}, this istbench reads {TRACE_VERSION}" in complaint(path)
+
+
+def test_a_missing_node_is_named(sample, tmp_path):
+    path = tmp_path / "trace.npz"
+    save_trace(Trace(nodes=sample.nodes[:2], meta=sample.meta), path)
+    assert "lacks node 2 of 3" in complaint(path)
+
+
+def test_nodes_that_do_not_fit_together_are_named(sample, tmp_path):
+    path = tmp_path / "trace.npz"
+    nodes = (*sample.nodes[:2], sample.nodes[2][:-1])
+    save_trace(Trace(nodes=nodes, meta=sample.meta), path)
+    assert "cannot be replayed: node 2 has other steps and rounds" in complaint(path)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "arrays",
     [
-        (lambda header, arrays: header.update(version=7), "version 7, this istbench reads 1"),
-        (lambda header, arrays: arrays.pop("node1"), "lacks node 1 of 2"),
-        (lambda header, arrays: arrays.update(node1=np.zeros(3)), "does not hold events"),
-        (lambda header, arrays: arrays.update(node1=arrays["node1"][:2]), "no step or round"),
-        (lambda header, arrays: arrays["node1"]["bytes"].fill(7), "differ in size"),
+        {},
+        {"header": np.zeros(3, np.uint8)},
+        {"header": np.frombuffer(b"[]", np.uint8)},
+        {"header": header(meta=None)},
+        {"header": header(meta={})},
+        {"header": header(meta={"nodes": 10**12})},
+        {"header": header(meta={"nodes": 0})},
+        {"header": header(), "node0": np.zeros(3)},
+        {"header": header(), "node0": np.array([{"a": 1}], dtype=object)},
     ],
 )
-def test_a_trace_of_another_kind(trace, tmp_path, change, message):
+def test_archives_of_something_else_are_not_traces(arrays, tmp_path):
     path = tmp_path / "trace.npz"
-    rewritten(path, trace, change)
-    with pytest.raises(UserError, match=message) as caught:
-        load_trace(path)
-    assert str(path) in str(caught.value)
+    np.savez(path, **arrays)
+    complaint(path)
 
 
-def test_pickles_are_not_read(tmp_path):
+def test_pickles_are_not_opened(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (tmp_path.joinpath("sprung").write_text, ("x",))
+
     path = tmp_path / "trace.npz"
-    np.savez(path, header=np.array([{"version": 1}], dtype=object))
-    with pytest.raises(UserError, match="not a trace"):
-        load_trace(path)
+    path.write_bytes(pickle.dumps(Trap()))
+    complaint(path)
+    np.savez(path, header=header(), node0=np.array([Trap()], dtype=object))
+    (tmp_path / "sprung").unlink(missing_ok=True)
+    complaint(path)
+    np.save(path.open("wb"), np.zeros(3))
+    complaint(path)
+    assert not (tmp_path / "sprung").exists()
 
 
-def test_no_trace(tmp_path):
-    with pytest.raises(UserError, match="no trace"):
-        load_trace(tmp_path / "trace.npz")
+def test_no_file_and_no_room(sample, tmp_path):
+    assert "no trace" in complaint(tmp_path / "absent.npz")
+    assert "cannot read" in complaint(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write .*trace.npz"):
+        save_trace(sample, tmp_path / "file" / "trace.npz")

@@ -200,7 +200,7 @@ def test_no_byte_is_lost_and_nothing_is_faster_than_it_can_be(seed):
 def test_without_numba_the_numbers_are_the_same():
     script = (
         "import json, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from test_replay import random_trace, run\n"
+        "from test_simulation import random_trace, run\n"
         "print(json.dumps([run(*random_trace(seed)).seconds for seed in range(3)]))"
     )
     folder = __file__.rsplit("/", 1)[0]
