@@ -261,7 +261,10 @@ def test_random_traces_conserve_bytes_and_time_and_beat_no_bound(seed):
 
 
 def test_the_same_figures_without_numba():
-    script = "import json, test_replay_by_hand as t; print(json.dumps([t.digest(t.random_replay(s)[2]) for s in range(4)]))"
+    script = (
+        "import json, test_replay_by_hand as t\n"
+        "print(json.dumps([t.digest(t.random_replay(s)[2]) for s in range(4)]))"
+    )
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     done = subprocess.run(
