@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from istbench.cli.options import out_option, plugin_option
+from istbench.cli.options import out_option, plugin_option, words
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config import RunRequest, parse_pairs
 from istbench.errors import UserError
@@ -39,7 +39,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     from istbench.cli.lab_command import parse_time
 
     requests = _requests(given)
-    bandwidths = [text.strip() for text in given["bandwidth"].split(",")]
+    bandwidths = words(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
     for text in bandwidths:
         parse_bandwidth(text)
     latency_s = parse_time(given["latency"])
@@ -78,9 +78,7 @@ def _requests(given: dict[str, Any]) -> list[RunRequest]:
     options = parse_pairs(given["workload_options"], "--workload-set")
     if workload == "speech":
         options = {"hidden": "512", **options}
-    methods = [name.strip() for name in given["methods"].split(",") if name.strip()]
-    if not methods:
-        raise UserError("--methods is empty; see `istbench list methods`")
+    methods = words(given["methods"], "--methods", "see `istbench list methods`")
     check_name("workloads", workload, plugins)
     for method in methods:
         check_name("methods", method, plugins)

@@ -90,7 +90,6 @@ def advance(p: Program, s: State, slot: int, now: float) -> None:
         if may and s.started[base + p.members[p.collective[op], target]]:
             s.sending[slot] = 1
             pair = rank * n + target
-            s.message_pair[slot] = pair
             s.message_bytes[slot] = size
             put_on_wire(s, pair, slot, now)
     elif received_all:

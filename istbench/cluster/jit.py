@@ -1,8 +1,6 @@
 """Numba where it is installed, plain Python (about a hundred times slower, same result) where it is not."""
 
 import importlib
-import importlib.util
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,8 +19,3 @@ def jit(function: _Function) -> _Function:
     except RuntimeError:
         compiled = numba.njit(error_model="numpy")(function)
     return compiled
-
-
-def compiled() -> bool:
-    """Whether `jit` compiles here."""
-    return importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -41,7 +41,6 @@ class State(NamedTuple):
     wire_head: Ints
     wire_tail: Ints
     in_window: Ints
-    flowing: Ints
     rate: Floats
     left: Floats
     since: Floats
@@ -58,7 +57,6 @@ class State(NamedTuple):
     arrival_at: Floats
     # a slot
     next_slot: Ints
-    message_pair: Ints
     message_bytes: Floats
     posted_at: Floats
     ready: Ints
@@ -126,7 +124,6 @@ def queue_send(p: Program, s: State, slot: int, now: float) -> None:
     """A send whose two ends are ready: into the priority queue of its connection."""
     op = slot % p.ops
     pair = p.node[op] * p.n + p.peer[op]
-    s.message_pair[slot] = pair
     s.message_bytes[slot] = p.size[op]
     s.next_slot[slot] = -1
     head, tail = s.queue_head[pair], s.queue_tail[pair]

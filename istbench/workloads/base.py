@@ -149,3 +149,10 @@ class Workload(ABC):
     def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
         """Initial value of buffer `name`."""
         return initial_buffer(model, name)
+
+
+def opened(split: Batch | None) -> Batch:
+    """`split`, which a workload has from when it is opened."""
+    if split is None:
+        raise RuntimeError("open the workload before asking for its data")
+    return split

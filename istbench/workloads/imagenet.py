@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -97,12 +97,12 @@ class ImageNet(Workload):
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Images float32 [b, 3, pixels, pixels] and their classes int64 [b]; nothing is augmented."""
-        images, classes = _opened(self._train)
+        images, classes = opened(self._train)
         return images[indices], classes[indices]
 
     def test_batches(self) -> Iterator[Batch]:
         """A few images, so that an evaluation takes little time."""
-        images, classes = _opened(self._test)
+        images, classes = opened(self._test)
         for first in range(0, len(images), _TEST_BATCH):
             yield images[first : first + _TEST_BATCH], classes[first : first + _TEST_BATCH]
 
@@ -135,9 +135,3 @@ class ImageNet(Workload):
     def method_defaults(self, method: str) -> dict[str, Any]:
         """A learning rate that stays finite on noise."""
         return {"lr": 0.001, "momentum": 0.9}
-
-
-def _opened(split: Batch | None) -> Batch:
-    if split is None:
-        raise RuntimeError("open the workload before asking for its data")
-    return split

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -90,23 +90,18 @@ class Toy(Workload):
     @property
     def train_size(self) -> int:
         """Number of training points."""
-        return len(self._opened(self._train)[1])
+        return len(opened(self._train)[1])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Points float32 [b, features] and their clusters int64 [b]; nothing is augmented."""
-        points, clusters = self._opened(self._train)
+        points, clusters = opened(self._train)
         return points[indices], clusters[indices]
 
     def test_batches(self) -> Iterator[Batch]:
         """The test points in order, 64 at a time."""
-        points, clusters = self._opened(self._test)
+        points, clusters = opened(self._test)
         for first in range(0, len(clusters), _TEST_BATCH):
             yield points[first : first + _TEST_BATCH], clusters[first : first + _TEST_BATCH]
-
-    def _opened(self, split: Batch | None) -> Batch:
-        if split is None:
-            raise RuntimeError("open the workload before asking for its data")
-        return split
 
     def _points(self) -> tuple[Batch, Batch]:
         options = self.options
