@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from istbench.cluster.trace import POST, WAIT
 from istbench.conformance.processes import on_nodes
 from istbench.errors import RunFailed
 
@@ -41,6 +42,25 @@ def test_exchange_delivers_every_buffer_and_counts_its_bytes():
         assert received == {str(peer): [float(peer)] * rank for peer in range(3) if peer != rank}
         assert sent_bytes == 4 * sum(peer for peer in range(3) if peer != rank)
         assert received_bytes == 4 * 2 * rank
+
+
+def node_recorded_exchange(fabric):
+    for mark in ("round", "step"):  # recording starts after the first round
+        fabric.recorder.mark(mark)
+    others = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
+    fabric.exchange({peer: torch.ones(2) for peer in others}, {peer: torch.empty(2) for peer in others})
+    for mark in ("round", "step"):
+        fabric.recorder.mark(mark)
+    events = fabric.recorder.events()
+    return [[int(event["code"]), int(event["peer"])] for event in events if event["code"] in (POST, WAIT)]
+
+
+def test_an_exchange_takes_turns_in_which_no_two_messages_share_a_link():
+    for rank, events in enumerate(on_nodes(node_recorded_exchange, 3)):
+        before, after = (rank - 1) % 3, (rank + 1) % 3
+        waits = [[WAIT, -1], [WAIT, -1]]
+        turns = [[[POST, before], [POST, after], *waits], [[POST, after], [POST, before], *waits]]
+        assert events == turns[0] + turns[1]
 
 
 def node_accounting(fabric):
@@ -97,6 +117,7 @@ def test_a_worker_that_raises_is_named_and_not_those_that_lost_it():
 
 
 _ON_THE_WIRE = """
+from istbench.cluster.trace import POST, WAIT
 from istbench.conformance.processes import on_nodes
 import test_fabric
 
