@@ -36,7 +36,7 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, caps
     for kind in ("png", "svg"):
         names = [path.stem for path in (out / "report").glob(f"toy-*.{kind}")]
         for what in ("over-time", "time-to-target"):
-            on_cluster = ["m5.2xlarge" in name for name in names if name.endswith(what)]
+            on_cluster = ["m5-2xlarge" in name for name in names if name.endswith(what)]
             assert sorted(on_cluster) == [False, True]
     status, _, said = istbench(capsys, "compare", tmp_path / "suite.toml", "--out", out)
     assert status == 0
