@@ -4,8 +4,7 @@ The model: nodes hang on a switch that never blocks. Every ordered pair of nodes
 first out, one message on the wire at a time; before its bytes flow a message holds it for `overhead` seconds.
 The messages flowing share the links they cross (the sender's outgoing, the receiver's incoming; one for both
 where not full duplex) max-min fairly, as TCP connections of equal round-trip time do. The last byte arrives
-`latency` seconds after it left; in the first half of an all-reduce, it counts when it has been added to what is
-there. Store and forward, one message a link, would be simpler, but makes peers that are
+`latency` seconds after it left. Store and forward, one message a link, would be simpler, but makes peers that are
 served in rank order queue up behind each other, which gloo's concurrent connections do not.
 Sends wait in a priority queue before their connection, which holds `window` of them and never reorders those.
 """
@@ -15,7 +14,6 @@ import numpy as np
 from istbench.cluster.jit import jit
 from istbench.cluster.program import Program
 from istbench.cluster.state import State
-from istbench.cluster.trace import ALL_REDUCE
 
 
 @jit
@@ -113,9 +111,9 @@ def start_flow(s: State, pair: int, now: float) -> None:
 
 
 @jit
-def end_flow(p: Program, s: State, which: int, now: float) -> int:
+def end_flow(s: State, n: int, which: int, now: float) -> int:
     """Take flow number `which` off the wire; returns its slot, on its way to arrive."""
-    shared, pair, n = s.shared[0], s.flow[which].pair, p.n
+    shared, pair = s.shared[0], s.flow[which].pair
     connection = s.connection[pair]
     shared.flowing -= 1
     s.flow[which].pair = s.flow[shared.flowing].pair
@@ -125,9 +123,7 @@ def end_flow(p: Program, s: State, which: int, now: float) -> int:
     connection.wire_head = s.slot[slot].next
     s.node[pair // n].bytes_out += s.slot[slot].bytes
     s.node[pair % n].bytes_in += s.slot[slot].bytes
-    adding = p.op[slot % p.ops].kind == ALL_REDUCE and s.slot[slot].sent < n - 1
-    took = s.slot[slot].bytes * shared.reduce_s if adding else 0.0
-    _send_off(s, slot, pair % n, now + shared.latency + took)
+    _send_off(s, slot, pair % n, now + shared.latency)
     if connection.wire_head >= 0:
         _start_head(s, pair, now)
     return int(slot)
@@ -136,13 +132,8 @@ def end_flow(p: Program, s: State, which: int, now: float) -> int:
 @jit
 def _send_off(s: State, slot: int, target: int, at: float) -> None:
     # A broadcast may have several messages under way: where to is kept with the message.
-    shared, room = s.shared[0], len(s.arrival)
-    place = shared.arrival_tail
-    while place > shared.arrival_head and s.arrival[(place - 1) % room].at > at:
-        later, there = s.arrival[(place - 1) % room], s.arrival[place % room]
-        there.slot, there.target, there.at = later.slot, later.target, later.at
-        place -= 1
-    arrival = s.arrival[place % room]
+    shared = s.shared[0]
+    arrival = s.arrival[shared.arrival_tail % len(s.arrival)]
     arrival.slot, arrival.target, arrival.at = slot, target, at
     shared.arrival_tail += 1
 

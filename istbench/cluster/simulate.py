@@ -88,7 +88,7 @@ def _end_flows(p: Program, s: State, now: float) -> None:
             which += 1
             continue
         start = connection.flow_start
-        slot = end_flow(p, s, which, now)
+        slot = end_flow(s, p.n, which, now)
         number = slot % p.ops
         node = pair // p.n
         if len(s.span) > 0:

@@ -14,7 +14,7 @@ _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
     "window streams duplex flowing links_changed todo runnable "
     "overhead_head overhead_tail arrival_head arrival_tail spans transfers",
-    "latency overhead reduce_s capacity_out capacity_in next_end",
+    "latency overhead capacity_out capacity_in next_end",
 )
 _CONNECTION: _Fields = (
     "queue_head queue_tail wire_head wire_tail in_window",
@@ -84,7 +84,6 @@ def new_state(
             duplex=profile.full_duplex,
             latency=profile.latency_s,
             overhead=profile.overhead_s,
-            reduce_s=8 / profile.reduce_bandwidth,
             capacity_out=profile.bandwidth_out / 8,
             capacity_in=profile.bandwidth_in / 8,
             next_end=np.inf,
