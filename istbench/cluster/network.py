@@ -27,18 +27,8 @@ def add_span(s: State, kind: int, node: int, op: int, peer: int, size: float, st
 
 
 @jit
-def _urgent(p: Program, s: State, slot: int, other: int) -> bool:
-    """Whether `slot` goes before `other`: by priority, then in the order of posting."""
-    a, b = slot % p.ops, other % p.ops
-    if p.op[a].priority != p.op[b].priority:
-        return bool(p.op[a].priority < p.op[b].priority)
-    first, second = s.repetition[slot // p.ops].number, s.repetition[other // p.ops].number
-    return bool(first < second) or bool(first == second and a < b)
-
-
-@jit
 def queue_send(p: Program, s: State, slot: int, now: float) -> None:
-    """A send whose two ends are ready: into the priority queue of its connection."""
+    """A send whose two ends are ready: into the priority queue of its connection, behind its equals."""
     op = p.op[slot % p.ops]
     pair = op.node * p.n + op.peer
     connection = s.connection[pair]
@@ -46,12 +36,12 @@ def queue_send(p: Program, s: State, slot: int, now: float) -> None:
     s.slot[slot].next = -1
     if connection.queue_head < 0:
         connection.queue_head = connection.queue_tail = slot
-    elif _urgent(p, s, connection.queue_tail, slot):
+    elif p.op[connection.queue_tail % p.ops].priority <= op.priority:
         s.slot[connection.queue_tail].next = slot
         connection.queue_tail = slot
     else:
         before, at = -1, connection.queue_head
-        while at >= 0 and _urgent(p, s, at, slot):
+        while at >= 0 and p.op[at % p.ops].priority <= op.priority:
             before, at = at, s.slot[at].next
         s.slot[slot].next = at
         if before < 0:

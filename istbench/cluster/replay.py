@@ -54,7 +54,7 @@ class Replay:
             communication from when every node that takes part has posted its part, and idle before.
         bytes_sent, bytes_received: by each node [nodes].
         utilisation_out, utilisation_in: of each node's link [nodes], payload over capacity x `seconds`.
-        seconds: when the last node ended.
+        seconds: when the last node ended, and the last message that it had sent was there.
         events, transfers: of the trace, and messages of the network, that were simulated.
         spans: the timeline in order of their end, where asked for.
     """
@@ -121,9 +121,9 @@ def replay(
     held = min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1)))
     room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
     state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
-    simulate(program, state, ends)
+    last = simulate(program, state, ends)
     _check_finished(program, state.node.waits_for)
-    seconds = float(state.mark_at.max())
+    seconds = float(max(state.mark_at.max(), last))
     return Replay(
         profile=profile,
         compute_scale=scale,

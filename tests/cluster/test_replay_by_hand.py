@@ -138,6 +138,28 @@ def test_urgent_sends_overtake_what_is_not_in_the_window():
     assert queued([5, 5, 5, 1], window=4) == [0, 1, 2, 3]
 
 
+def test_seconds_end_when_all_that_was_sent_is_there():
+    result = replay(trace([("post", "send", SIZE, (1,))], [("post", "receive", SIZE, (0,))]), cluster())
+    assert result.finish_s.max() == 0
+    assert result.seconds == exactly(HOP)
+
+
+def test_equal_priorities_go_in_the_order_in_which_they_are_ready():
+    # The send posted second waits for a message; by when that is there, the third is in the queue.
+    sender = [
+        ("post", "receive", SIZE / 10, (1,)),
+        ("post", "send", SIZE, (1,)),
+        ("post", "send", SIZE, (1,), 0, (0,)),
+        ("post", "send", 2 * SIZE, (1,)),
+        ("wait", 2),
+    ]
+    receiver = [("post", "send", SIZE / 10, (0,))] + [
+        ("post", "receive", size, (0,)) for size in (SIZE, SIZE, 2 * SIZE)
+    ]
+    result = replay(trace(sender, receiver), cluster(), window=1)
+    assert result.finish_s[0].max() == exactly(3 * OVERHEAD + 4 * FLOW)
+
+
 def test_equal_priorities_go_in_posted_order():
     assert queued([3] * 6, window=1) == list(range(6))
     assert queued([9, 2, 3, 2, 3, 2], window=1) == [0, 1, 3, 5, 2, 4]
