@@ -57,7 +57,7 @@ def command(
     from istbench.launch import local
 
     local.preload()
-    from istbench.cli.progress import Display
+    from istbench.cli.progress import Display, replaying
 
     with Display() as display:
         names, failures = _run_all(requests, out, again, lab, display)
@@ -65,7 +65,9 @@ def command(
     from istbench.report.build import build_report
     from istbench.report.render import print_report
 
-    print_report(build_report(out, cells=names, cluster=cluster), sys.stdout)
+    with replaying():
+        report = build_report(out, cells=names, cluster=cluster)
+    print_report(report, sys.stdout)
     for failure in failures:
         click.echo(f"istbench: {failure}", err=True)
     return EXIT_FAILED if failures else 0

@@ -44,8 +44,10 @@ def command(
     names = words(clusters, "--cluster", "see `istbench list clusters`")
     listed = words(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
+    from istbench.cli.progress import replaying
     from istbench.report.render import print_report
     from istbench.report.replay import build_replay
 
-    report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)
+    with replaying():
+        report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)
     print_report(report, sys.stdout, style=style)

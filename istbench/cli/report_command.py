@@ -20,8 +20,10 @@ def command(
 
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
+    from istbench.cli.progress import replaying
     from istbench.report.build import build_report
     from istbench.report.render import print_report
 
-    report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)
+    with replaying():
+        report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)
     print_report(report, sys.stdout, style=style)

@@ -46,7 +46,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     from istbench.launch import local
 
     local.preload()
-    from istbench.cli.progress import Display
+    from istbench.cli.progress import Display, replaying
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.prepare import prepare_cell
     from istbench.report.summary import run_summary
@@ -63,7 +63,8 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
         for note in dict.fromkeys(event["message"] for event in run.events() if event["event"] == "note"):
             display.note(f"{request.method}: {note}")
     finished = load_run(run)
-    replayed, problem = _replay(finished, cluster)
+    with replaying():
+        replayed, problem = _replay(finished, cluster)
     if as_json:
         click.echo(json.dumps(_as_json(finished, cluster, replayed), allow_nan=False))
     else:

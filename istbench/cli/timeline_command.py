@@ -1,54 +1,101 @@
-"""`istbench timeline`: one round of a run, to look at."""
+"""`istbench timeline`: one round of a run, for a trace viewer and as a picture."""
 
-import json
+import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from istbench.cluster.profile import parse_bandwidth
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import load_profile, names, parse_bandwidth
 from istbench.errors import UserError
+
+if TYPE_CHECKING:
+    from istbench.cluster.profile import ClusterProfile
+    from istbench.results.store import RunDirectory
 
 
 @click.command("timeline")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--round", "number", type=int, help="Which of the recorded rounds, from 1. Default: 2, if there is.")
-@click.option("--cluster", help="As replayed on this cluster, a name or FILE.toml. Default: as recorded.")
-@click.option("--bandwidth", help="Of the cluster's links, such as 1gbit. Default: its own.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where to write. Default: RUN/timeline.")
-def command(run: Path, number: int | None, cluster: str | None, bandwidth: str | None, out: Path | None) -> None:
-    """One round of RUN, a directory under results/runs, as a picture and for ui.perfetto.dev."""
+@click.option(
+    "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: as it was recorded."
+)
+@click.option("--bandwidth", help="Of the cluster's links, such as 100mbit or 1gbit. Default: their own.")
+@click.option(
+    "--round", "round_number", type=int, metavar="K", help="Recorded round, from 1. Default: a typical one."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Directory to write to. Default: RUN/timeline.")
+def command(
+    run: Path, cluster: str | None, bandwidth: str | None, round_number: int | None, out: Path | None
+) -> None:
+    """Show when each node computed, sent and waited in one round of RUN, a directory under results/runs.
+
+    Writes the round for ui.perfetto.dev (JSON) and as a picture (PNG, SVG), as it was recorded or as it would be on
+    a cluster, and prints where each node's seconds went.
+    """
+    profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace
     from istbench.report.draw_timeline import draw_timeline
-    from istbench.report.perfetto import trace_events
+    from istbench.report.perfetto import write_perfetto
+    from istbench.report.recorded_timeline import recorded
     from istbench.report.render import print_table
-    from istbench.report.timeline import recorded, replayed
+    from istbench.report.replayed_timeline import replayed
+    from istbench.report.timeline import typical_round
     from istbench.report.timeline_table import timeline_table
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
 
-    if bandwidth and not cluster:
-        raise UserError("--bandwidth is of a cluster's links; give --cluster too")
-    header = load_run(RunDirectory(run)).header
-    trace = load_trace(RunDirectory(run).trace)
-    # What came before the first recorded event is not known, so the second round is the better picture.
-    number = min(2, trace.rounds) if number is None else number
-    if cluster:
-        links = [parse_bandwidth(bandwidth)] if bandwidth else []
-        timeline = replayed(trace, next(iter(select_clusters([cluster], links).values()))[0], number)
-    else:
-        timeline = recorded(trace, number)
-    how = f"replayed on {timeline.origin}" if cluster else "as recorded"
-    title = f"{header['workload_label']} by {header['method_label']}, round {number}, {how}"
-    stem = (out or run / "timeline") / f"{timeline.origin.replace(' ', '-').replace('/', '-')}-round{number}"
+    directory = RunDirectory(run)
+    _check_there(directory)
+    header = load_run(directory).header
+    trace = load_trace(directory.trace)
+    number = typical_round(trace) if round_number is None else round_number
+    timeline = recorded(trace, number) if profile is None else replayed(trace, profile, number)
+    nodes = "1 node" if timeline.nodes == 1 else f"{timeline.nodes} nodes"
+    title = f"{header['workload_label']} by {header['method_label']}, {nodes}"
+    stem = (out or run / "timeline") / f"{_place(profile, bandwidth)}-round{number}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        events = stem.with_name(f"{stem.name}.json")
-        events.write_text(json.dumps(trace_events(timeline, title)) + "\n")
-        pictures = draw_timeline(timeline, title, stem)
+        perfetto = stem.with_name(f"{stem.name}.json")
+        write_perfetto(timeline, title, perfetto)
+        picture, _ = draw_timeline(timeline, title, stem)
     except OSError as error:
-        raise UserError(f"cannot write {stem.parent}: {error.strerror}; choose another --out") from None
+        raise UserError(f"cannot write to {stem.parent}: {error.strerror or error}; choose another --out") from None
     print_table(timeline_table(timeline, title), sys.stdout)
-    for path in (events, *pictures):
-        click.echo(f"written: {path}", err=True)
+    click.echo(f"picture: {picture} (and .svg)", err=True)
+    click.echo(f"trace: {perfetto} (for ui.perfetto.dev)", err=True)
+
+
+def _profile(cluster: str | None, bandwidth: str | None) -> "ClusterProfile | None":
+    if cluster is None:
+        if bandwidth is not None:
+            raise UserError(f"--bandwidth is a cluster's: name one with --cluster ({', '.join(names())})")
+        return None
+    profile = load_profile(cluster)
+    if bandwidth is None:
+        return profile
+    try:
+        return profile.with_bandwidth(parse_bandwidth(bandwidth))
+    except UserError as error:
+        raise UserError(f"--bandwidth: {error}") from None
+
+
+def _check_there(directory: "RunDirectory") -> None:
+    path = directory.path
+    if not directory.exists():
+        if (path / "runs").is_dir():
+            raise UserError(f"{path} is a directory of results; give one of the runs in {path / 'runs'}")
+        raise UserError(f"no run in {path}: {directory.run_json.name} is missing; give a directory in results/runs")
+    if not directory.trace.exists():
+        raise UserError(
+            f"{path} has no trace.npz, which is written after the first rounds of training: if it is still "
+            "training, wait; else train for more --steps, or again with `istbench run --again`"
+        )
+
+
+def _place(profile: "ClusterProfile | None", bandwidth: str | None) -> str:
+    """The beginning of the files' names."""
+    if profile is None:
+        return "recorded"
+    parts = [profile.name, bandwidth] if bandwidth else [profile.name]
+    return "-".join(re.sub(r"[^a-z0-9.]+", "", part.lower()) or "cluster" for part in parts)

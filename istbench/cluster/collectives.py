@@ -5,143 +5,145 @@ receiver has started the same collective; `streams` collectives of a node run at
 """
 
 from istbench.cluster.jit import jit
-from istbench.cluster.network import RUNNABLE, TODO, State, add_span, put_on_wire, queue_send
+from istbench.cluster.network import add_span, put_on_wire, queue_send
 from istbench.cluster.program import Program
+from istbench.cluster.state import SPAN_COMMUNICATION, SPAN_IDLE, State
 from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, SEND
-
-_COMMUNICATION, _IDLE = 1, 2  # the kinds of span, and the columns of State.spent
 
 
 @jit
 def remember(s: State, slot: int) -> None:
     """Look at this collective again before time goes on."""
-    if not s.in_todo[slot]:
-        s.in_todo[slot] = 1
-        s.todo[s.i[TODO]] = slot
-        s.i[TODO] += 1
+    if not s.slot[slot].in_todo:
+        s.slot[slot].in_todo = 1
+        s.todo[s.shared[0].todo] = slot
+        s.shared[0].todo += 1
 
 
 @jit
 def wake(s: State, node: int) -> None:
-    s.runnable[s.i[RUNNABLE]] = node
-    s.i[RUNNABLE] += 1
+    s.runnable[s.shared[0].runnable] = node
+    s.shared[0].runnable += 1
 
 
 @jit
 def ready_transfer(p: Program, s: State, slot: int, now: float) -> None:
     """One end of a transfer may start: it does when the other end may too."""
     op = slot % p.ops
-    other = slot - op + p.partner[op]
-    s.ready[slot] = 1
-    if s.ready[other]:
-        queue_send(p, s, slot if p.kind[op] == SEND else other, now)
+    other = slot - op + p.op[op].partner
+    s.slot[slot].ready = 1
+    if s.slot[other].ready:
+        queue_send(p, s, slot if p.op[op].kind == SEND else other, now)
 
 
 @jit
-def start_collectives(p: Program, s: State, node: int) -> None:
-    """Start what was posted on `node`, as far as its streams allow."""
+def start_collectives(p: Program, s: State, number: int) -> None:
+    """Start what was posted on node `number`, as far as its streams allow."""
     collectives = len(p.members)
-    while s.coll_running[node] < s.streams and s.coll_started[node] < s.coll_posted[node]:
-        k = s.coll_started[node]
-        base = (k // collectives) % len(s.held) * p.ops
-        s.coll_started[node] = k + 1
-        s.coll_running[node] += 1
-        s.started[base + p.members[k % collectives, node]] = 1
+    node = s.node[number]
+    while node.collectives_running < s.shared[0].streams and node.collectives_started < node.collectives_posted:
+        k = node.collectives_started
+        base = (k // collectives) % len(s.repetition) * p.ops
+        node.collectives_started += 1
+        node.collectives_running += 1
+        s.slot[base + p.members[k % collectives, number]].started = 1
         for member in p.members[k % collectives]:
-            if s.started[base + member]:
+            if s.slot[base + member].started:
                 remember(s, base + member)
 
 
 @jit
 def advance(p: Program, s: State, slot: int, now: float) -> None:
     """Send the next message of collective `slot` if that can be, or finish it."""
-    s.in_todo[slot] = 0
-    if not s.started[slot] or s.sending[slot] or s.done[slot]:
+    own = s.slot[slot]
+    own.in_todo = 0
+    if not own.started or own.sending or own.done:
         return
-    op = slot % p.ops
-    base, n, rank, kind, step = slot - op, p.n, p.node[op], p.kind[op], s.sent[slot]
-    got, size, target, may = s.received[slot], p.size[op], (rank + 1) % n, False
-    if kind == BROADCAST:
-        place = (rank - p.peer[op]) % n
+    op = p.op[slot % p.ops]
+    base, n, rank, step = slot - slot % p.ops, p.n, op.node, own.sent
+    size, target, may = op.bytes, (rank + 1) % n, False
+    if op.kind == BROADCAST:
+        place = (rank - op.peer) % n
         hop = 1
         while hop <= place:
             hop *= 2
         hop <<= step
         more = place + hop < n
         target = (rank + hop) % n
-        may = place == 0 or got > 0
+        may = place == 0 or own.received > 0
         received_all = may
-    elif kind == BARRIER:
+    elif op.kind == BARRIER:
         size = 0.0
         more = (1 << step) < n
         target = (rank + (1 << step)) % n
-        may = got & ((1 << step) - 1) == (1 << step) - 1
+        may = own.received & ((1 << step) - 1) == (1 << step) - 1
         received_all = may
     else:
-        steps = 2 * (n - 1) if kind == ALL_REDUCE else n - 1
+        steps = 2 * (n - 1) if op.kind == ALL_REDUCE else n - 1
         more = step < steps
-        may = got >= step
-        received_all = got == steps
-        if kind == ALL_REDUCE:
+        may = own.received >= step
+        received_all = own.received == steps
+        if op.kind == ALL_REDUCE:
             size /= n
         elif more:
-            size = p.size[p.members[p.collective[op], (rank - step) % n]]
+            size = p.op[p.members[op.collective, (rank - step) % n]].bytes
     if more:
-        if may and s.started[base + p.members[p.collective[op], target]]:
-            s.sending[slot] = 1
-            pair = rank * n + target
-            s.message_bytes[slot] = size
-            put_on_wire(s, pair, slot, now)
+        if may and s.slot[base + p.members[op.collective, target]].started:
+            own.sending = 1
+            own.bytes = size
+            put_on_wire(s, rank * n + target, slot, now)
     elif received_all:
-        s.coll_running[rank] -= 1
+        s.node[rank].collectives_running -= 1
         complete(p, s, slot, now)
         start_collectives(p, s, rank)
 
 
 @jit
 def arrive(p: Program, s: State, slot: int, target: int, now: float) -> None:
-    """The last byte of a message of the sender's `slot` is at node `target`."""
-    op = slot % p.ops
-    if p.kind[op] == SEND:
-        complete(p, s, slot - op + p.partner[op], now)
+    """A message of the sender's `slot` is at node `target`, and added up where it is to be."""
+    op = p.op[slot % p.ops]
+    base = slot - slot % p.ops
+    if op.kind == SEND:
+        complete(p, s, base + op.partner, now)
         return
-    there = slot - op + p.members[p.collective[op], target]
-    if p.kind[op] == BARRIER:
-        distance, step = (target - p.node[op]) % p.n, 0
+    there = base + p.members[op.collective, target]
+    if op.kind == BARRIER:
+        distance, step = (target - op.node) % p.n, 0
         while (1 << step) < distance:
             step += 1
-        s.received[there] |= 1 << step
+        s.slot[there].received |= 1 << step
     else:
-        s.received[there] += 1
+        s.slot[there].received += 1
     remember(s, there)
 
 
 @jit
 def left(p: Program, s: State, slot: int, now: float) -> None:
     """The last byte of the message of `slot` has left."""
-    if p.kind[slot % p.ops] == SEND:
+    if p.op[slot % p.ops].kind == SEND:
         complete(p, s, slot, now)
     else:
-        s.sending[slot] = 0
-        s.sent[slot] += 1
+        s.slot[slot].sending = 0
+        s.slot[slot].sent += 1
         remember(s, slot)
 
 
 @jit
 def complete(p: Program, s: State, slot: int, now: float) -> None:
     """Operation `slot` is done on its node: wake the node if it waits, and start what comes after it."""
-    s.done[slot] = 1
-    s.open_ops[slot // p.ops] -= 1
-    node = p.node[slot % p.ops]
-    if s.waits_for[node] == slot:
-        s.waits_for[node] = -1
-        _account_wait(p, s, slot, node, now)
-        wake(s, node)
-    edge = s.after_head[slot]
+    s.slot[slot].done = 1
+    s.repetition[slot // p.ops].open_ops -= 1
+    number = p.op[slot % p.ops].node
+    node = s.node[number]
+    if node.waits_for == slot:
+        node.waits_for = -1
+        _account_wait(p, s, slot, number, now)
+        wake(s, number)
+    edge = s.slot[slot].after_head
     while edge >= 0:
-        owner = slot - slot % p.ops + p.owner[edge % len(p.code)]
-        s.missing[owner] -= 1
-        if s.missing[owner] == 0 and s.posted_at[owner] >= 0:
+        owner = slot - slot % p.ops + p.event[edge % len(p.event)].owner
+        s.slot[owner].missing -= 1
+        if s.slot[owner].missing == 0 and s.slot[owner].posted_at >= 0:
             ready_transfer(p, s, owner, now)
         edge = s.after_next[edge]
 
@@ -149,18 +151,18 @@ def complete(p: Program, s: State, slot: int, now: float) -> None:
 @jit
 def _account_wait(p: Program, s: State, slot: int, node: int, now: float) -> None:
     """Waiting is idle until the last node that takes part has posted its part, and communication from there."""
-    op = slot % p.ops
-    base, since = slot - op, s.wait_since[node]
-    all_posted = s.posted_at[slot]
-    if p.partner[op] >= 0:
-        all_posted = max(all_posted, s.posted_at[base + p.partner[op]])
+    number, since = slot % p.ops, s.node[node].wait_since
+    op, base = p.op[number], slot - number
+    all_posted = s.slot[slot].posted_at
+    if op.partner >= 0:
+        all_posted = max(all_posted, s.slot[base + op.partner].posted_at)
     else:
-        for member in p.members[p.collective[op]]:
-            all_posted = max(all_posted, s.posted_at[base + member])
+        for member in p.members[op.collective]:
+            all_posted = max(all_posted, s.slot[base + member].posted_at)
     between = min(max(all_posted, since), now)
-    s.spent[node, _IDLE] += between - since
-    s.spent[node, _COMMUNICATION] += now - between
+    s.spent[node, SPAN_IDLE] += between - since
+    s.spent[node, SPAN_COMMUNICATION] += now - between
     if between > since:
-        add_span(s, _IDLE, node, op - p.op_base[node], -1, 0.0, since, between)
+        add_span(s, SPAN_IDLE, node, number - p.op_base[node], -1, 0.0, since, between)
     if now > between:
-        add_span(s, _COMMUNICATION, node, op - p.op_base[node], -1, 0.0, between, now)
+        add_span(s, SPAN_COMMUNICATION, node, number - p.op_base[node], -1, 0.0, between, now)

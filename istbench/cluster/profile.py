@@ -15,7 +15,7 @@ from istbench.errors import UserError, unknown_name
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _READABLE = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
-_BANDWIDTHS = ("bandwidth_out", "bandwidth_in")
+_BANDWIDTHS = ("bandwidth_out", "bandwidth_in", "reduce_bandwidth")
 _POSITIVE = ("gflops", "memory_gib", *_BANDWIDTHS)
 
 
@@ -32,6 +32,7 @@ class ClusterProfile:
         bandwidth_out, bandwidth_in: of a node's link, effective, bits/s.
         latency_s: from one node to another, seconds one way.
         overhead_s: fixed cost of a message on its connection, seconds.
+        reduce_bandwidth: of adding what arrives in an all-reduce to what is there, bits/s, one thread.
         full_duplex: whether sending and receiving each have the bandwidth, or share `bandwidth_out`.
         price_per_hour: of a node, USD. price_date: when. price_source: whose.
     """
@@ -45,6 +46,7 @@ class ClusterProfile:
     bandwidth_in: float
     latency_s: float
     overhead_s: float
+    reduce_bandwidth: float
     full_duplex: bool
     price_per_hour: float
     price_date: str

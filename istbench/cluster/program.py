@@ -1,6 +1,7 @@
 """A trace as the flat arrays that the simulation runs on."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,32 +10,27 @@ from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, ROUND, S
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Records: TypeAlias = np.recarray[Any, Any]
 
 
 class Program(NamedTuple):
     """One sample of rounds, all nodes. Operations are numbered across nodes, node 0's first.
 
-    Arrays a node [n]: `start` (and [n] the end) into the events, `op_base`. Arrays an event: `code`, `argument`
-    (the operation, or the kind of mark), `owner` (of an after: the operation that comes after), `seconds`.
-    Arrays an operation: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer),
-    `collective`, `size` (bytes). `members` [collective, n] are the operations of a collective.
+    Attributes:
+        start, op_base: of each node [n], its first event and operation; `start` has the end too.
+        event: `code`, `argument` (the operation, or the kind of mark), `owner` (of an after: the operation that
+            comes after), `seconds`.
+        op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`,
+            `bytes`.
+        members: the operations of each collective [collectives, n].
     """
 
     n: int
     ops: int
     start: Ints
     op_base: Ints
-    code: Ints
-    argument: Ints
-    owner: Ints
-    seconds: Floats
-    kind: Ints
-    node: Ints
-    peer: Ints
-    priority: Ints
-    partner: Ints
-    collective: Ints
-    size: Floats
+    event: Records
+    op: Records
     members: Ints
 
 
@@ -53,24 +49,28 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
     members = np.flatnonzero(~transfer).reshape(n, -1).T
     collective = np.full(len(posts), -1, dtype=np.int64)
     collective[members] = np.arange(len(members))[:, None]
+    op = records(len(posts), ["kind", "node", "peer", "priority", "partner", "collective"], ["bytes"])
+    for name in ("kind", "peer", "priority"):
+        op[name] = posts[name]
+    op.node, op.partner, op.collective, op.bytes = node, _partners(posts, node), collective, posts["bytes"]
+    event = records(len(events), ["code", "argument", "owner"], ["seconds"])
+    event.code, event.argument, event.owner = code, argument, _owners(code, argument)
+    event.seconds = events["seconds"] * compute_scale
     return Program(
         n=n,
         ops=len(posts),
         start=np.concatenate([[0], np.cumsum([len(node) for node in trace.nodes])]).astype(np.int64),
         op_base=op_base,
-        code=code,
-        argument=argument.astype(np.int64),
-        owner=_owners(code, argument),
-        seconds=events["seconds"] * compute_scale,
-        kind=posts["kind"].astype(np.int64),
-        node=node.astype(np.int64),
-        peer=posts["peer"].astype(np.int64),
-        priority=posts["priority"].astype(np.int64),
-        partner=_partners(posts, node),
-        collective=collective,
-        size=posts["bytes"].astype(np.float64),
+        event=event,
+        op=op,
         members=np.ascontiguousarray(members, dtype=np.int64),
     )
+
+
+def records(size: int, integers: Sequence[str], floats: Sequence[str]) -> Records:
+    """`size` records of zeros, whose fields are 64 bits wide."""
+    kinds = [(name, np.int64) for name in integers] + [(name, np.float64) for name in floats]
+    return np.zeros(size, np.dtype(kinds)).view(np.recarray)
 
 
 def stops(trace: Trace, rounds: int) -> Ints:

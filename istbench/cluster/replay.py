@@ -122,7 +122,7 @@ def replay(
     room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
     state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
     simulate(program, state, ends)
-    _check_finished(program, state.waits_for)
+    _check_finished(program, state.node.waits_for)
     seconds = float(state.mark_at.max())
     return Replay(
         profile=profile,
@@ -134,26 +134,26 @@ def replay(
         compute_s=np.ascontiguousarray(state.mark_spent[:, :, 0]),
         communication_s=np.ascontiguousarray(state.mark_spent[:, :, 1]),
         idle_s=np.ascontiguousarray(state.mark_spent[:, :, 2]),
-        bytes_sent=state.bytes_out,
-        bytes_received=state.bytes_in,
-        utilisation_out=_share(state.bytes_out, profile.bandwidth_out, seconds),
-        utilisation_in=_share(state.bytes_in, profile.bandwidth_in, seconds),
+        bytes_sent=state.node.bytes_out.copy(),
+        bytes_received=state.node.bytes_in.copy(),
+        utilisation_out=_share(state.node.bytes_out, profile.bandwidth_out, seconds),
+        utilisation_in=_share(state.node.bytes_in, profile.bandwidth_in, seconds),
         seconds=seconds,
         events=int(ends.sum()),
-        transfers=int(state.i[-1]),
-        spans=_spans(state.span_what, state.span_time, int(state.i[-2])) if spans else None,
+        transfers=int(state.shared[0].transfers),
+        spans=_spans(state.span[: state.shared[0].spans].tolist()) if spans else None,
     )
 
 
 def transfers(program: Program) -> int:
     """Messages between nodes that one repetition of `program` puts on the network."""
-    n, kinds = program.n, program.kind[program.members[:, 0]] if len(program.members) else np.zeros(0)
+    n, kinds = program.n, program.op.kind[program.members[:, 0]] if len(program.members) else np.zeros(0)
     rings = sum(
         n * (n - 1) * (2 if kind == ALL_REDUCE else 1) for kind in kinds if kind not in (BROADCAST, BARRIER)
     )
     trees = int(np.count_nonzero(kinds == BROADCAST)) * (n - 1)
     barriers = int(np.count_nonzero(kinds == BARRIER)) * n * (n - 1).bit_length()
-    return rings + trees + barriers + int(np.count_nonzero(program.kind == SEND))
+    return rings + trees + barriers + int(np.count_nonzero(program.op.kind == SEND))
 
 
 def _scale(trace: Trace, profile: ClusterProfile) -> float:
@@ -181,20 +181,19 @@ def _check_finished(program: Program, waits_for: Ints) -> None:
     if not len(stuck):
         return
     node = int(stuck[0])
-    op = int(waits_for[node]) % program.ops
-    peer = f" node {program.peer[op]}"
-    what = {SEND: f"send to{peer}", RECEIVE: f"receive from{peer}"}.get(int(program.kind[op]))
+    number = int(waits_for[node]) % program.ops
+    op = program.op[number]
+    peer = f" node {op.peer}"
+    what = {SEND: f"send to{peer}", RECEIVE: f"receive from{peer}"}.get(int(op.kind))
     raise UserError(
-        f"the trace does not replay: node {node} waits for operation {op - program.op_base[node]} "
-        f"({what or KINDS[program.kind[op]]}), which never ends; record it again with `istbench run --again`"
+        f"the trace does not replay: node {node} waits for operation {number - program.op_base[node]} "
+        f"({what or KINDS[op.kind]}), which never ends; record it again with `istbench run --again`"
     )
 
 
-def _spans(what: NDArray[Any], time: NDArray[Any], count: int) -> tuple[Span, ...]:
-    rows = zip(what[:count].tolist(), time[:count].tolist(), strict=True)
+def _spans(recorded: list[tuple[Any, ...]]) -> tuple[Span, ...]:
+    rows = sorted(recorded, key=lambda row: (row[5], row[4], row[:4]))
     return tuple(
         Span(node=node, kind=_SPAN_KINDS[kind], start=start, end=end, op=op, bytes=size, peer=peer)
-        for (kind, node, op, peer), (start, end, size) in sorted(
-            rows, key=lambda row: (row[1][1], row[1][0], row[0])
-        )
+        for kind, node, op, peer, start, end, size in rows
     )

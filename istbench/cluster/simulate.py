@@ -2,36 +2,11 @@
 
 import numpy as np
 
-from istbench.cluster.collectives import (
-    advance,
-    arrive,
-    left,
-    ready_transfer,
-    start_collectives,
-    wake,
-)
+from istbench.cluster.collectives import advance, arrive, left, ready_transfer, start_collectives, wake
 from istbench.cluster.jit import jit
-from istbench.cluster.network import (
-    ACTIVE,
-    ARRIVAL_HEAD,
-    ARRIVAL_TAIL,
-    DIRTY,
-    LATENCY,
-    NEXT_END,
-    OVERHEAD_HEAD,
-    OVERHEAD_TAIL,
-    RUNNABLE,
-    SPAN_COMPUTE,
-    SPAN_TRANSFER,
-    TODO,
-    State,
-    add_span,
-    end_flow,
-    fill_window,
-    share_links,
-    start_flow,
-)
+from istbench.cluster.network import add_span, end_flow, fill_window, share_links, start_flow
 from istbench.cluster.program import Ints, Program
+from istbench.cluster.state import SPAN_COMPUTE, SPAN_TRANSFER, State
 from istbench.cluster.trace import AFTER, COMPUTE, POST, RECEIVE, SEND, WAIT
 
 
@@ -42,17 +17,18 @@ def simulate(p: Program, s: State, stops: Ints) -> float:
     A node that has not got to its stop when this returns waits for something that no node does.
     """
     now = 0.0
+    shared = s.shared[0]
     for node in range(p.n):
         wake(s, p.n - 1 - node)
     while True:
-        while s.i[RUNNABLE] > 0 or s.i[TODO] > 0:
-            if s.i[TODO] > 0:
-                s.i[TODO] -= 1
-                advance(p, s, s.todo[s.i[TODO]], now)
+        while shared.runnable > 0 or shared.todo > 0:
+            if shared.todo > 0:
+                shared.todo -= 1
+                advance(p, s, s.todo[shared.todo], now)
             else:
-                s.i[RUNNABLE] -= 1
-                _run(p, s, s.runnable[s.i[RUNNABLE]], stops, now)
-        if s.i[DIRTY]:
+                shared.runnable -= 1
+                _run(p, s, s.runnable[shared.runnable], stops, now)
+        if shared.links_changed:
             share_links(s, p.n, now)
         later = _next_time(p, s)
         if later == np.inf:
@@ -63,144 +39,148 @@ def simulate(p: Program, s: State, stops: Ints) -> float:
 
 @jit
 def _next_time(p: Program, s: State) -> float:
-    soonest = s.x[NEXT_END] if s.i[ACTIVE] > 0 else np.inf
+    shared = s.shared[0]
+    soonest = shared.next_end if shared.flowing > 0 else np.inf
     for node in range(p.n):
-        soonest = min(soonest, s.busy_until[node])
-    if s.i[OVERHEAD_HEAD] < s.i[OVERHEAD_TAIL]:
-        soonest = min(soonest, s.overhead_until[s.i[OVERHEAD_HEAD] % len(s.waiting_overhead)])
-    if s.i[ARRIVAL_HEAD] < s.i[ARRIVAL_TAIL]:
-        soonest = min(soonest, s.arrival_at[s.i[ARRIVAL_HEAD] % len(s.arrival_slot)])
+        soonest = min(soonest, s.node[node].busy_until)
+    if shared.overhead_head < shared.overhead_tail:
+        soonest = min(soonest, s.overhead[shared.overhead_head % len(s.overhead)].until)
+    if shared.arrival_head < shared.arrival_tail:
+        soonest = min(soonest, s.arrival[shared.arrival_head % len(s.arrival)].at)
     return float(soonest)
 
 
 @jit
 def _happen(p: Program, s: State, now: float) -> None:
     """Everything that is due at `now`, in a fixed order."""
-    while s.i[OVERHEAD_HEAD] < s.i[OVERHEAD_TAIL]:
-        k = s.i[OVERHEAD_HEAD] % len(s.waiting_overhead)
-        if s.overhead_until[k] > now:
+    shared = s.shared[0]
+    while shared.overhead_head < shared.overhead_tail:
+        waiting = s.overhead[shared.overhead_head % len(s.overhead)]
+        if waiting.until > now:
             break
-        s.i[OVERHEAD_HEAD] += 1
-        start_flow(s, s.waiting_overhead[k], now)
-    which = 0
-    while which < s.i[ACTIVE]:
-        pair = s.active[which]
-        if s.end[pair] > now:
-            which += 1
-            continue
-        start = s.flow_start[pair]
-        slot = end_flow(s, p.n, which, now)
-        op = slot % p.ops
-        node = pair // p.n
-        if len(s.span_what) > 0:
-            number, size = op - p.op_base[node], s.message_bytes[slot]
-            add_span(s, SPAN_TRANSFER, node, number, pair % p.n, size, start, now + s.x[LATENCY])
-        if p.kind[op] == SEND:
-            s.in_window[pair] -= 1
-            fill_window(s, pair, now)
-        left(p, s, slot, now)
-    while s.i[ARRIVAL_HEAD] < s.i[ARRIVAL_TAIL]:
-        k = s.i[ARRIVAL_HEAD] % len(s.arrival_slot)
-        if s.arrival_at[k] > now:
+        shared.overhead_head += 1
+        start_flow(s, waiting.pair, now)
+    if shared.next_end <= now:
+        _end_flows(p, s, now)
+    while shared.arrival_head < shared.arrival_tail:
+        arrival = s.arrival[shared.arrival_head % len(s.arrival)]
+        if arrival.at > now:
             break
-        s.i[ARRIVAL_HEAD] += 1
-        arrive(p, s, s.arrival_slot[k] // p.n, s.arrival_slot[k] % p.n, now)
-    for node in range(p.n):
-        if s.busy_until[node] <= now:
-            s.busy_until[node] = np.inf
-            wake(s, node)
-    for node in range(p.n):
-        if s.stalled[node] and _may_enter(p, s, s.repetition[node] + 1):
-            s.stalled[node] = 0
-            wake(s, node)
+        shared.arrival_head += 1
+        arrive(p, s, arrival.slot, arrival.target, now)
+    for number in range(p.n):
+        node = s.node[number]
+        if node.busy_until <= now:
+            node.busy_until = np.inf
+            wake(s, number)
+        if node.stalled and _may_enter(p, s, node.repetition + 1):
+            node.stalled = 0
+            wake(s, number)
 
 
 @jit
-def _may_enter(p: Program, s: State, repetition: int) -> bool:
-    """Whether there is room for the operations of `repetition`: those it replaces are done and left behind."""
-    place = repetition % len(s.held)
-    if p.ops == 0 or s.held[place] == repetition or s.held[place] < 0:
+def _end_flows(p: Program, s: State, now: float) -> None:
+    which = 0
+    while which < s.shared[0].flowing:
+        pair = s.flow[which].pair
+        connection = s.connection[pair]
+        if connection.end > now:
+            which += 1
+            continue
+        start = connection.flow_start
+        slot = end_flow(p, s, which, now)
+        number = slot % p.ops
+        node = pair // p.n
+        if len(s.span) > 0:
+            op, arrives = number - p.op_base[node], now + s.shared[0].latency
+            add_span(s, SPAN_TRANSFER, node, op, pair % p.n, s.slot[slot].bytes, start, arrives)
+        if p.op[number].kind == SEND:
+            connection.in_window -= 1
+            fill_window(s, pair, now)
+        left(p, s, slot, now)
+
+
+@jit
+def _may_enter(p: Program, s: State, number: int) -> bool:
+    """Whether there is room for the operations of repetition `number`: those it replaces are done and left."""
+    place = s.repetition[number % len(s.repetition)]
+    if p.ops == 0 or place.number == number or place.number < 0:
         return True
-    if s.open_ops[place] > 0:
+    if place.open_ops > 0:
         return False
     for node in range(p.n):  # noqa: SIM110  (numba compiles no generators)
-        if s.repetition[node] <= s.held[place]:
+        if s.node[node].repetition <= place.number:
             return False
     return True
 
 
 @jit
-def _enter(p: Program, s: State, repetition: int) -> None:
-    place = repetition % len(s.held)
-    if s.held[place] == repetition:
+def _enter(p: Program, s: State, number: int) -> None:
+    place = number % len(s.repetition)
+    if s.repetition[place].number == number:
         return
-    s.held[place] = repetition
-    s.open_ops[place] = p.ops
-    for slot in range(place * p.ops, (place + 1) * p.ops):
-        s.posted_at[slot] = -1.0
-        s.after_head[slot] = -1
-        s.ready[slot] = 0
-        s.missing[slot] = 0
-        s.done[slot] = 0
-        s.started[slot] = 0
-        s.sending[slot] = 0
-        s.sent[slot] = 0
-        s.received[slot] = 0
+    s.repetition[place].number = number
+    s.repetition[place].open_ops = p.ops
+    for k in range(place * p.ops, (place + 1) * p.ops):
+        slot = s.slot[k]
+        slot.posted_at = -1.0
+        slot.after_head = -1
+        slot.ready = slot.missing = slot.done = slot.started = slot.sending = slot.sent = slot.received = 0
 
 
 @jit
-def _run(p: Program, s: State, node: int, stops: Ints, now: float) -> None:
-    """Let `node` go on until it computes, waits or stops."""
-    first = p.start[node]
-    events = p.start[node + 1] - first
-    while s.position[node] < stops[node]:
-        at = s.position[node]
+def _run(p: Program, s: State, number: int, stops: Ints, now: float) -> None:
+    """Let node `number` go on until it computes, waits or stops."""
+    node = s.node[number]
+    first = p.start[number]
+    events = p.start[number + 1] - first
+    while node.position < stops[number]:
+        at = node.position
         repetition = at // events
-        if repetition > s.repetition[node]:
+        if repetition > node.repetition:
             if not _may_enter(p, s, repetition):
-                s.stalled[node] = 1
+                node.stalled = 1
                 return
             _enter(p, s, repetition)
-            s.repetition[node] = repetition
-        place = repetition % len(s.held)
-        event = first + at % events
-        s.position[node] = at + 1
-        code = p.code[event]
-        slot = place * p.ops + p.argument[event]
-        if code == COMPUTE:
-            if p.seconds[event] > 0:
-                s.busy_until[node] = now + p.seconds[event]
-                s.spent[node, 0] += p.seconds[event]
-                add_span(s, SPAN_COMPUTE, node, -1, -1, 0.0, now, s.busy_until[node])
+            node.repetition = repetition
+        place = repetition % len(s.repetition)
+        k = first + at % events
+        event = p.event[k]
+        node.position = at + 1
+        slot = place * p.ops + event.argument
+        if event.code == COMPUTE:
+            if event.seconds > 0:
+                node.busy_until = now + event.seconds
+                s.spent[number, SPAN_COMPUTE] += event.seconds
+                add_span(s, SPAN_COMPUTE, number, -1, -1, 0.0, now, node.busy_until)
                 return
-        elif code == POST:
-            _post(p, s, slot, node, now)
-        elif code == WAIT:
-            if not s.done[slot]:
-                s.waits_for[node] = slot
-                s.wait_since[node] = now
+        elif event.code == POST:
+            _post(p, s, slot, number, now)
+        elif event.code == WAIT:
+            if not s.slot[slot].done:
+                node.waits_for = slot
+                node.wait_since = now
                 return
-        elif code == AFTER:
-            if not s.done[slot]:
-                edge = place * len(p.code) + event
-                s.after_next[edge] = s.after_head[slot]
-                s.after_head[slot] = edge
-                s.missing[place * p.ops + p.owner[event]] += 1
+        elif event.code == AFTER:
+            if not s.slot[slot].done:
+                edge = place * len(p.event) + k
+                s.after_next[edge] = s.slot[slot].after_head
+                s.slot[slot].after_head = edge
+                s.slot[place * p.ops + event.owner].missing += 1
         else:
-            k = s.marked[node]
-            s.marked[node] = k + 1
-            s.mark_at[node, k] = now
+            s.mark_at[number, node.marks] = now
             for column in range(3):
-                s.mark_spent[node, k, column] = s.spent[node, column]
+                s.mark_spent[number, node.marks, column] = s.spent[number, column]
+            node.marks += 1
 
 
 @jit
 def _post(p: Program, s: State, slot: int, node: int, now: float) -> None:
-    s.posted_at[slot] = now
-    kind = p.kind[slot % p.ops]
+    s.slot[slot].posted_at = now
+    kind = p.op[slot % p.ops].kind
     if kind in (SEND, RECEIVE):
-        if s.missing[slot] == 0:
+        if s.slot[slot].missing == 0:
             ready_transfer(p, s, slot, now)
     else:
-        s.coll_posted[node] += 1
+        s.node[node].collectives_posted += 1
         start_collectives(p, s, node)

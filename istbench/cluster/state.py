@@ -1,10 +1,73 @@
-"""The state a simulation starts from."""
+"""What changes while a simulation runs, as records: a few arrays pass quickly between compiled functions."""
+
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from istbench.cluster.network import ACTIVE, State
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.program import Floats, Ints, Program
+from istbench.cluster.program import Floats, Ints, Program, Records, records
+
+SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_TRANSFER = range(4)
+
+# A line here is a kind of record; fields without a type are integers, and -1 stands for none.
+_Fields: TypeAlias = tuple[str, str]
+_SHARED: _Fields = (
+    "window streams duplex flowing links_changed todo runnable "
+    "overhead_head overhead_tail arrival_head arrival_tail spans transfers",
+    "latency overhead reduce_s capacity_out capacity_in next_end",
+)
+_CONNECTION: _Fields = (
+    "queue_head queue_tail wire_head wire_tail in_window",
+    "rate left since end flow_start",
+)
+_LINK: _Fields = ("flows tight", "left")
+_FLOW: _Fields = ("pair fixed", "")
+_OVERHEAD: _Fields = ("pair", "until")
+_ARRIVAL: _Fields = ("slot target", "at")
+_SLOT: _Fields = (
+    "next ready missing done started sending sent received after_head in_todo",
+    "bytes posted_at",
+)
+_REPETITION: _Fields = ("number open_ops", "")
+_NODE: _Fields = (
+    "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks",
+    "wait_since busy_until bytes_out bytes_in",
+)
+_SPAN: _Fields = ("kind node op peer", "start end bytes")
+
+
+class State(NamedTuple):
+    """Everything that changes, and the network's parameters.
+
+    A slot is an operation of one repetition of the sample, modulo the repetitions held at once.
+
+    Attributes:
+        shared: one record: the network's parameters, and how full the lists below are.
+        connection: of each pair of nodes [source * n + target]: its priority queue, its wire, the flow on it.
+        link: outgoing of each node, then incoming where full duplex. flow: what is flowing.
+        overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
+        slot: of each operation held. after_next: list of what comes after it. todo: collectives to look at.
+        repetition: of the sample, those held. node: of each. runnable: nodes to let go on.
+        spent: seconds in compute, communication and idle [n, 3]. mark_at, mark_spent: those at every mark.
+        span: the timeline.
+    """
+
+    shared: Records
+    connection: Records
+    link: Records
+    flow: Records
+    overhead: Records
+    arrival: Records
+    slot: Records
+    after_next: Ints
+    todo: Ints
+    repetition: Records
+    node: Records
+    runnable: Ints
+    spent: Floats
+    mark_at: Floats
+    mark_spent: Floats
+    span: Records
 
 
 def new_state(
@@ -12,77 +75,41 @@ def new_state(
 ) -> State:
     """Nobody has started. `held` repetitions of the sample have room at once; `spans` may be recorded."""
     n, slots, pairs = program.n, program.ops * held, program.n**2
-    under_way = slots * (1 + n.bit_length()) + 1
-    values = np.array([profile.latency_s, profile.overhead_s, *_bytes_per_second(profile), np.inf])
     return State(
-        i=_ints(10, ACTIVE),
-        x=values,
-        window=window,
-        streams=streams,
-        duplex=int(profile.full_duplex),
-        queue_head=_ints(pairs, -1),
-        queue_tail=_ints(pairs, -1),
-        wire_head=_ints(pairs, -1),
-        wire_tail=_ints(pairs, -1),
-        in_window=_ints(pairs),
-        rate=np.zeros(pairs),
-        left=np.zeros(pairs),
-        since=np.zeros(pairs),
-        end=np.zeros(pairs),
-        flow_start=np.zeros(pairs),
-        active=_ints(pairs),
-        link_count=_ints(2 * n),
-        link_left=np.zeros(2 * n),
-        link_tight=_ints(2 * n),
-        fixed=_ints(pairs),
-        waiting_overhead=_ints(pairs + 1),
-        overhead_until=np.zeros(pairs + 1),
-        arrival_slot=_ints(under_way),
-        arrival_at=np.zeros(under_way),
-        next_slot=_ints(slots, -1),
-        message_bytes=np.zeros(slots),
-        posted_at=_floats(slots, -1.0),
-        ready=_ints(slots),
-        missing=_ints(slots),
-        done=_ints(slots),
-        started=_ints(slots),
-        sending=_ints(slots),
-        sent=_ints(slots),
-        received=_ints(slots),
-        after_head=_ints(slots, -1),
-        after_next=_ints(held * len(program.code) if np.any(program.owner >= 0) else 1, -1),
-        todo=_ints(slots + 1),
-        in_todo=_ints(slots),
-        held=_ints(held, -1),
-        open_ops=_ints(held),
-        position=_ints(n),
-        repetition=_ints(n, -1),
-        waits_for=_ints(n, -1),
-        wait_since=np.zeros(n),
-        busy_until=_floats(n, np.inf),
-        runnable=_ints(n + 1),
-        stalled=_ints(n),
-        coll_posted=_ints(n),
-        coll_started=_ints(n),
-        coll_running=_ints(n),
-        marked=_ints(n),
+        shared=_records(
+            1,
+            _SHARED,
+            window=window,
+            streams=streams,
+            duplex=profile.full_duplex,
+            latency=profile.latency_s,
+            overhead=profile.overhead_s,
+            reduce_s=8 / profile.reduce_bandwidth,
+            capacity_out=profile.bandwidth_out / 8,
+            capacity_in=profile.bandwidth_in / 8,
+            next_end=np.inf,
+        ),
+        connection=_records(pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1),
+        link=_records(2 * n, _LINK),
+        flow=_records(pairs, _FLOW),
+        overhead=_records(pairs + 1, _OVERHEAD),
+        arrival=_records(slots * (1 + n.bit_length()) + 1, _ARRIVAL),
+        slot=_records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
+        after_next=np.full(held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
+        todo=np.zeros(slots + 1, np.int64),
+        repetition=_records(held, _REPETITION, number=-1),
+        node=_records(n, _NODE, repetition=-1, waits_for=-1, busy_until=np.inf),
+        runnable=np.zeros(n + 1, np.int64),
         spent=np.zeros((n, 3)),
-        bytes_out=np.zeros(n),
-        bytes_in=np.zeros(n),
         mark_at=np.zeros((n, marks)),
         mark_spent=np.zeros((n, marks, 3)),
-        span_what=np.zeros((spans, 4), np.int64),
-        span_time=np.zeros((spans, 3)),
+        span=_records(spans, _SPAN),
     )
 
 
-def _bytes_per_second(profile: ClusterProfile) -> tuple[float, float]:
-    return profile.bandwidth_out / 8, profile.bandwidth_in / 8
-
-
-def _ints(size: int, value: int = 0) -> Ints:
-    return np.full(size, value, dtype=np.int64)
-
-
-def _floats(size: int, value: float) -> Floats:
-    return np.full(size, value, dtype=np.float64)
+def _records(size: int, fields: _Fields, **start: Any) -> Records:
+    integers, floats = (names.split() for names in fields)
+    made = records(size, integers, floats)
+    for name, value in start.items():
+        made[name] = value
+    return made

@@ -223,7 +223,9 @@ class Fabric:
     def transport(self) -> Transport:
         """Connections to all peers beside the process group's; every rank must ask for it. Counts as training."""
         with self._operation("connecting to all ranks"):
-            return Transport(self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"])
+            return Transport(
+                self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"], self._latency_s
+            )
 
     def wait_for_messages(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]], name: str) -> None:
         """Return once `done()`; see `Transport.wait`."""

@@ -40,7 +40,7 @@ def build_report(
 
     baseline: method, or method with its options as the table shows it, that speed-ups are against.
     workload: only this one, with or without its options. cells: only those of these names.
-    cluster: where to replay the same runs, for more tables.
+    cluster: where to replay the same runs, for more tables and pictures.
 
     Raises:
         UserError: where there are no runs to report on, or the pictures cannot be written.
@@ -51,7 +51,9 @@ def build_report(
     tables = [comparison(group, baseline) for group in groups]
     if cluster is not None:
         (replayed,), unreplayed = replay_runs(runs, [cluster])
-        tables += cluster_tables(group_runs(replayed, baseline), baseline)
+        on_cluster = group_runs(replayed, baseline)
+        tables += cluster_tables(on_cluster, baseline)
+        groups += on_cluster
         problems += unreplayed
     return Report(
         tables=tuple(tables),

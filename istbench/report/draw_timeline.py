@@ -1,22 +1,42 @@
-"""A timeline as a picture: for each node a lane of what it did, and under it what it sent."""
+"""Drawing a `Timeline` as PNG and SVG: a lane a node with what it did, what it sent and what came in."""
 
+import itertools
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from istbench.report.draw import write_figure
+from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
 from istbench.report.timeline import Timeline
+from istbench.report.timeline_bars import Bar, Look
+from istbench.report.timeline_panels import Panel, panels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
-_COLOURS = {"compute": "#0072B2", "communication": "#E69F00", "idle": "#D9D9D9", "transfer": "#009E73"}
-_NAMES = {"compute": "compute", "communication": "waiting for the network", "idle": "waiting for another node",
-          "transfer": "sending"}  # fmt: skip
-_LANE, _SENDING, _WIDTH = 0.42, 0.26, 9.6
+_WIDTH_INCHES, _MOST_INCHES = 10.0, 40.0
+# Heights in a node's lane, inches where the picture is not too high: what it did, its transfers one way, gaps.
+_ACTIVITY, _LEAST_WAY, _ROW, _GAP, _BETWEEN = 0.3, 0.13, 0.05, 0.045, 0.16
+# Shares of a panel's width above which neighbours that look the same are parted, and absence is marked.
+_PARTED, _OUTSIDE_SHARE = 1 / 120, 1 / 120
+_LEGEND_COLUMNS = 4
+_OUTSIDE: dict[str, Any] = {"facecolor": "none", "edgecolor": "0.55", "linewidth": 0.8, "linestyle": ":"}
+_NAMES = {
+    "compute": "compute",
+    "stalled": "no core, or evaluating",
+    "communication": "exposed communication",
+    "idle": "idle, another node is late",
+}
 
 
 def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
-    """`timeline` as `stem`.png and `stem`.svg; returns both paths.
+    """Write `timeline` as `stem`.png and `stem`.svg, over what is there; returns both paths.
+
+    Where its transfers take a small part of the round, that part is drawn again, enlarged. What a node did before
+    and after its own round is left out.
 
     Raises:
         OSError: where they cannot be written.
@@ -25,28 +45,125 @@ def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
 
 
 def _fill(figure: "Figure", timeline: Timeline, title: str) -> None:
+    lines = [*textwrap.wrap(title, int(_WIDTH_INCHES * 8)), f"round {timeline.round}, {timeline.where}"]
+    figure.suptitle("\n".join(lines), fontsize="large", fontweight="bold")
+    shown = panels(timeline)
+    way = max(_LEAST_WAY, _ROW * max(panel.most_rows() for panel in shown)) if timeline.transfers else 0.0
+    areas = figure.subplots(1, len(shown), width_ratios=(3, 2)[: len(shown)], squeeze=False)[0]
+    for area, panel in zip(areas, shown, strict=True):
+        _draw_panel(area, panel, timeline, way)
+    if len(shown) > 1:
+        _mark_zoom(areas[0], areas[1], shown[1], _unit(timeline)[0])
+    legend = _legend_rows(timeline, {look for panel in shown for look in panel.looks()})
+    # The axis with its label, the title, the legend and where there are two panels their titles.
+    around = 1.05 + 0.22 * len(lines) + 0.2 * len(legend) + 0.25 * (len(shown) - 1)
+    figure.set_size_inches(_WIDTH_INCHES, around + min(_MOST_INCHES, _pitch(way) * timeline.nodes))
+    _draw_legend(figure, legend)
+
+
+def _pitch(way: float) -> float:
+    """From one node's lane to the next, with the transfers each way `way` high, 0 without any."""
+    return _ACTIVITY + _BETWEEN + (2 * (way + _GAP) if way else 0.0)
+
+
+def _unit(timeline: Timeline) -> tuple[float, str]:
+    """What to multiply seconds by, and its name."""
+    if timeline.seconds < 2e-3:
+        return 1e6, "µs"
+    return (1e3, "ms") if timeline.seconds < 2 else (1.0, "s")
+
+
+def _mark_zoom(whole: "Axes", enlarged: "Axes", zoom: Panel, scale: float) -> None:
+    whole.axvspan(zoom.start * scale, zoom.end * scale, color="#FFF3C9", zorder=0, linewidth=0)
+    whole.set_title("whole round", fontsize="medium")
+    enlarged.set_title("its transfers, enlarged", fontsize="medium")
+    enlarged.set_facecolor("#FFFBEC")
+    enlarged.set_yticks([], minor=True)
+    enlarged.set_yticks([])
+
+
+def _draw_panel(area: "Axes", panel: Panel, timeline: Timeline, way: float) -> None:
+    scale, unit = _unit(timeline)
+    tops = [node * _pitch(way) for node in range(timeline.nodes)]
+    area.set_xlim(panel.start * scale, panel.end * scale)
+    area.set_ylim(timeline.nodes * _pitch(way) - _BETWEEN / 3, -_BETWEEN * 2 / 3)
+    area.set_xlabel(f"time in the round ({unit})", fontsize="medium")
+    area.set_yticks([top + _ACTIVITY / 2 for top in tops], [f"node {node}" for node in range(timeline.nodes)])
+    area.tick_params(axis="y", which="both", length=0)
+    area.spines[["top", "right", "left"]].set_visible(False)
+    area.grid(axis="x", alpha=0.2)
+    area.set_axisbelow(True)
+    names: dict[float, str] = {}
+    parted = _PARTED * panel.seconds
+    for node, (lane, top) in enumerate(zip(panel.lanes, tops, strict=True)):
+        if node:
+            area.axhline(top - _BETWEEN / 2, color="0.85", linewidth=0.6)
+        _draw_bars(area, lane.activities, (top, _ACTIVITY), scale, parted)
+        for start, end in _outside(timeline, node):
+            area.broken_barh([(start * scale, (end - start) * scale)], (top, _ACTIVITY), **_OUTSIDE)
+        for number, (name, rows) in enumerate(lane.transfers.items()):
+            low = top + _ACTIVITY + _GAP + number * (way + _GAP)
+            names[low + way / 2] = name
+            high = way / max(1, len(rows))
+            for place, row in enumerate(rows):
+                height = high if len(rows) == 1 else 0.85 * high
+                _draw_bars(area, row, (low + place * high, height), scale, parted)
+    area.set_yticks(list(names), list(names.values()), minor=True, fontsize="x-small")
+
+
+def _draw_bars(area: "Axes", bars: Sequence[Bar], place: tuple[float, float], scale: float, parted: float) -> None:
+    """Bars of one row, at `place` (from where, how high)."""
+    by_look: dict[Look, list[tuple[float, float]]] = {}
+    for bar in bars:
+        by_look.setdefault(bar.look, []).append((bar.start * scale, bar.seconds * scale))
+    for look, spans in by_look.items():
+        area.broken_barh(spans, place, **_style(look))
+    gaps = [
+        after.start * scale
+        for before, after in itertools.pairwise(bars)
+        if before.look == after.look and min(before.seconds, after.seconds) > parted
+    ]
+    area.vlines(gaps, place[0], sum(place), color="white", linewidth=0.8)
+
+
+def _style(look: Look) -> dict[str, Any]:
+    if look is None:
+        return {"facecolor": COLLECTIVE_COLOUR, "linewidth": 0}
+    if isinstance(look, int):
+        return {"facecolor": NODE_COLOURS[look % len(NODE_COLOURS)], "linewidth": 0}
+    hatch = {"hatch": "////", "edgecolor": "0.72"} if look == "idle" else {}
+    return {"facecolor": ACTIVITY_COLOURS[look], "linewidth": 0, **hatch}
+
+
+def _outside(timeline: Timeline, node: int) -> list[tuple[float, float]]:
+    """When `node` was not in the round, though another was."""
+    begin, end = timeline.limits[node]
+    shortest = _OUTSIDE_SHARE * timeline.seconds
+    return [(a, b) for a, b in ((0.0, begin), (end, timeline.seconds)) if b - a > shortest]
+
+
+def _legend_rows(timeline: Timeline, seen: set[Look]) -> "list[list[Patch]]":
     from matplotlib.patches import Patch
 
-    figure.set_size_inches(_WIDTH, 1.7 + 0.62 * timeline.nodes)
-    area = figure.add_subplot()
-    scale, unit = (1e3, "ms") if timeline.seconds < 1 else (1.0, "s")
-    for span in timeline.spans:
-        sending = span.kind == "transfer"
-        bottom = span.node + (_LANE + 0.02 if sending else 0)
-        area.broken_barh(
-            [(span.start * scale, span.seconds * scale)], (bottom, _SENDING if sending else _LANE),
-            facecolors=_COLOURS[span.kind], alpha=0.6 if sending else 1.0, linewidth=0,
-        )  # fmt: skip
-    area.set_ylim(timeline.nodes - 0.2, -0.1)
-    area.set_xlim(0, timeline.seconds * scale)
-    area.set_yticks([node + _LANE / 2 for node in range(timeline.nodes)])
-    area.set_yticklabels([f"node {node}" for node in range(timeline.nodes)])
-    area.set_xlabel(f"time since the round began ({unit})")
-    area.spines[["top", "right"]].set_visible(False)
-    names = _NAMES if timeline.origin != "recorded" else {**_NAMES, "idle": "not on a core, or waiting in torch"}
-    kinds = [kind for kind in _NAMES if any(span.kind == kind for span in timeline.spans)]
-    figure.suptitle(title, fontsize="large", fontweight="bold")
-    figure.legend(
-        handles=[Patch(color=_COLOURS[kind], label=names[kind]) for kind in kinds],
-        loc="outside lower center", ncols=4, frameon=False,
-    )  # fmt: skip
+    activities = [Patch(label=label, **_style(look)) for look, label in _NAMES.items() if look in seen]
+    if any(_outside(timeline, node) for node in range(timeline.nodes)):
+        activities.append(Patch(label="in another round", **_OUTSIDE))
+    transfers = [Patch(label="collective of all nodes", **_style(None))] if None in seen else []
+    peers = sorted(look for look in seen if isinstance(look, int))
+    for place in range(len(NODE_COLOURS)):
+        alike = [peer for peer in peers if peer % len(NODE_COLOURS) == place]
+        if alike:
+            named = ", ".join(map(str, alike[:2])) + (", …" if len(alike) > 2 else "")
+            transfers.append(Patch(label=f"to or from node {named}", **_style(alike[0])))
+    starts = range(0, len(transfers), _LEGEND_COLUMNS)
+    return [activities, *(transfers[start : start + _LEGEND_COLUMNS] for start in starts)]
+
+
+def _draw_legend(figure: "Figure", rows: "Sequence[Sequence[Patch]]") -> None:
+    from matplotlib.patches import Patch
+
+    blank = Patch(alpha=0, label=" ")
+    columns = max(map(len, rows))
+    # A legend is filled column by column.
+    handles = [row[column] if column < len(row) else blank for column in range(columns) for row in rows]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")

@@ -30,6 +30,15 @@ _OTHER_COLOURS = ("#000000", "#7F7F7F", "#8C6D31", "#5E3C99")
 _OTHER_MARKERS = ("X", "h", "<", ">", "p", "d")
 _LINES: tuple[Dash, ...] = ("-", "--", ":", "-.")
 
+# What a node does in a timeline. None is a method's colour: no bar is to be taken for a method.
+ACTIVITY_COLOURS = {"compute": "#3A4A6B", "stalled": "#AEB9CE", "communication": "#E8743B", "idle": "#ECECEC"}
+COLLECTIVE_COLOUR = "#767676"
+
+# Paul Tol's muted colours, which colour-blind readers tell apart: of what goes to or comes from each node.
+NODE_COLOURS = (
+    "#44AA99", "#CC6677", "#DDCC77", "#88CCEE", "#AA4499", "#117733", "#999933", "#882255", "#332288",
+)  # fmt: skip
+
 
 def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The look of each label from (method, label) pairs: the method's colour whatever else is in the picture.

@@ -1,52 +1,114 @@
-"""A timeline in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open."""
+"""A timeline as a trace file that ui.perfetto.dev and chrome://tracing open: the Trace Event Format, in JSON."""
 
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from istbench.report.timeline import Span, Timeline
+from istbench.report.timeline import Activity, Timeline, Transfer
 
-_THREAD_NAMES = ("training", "network")
+Event = dict[str, Any]
 
-
-def trace_events(timeline: Timeline, title: str) -> dict[str, Any]:
-    """The JSON object: a process a node, a thread for training and one for each transfer under way at once."""
-    events: list[dict[str, Any]] = []
-    for node in range(timeline.nodes):
-        events.append(_named("process_name", node, 0, f"node {node}"))
-        events.append(_named("thread_name", node, 0, _THREAD_NAMES[0]))
-        free: list[float] = []
-        for span in timeline.spans:
-            if span.node != node:
-                continue
-            lane = 0 if span.kind != "transfer" else 1 + _lane(free, span)
-            events.append(_event(span, lane))
-        events += [_named("thread_name", node, 1 + lane, _THREAD_NAMES[1]) for lane in range(len(free))]
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"title": title}}
+_COMPUTE, _OUT, _IN = 0, 1, 1001
+_NAMES = {"compute": "compute", "communication": "exposed communication", "idle": "idle"}
 
 
-def _lane(free: list[float], span: Span) -> int:
-    """The first lane whose last transfer is over; slices of one lane must not overlap."""
-    for lane, until in enumerate(free):
-        if until <= span.start:
-            free[lane] = span.end
-            return lane
-    free.append(span.end)
-    return len(free) - 1
+def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
+    """Write `timeline` to `path`, over what is there.
 
-
-def _event(span: Span, lane: int) -> dict[str, Any]:
-    to = f" to {span.peer}" if span.kind == "transfer" and span.peer >= 0 else ""
-    name = {"communication": f"wait: {span.name}", "idle": f"idle: {span.name}"}.get(span.kind, span.name)
-    return {
-        "ph": "X",
-        "name": f"{name}{to}",
-        "cat": span.kind,
-        "ts": span.start * 1e6,
-        "dur": span.seconds * 1e6,
-        "pid": span.node,
-        "tid": lane,
-        "args": {"bytes": span.bytes} if span.kind == "transfer" else {},
+    Raises:
+        OSError: where it cannot be written.
+    """
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": {"title": title, "times": timeline.where, "round": timeline.round},
+        "traceEvents": trace_events(timeline),
     }
+    path.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
-def _named(what: str, node: int, lane: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": node, "tid": lane, "args": {"name": name}}
+def trace_events(timeline: Timeline) -> list[Event]:
+    """The events of the file: a process a node, with threads for its computing and each way of its network.
+
+    Slices of one thread must not overlap, so transfers at the same time have threads of their own. An arrow leads
+    from each message where it is sent to where it is received.
+    """
+    events = [_activity(activity) for activity in timeline.activities]
+    numbered = list(enumerate(timeline.transfers))
+    for node in range(timeline.nodes):
+        out = _rows([(number, transfer) for number, transfer in numbered if transfer.source == node])
+        into = _rows([(number, transfer) for number, transfer in numbered if transfer.target == node])
+        events += _names(node, len(out), len(into))
+        for first, rows in ((_OUT, out), (_IN, into)):
+            for thread, row in enumerate(rows, start=first):
+                for number, transfer in row:
+                    events += _transfer(transfer, node, thread, number)
+    return events
+
+
+def _activity(activity: Activity) -> Event:
+    arguments = {}
+    if activity.kind == "compute":
+        arguments = {"cpu_seconds": activity.busy_s, "wall_seconds": activity.seconds}
+    return _slice(_NAMES[activity.kind], activity.node, _COMPUTE, activity, arguments)
+
+
+def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterator[Event]:
+    """Its slice at one of its ends, and that end of the arrow between them."""
+    operation = transfer.operation.replace("_", "-")
+    arguments = {"bytes": transfer.bytes, "source": transfer.source, "target": transfer.target}
+    if transfer.target is None:
+        yield _slice(operation, node, thread, transfer, arguments)
+        return
+    sends = node == transfer.source
+    peer = f"to node {transfer.target}" if sends else f"from node {transfer.source}"
+    event = _slice(f"{operation} {peer}", node, thread, transfer, arguments)
+    yield event
+    arrow = {"name": "message", "cat": "message", "id": number, "pid": node, "tid": thread}
+    if sends:
+        yield {**arrow, "ph": "s", "ts": event["ts"]}
+    else:
+        # An arrow ends on the slice that its time lies in, whose end is not its own.
+        last = max(event["ts"], event["ts"] + event["dur"] - 1e-3)
+        yield {**arrow, "ph": "f", "bp": "e", "ts": round(last, 3)}
+
+
+def _slice(name: str, node: int, thread: int, span: Activity | Transfer, arguments: Event) -> Event:
+    start, end = _nanoseconds(span.start), _nanoseconds(span.end)
+    return {
+        "ph": "X", "name": name, "cat": "activity" if thread == _COMPUTE else "network", "pid": node, "tid": thread,
+        "ts": start / 1e3, "dur": (end - start) / 1e3, "args": arguments,
+    }  # fmt: skip
+
+
+def _nanoseconds(seconds: float) -> int:
+    """Whole, as the viewer keeps them: spans that touch still do when rounded."""
+    return round(seconds * 1e9)
+
+
+def _names(node: int, out_rows: int, in_rows: int) -> Iterator[Event]:
+    yield _metadata("process_name", node, 0, {"name": f"node {node}"})
+    yield _metadata("process_sort_index", node, 0, {"sort_index": node})
+    threads = [(_COMPUTE, "compute")]
+    threads += [(_OUT + row, "network out") for row in range(out_rows)]
+    threads += [(_IN + row, "network in") for row in range(in_rows)]
+    for thread, name in threads:
+        yield _metadata("thread_name", node, thread, {"name": name})
+        yield _metadata("thread_sort_index", node, thread, {"sort_index": thread})
+
+
+def _metadata(name: str, node: int, thread: int, arguments: Event) -> Event:
+    return {"ph": "M", "name": name, "pid": node, "tid": thread, "args": arguments}
+
+
+def _rows(transfers: Iterable[tuple[int, Transfer]]) -> list[list[tuple[int, Transfer]]]:
+    """`transfers`, given by start, in as few rows as they take without overlapping."""
+    rows: list[list[tuple[int, Transfer]]] = []
+    for number, transfer in transfers:
+        start = _nanoseconds(transfer.start)
+        row = next((row for row in rows if _nanoseconds(row[-1][1].end) <= start), None)
+        if row is None:
+            rows.append([(number, transfer)])
+        else:
+            row.append((number, transfer))
+    return rows

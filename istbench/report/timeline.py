@@ -1,40 +1,34 @@
-"""One round of a run as lanes of spans, as it was recorded or as it replays on a cluster."""
+"""One round of a trace as a timeline: what every node did when, and what was on its network."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.replay import replay
-from istbench.cluster.trace import COMPUTE, KINDS, MARK, POST, ROUND, WAIT, Trace
+from istbench.cluster.program import Floats, Ints, round_ends
+from istbench.cluster.trace import MARK, STEP, Trace
 from istbench.errors import UserError
 
-Kind = Literal["compute", "communication", "idle", "transfer"]
-_NOTICED_S = 5e-5  # below, clocks and the record itself
-_WARM = 3  # rounds replayed before the one that is shown, so that it is like those after it
+ActivityKind = Literal["compute", "communication", "idle"]
+KINDS: tuple[ActivityKind, ...] = ("compute", "communication", "idle")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """What `node` did from `start` to `end`, seconds since the round began; a transfer is in the background.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Activity:
+    """What `node` did from `start` to `end`, seconds since the timeline begins.
 
     Attributes:
-        kind: communication is waiting for an operation whose parts are all posted, idle waiting for a part. What is
-            recorded does not tell them apart: there all waiting is communication, and idle is the time within
-            compute that was not spent on a core, drawn at its end.
-        name: the operation. peer: of a transfer between two nodes, where to; else -1. bytes: of a transfer.
+        kind: `compute`; or waiting: `communication` from when every node that takes part has posted its part,
+            `idle` before.
+        busy_s: of a compute, the seconds it computed; in the rest it had no core, or evaluated. 0 of waiting.
     """
 
     node: int
-    kind: Kind
+    kind: ActivityKind
     start: float
     end: float
-    name: str
-    peer: int = -1
-    bytes: float = 0.0
+    busy_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -42,124 +36,130 @@ class Span:
         return self.end - self.start
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """`bytes` on their way from node `source` to node `target`, seconds since the timeline begins.
+
+    Attributes:
+        operation: one of `trace.KINDS`.
+        target: None where it is the node's whole part of a collective, of which no single messages are known.
+    """
+
+    operation: str
+    source: int
+    target: int | None
+    bytes: float
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A round of all nodes. origin: "recorded", or the cluster's name. round: from 1. seconds: when it ended."""
+    """One round of all nodes.
 
-    origin: str
+    Attributes:
+        where: what the times are of, for readers: `as recorded`, or the cluster.
+        round: its number in the trace, from 1.
+        limits: of every node, when its round began and ended; the first to begin does so at 0.
+        activities: of every node, without gaps from its beginning to its end, split where a local step ended.
+        transfers: on the network between the first beginning and the last end, cut to that, by start.
+    """
+
+    where: str
     round: int
-    nodes: int
-    seconds: float
-    spans: tuple[Span, ...]
+    limits: tuple[tuple[float, float], ...]
+    activities: tuple[Activity, ...]
+    transfers: tuple[Transfer, ...]
 
-    def total(self, node: int, kind: Kind) -> float:
-        """Seconds that `node` spent in spans of `kind`."""
-        return sum(span.seconds for span in self.spans if span.node == node and span.kind == kind)
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.limits)
+
+    @property
+    def seconds(self) -> float:
+        """From the first node's beginning to the last one's end."""
+        return max(end for _, end in self.limits)
+
+    def spent(self, node: int, kind: ActivityKind) -> float:
+        """Seconds of its round that `node` spent on `kind`."""
+        return sum(own.seconds for own in self.activities if (own.node, own.kind) == (node, kind))
 
 
-def recorded(trace: Trace, number: int) -> Timeline:
-    """Round `number` of the recorded ones, from 1, by the clock of the machine that recorded it.
+def typical_round(trace: Trace) -> int:
+    """The round, from 1, of median length as recorded: neither an evaluation nor a hiccup of the machine is in it.
+
+    The first is left out where there are others, since its beginning was not recorded.
+    """
+    marks = ends_of_rounds(trace)
+    ends = np.max([events["at"][mark] for events, mark in zip(trace.nodes, marks, strict=True)], axis=0)
+    lengths = np.diff(ends)
+    return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2]) + 2 if len(lengths) else 1
+
+
+def check_round(trace: Trace, round_number: int) -> None:
+    """Refuse a round, counted from 1, that `trace` does not have.
 
     Raises:
-        UserError: where so many rounds were not recorded.
+        UserError: with the rounds there are.
     """
-    _check(trace, number)
-    cuts = [_round(events, number) for events in trace.nodes]
-    begin = min(_begin(events, first) for events, (first, _) in _zip(trace, cuts))
-    spans = [
-        span
-        for node, (events, (first, last)) in enumerate(_zip(trace, cuts))
-        for span in _recorded_spans(events, first, last, node, begin)
+    if not 1 <= round_number <= trace.rounds:
+        there = "only round 1" if trace.rounds == 1 else f"rounds 1 to {trace.rounds}"
+        raise UserError(f"round {round_number} was not recorded; the trace holds {there}: choose with --round")
+
+
+def ends_of_rounds(trace: Trace) -> list[Ints]:
+    """Of every node, the events that end its rounds [rounds]; its steps are its rounds where none are marked."""
+    marks = [np.flatnonzero(events["code"] == MARK) for events in trace.nodes]
+    return [own[round_ends(events["kind"][own])] for own, events in zip(marks, trace.nodes, strict=True)]
+
+
+def ends_of_steps(trace: Trace, node: int, times: Floats) -> Floats:
+    """When each local step of `node` ended, by `times` of its events."""
+    events = trace.nodes[node]
+    ended: Floats = times[(events["code"] == MARK) & (events["kind"] == STEP)]
+    return ended
+
+
+def make_timeline(
+    where: str,
+    round_number: int,
+    limits: Sequence[tuple[float, float]],
+    activities: Iterable[Activity],
+    transfers: Iterable[Transfer],
+) -> Timeline:
+    """A timeline of what has times by any one clock, cut to the round and moved to begin at 0.
+
+    Raises:
+        UserError: where the round took no time.
+    """
+    zero, last = min(begin for begin, _ in limits), max(end for _, end in limits)
+    if not last > zero:
+        raise UserError(f"round {round_number} took no time, {where}; choose another with --round")
+    cut = [
+        replace(transfer, start=max(transfer.start, zero) - zero, end=min(transfer.end, last) - zero)
+        for transfer in transfers
+        if transfer.start < last and transfer.end > zero
     ]
-    return _timeline("recorded", number, trace, spans)
+    return Timeline(
+        where=where,
+        round=round_number,
+        limits=tuple((begin - zero, end - zero) for begin, end in limits),
+        activities=tuple(replace(own, start=own.start - zero, end=own.end - zero) for own in activities),
+        transfers=tuple(sorted(cut, key=lambda transfer: (transfer.start, transfer.source))),
+    )
 
 
-def replayed(trace: Trace, profile: ClusterProfile, number: int) -> Timeline:
-    """Round `number` of the recorded ones, from 1, on a cluster in its steady state.
-
-    Raises:
-        UserError: where so many rounds were not recorded, or the trace cannot be replayed.
-    """
-    _check(trace, number)
-    before = trace.rounds * -(-_WARM // trace.rounds) + number - 1
-    done = replay(trace, profile, rounds=before + 1, spans=True)
-    ends = done.finish_s[:, done.mark_kind == ROUND]
-    begins, stops = ends[:, before - 1], ends[:, before]
-    begin = float(begins.min())
-    spans = []
-    for span in done.spans or ():
-        start, end = max(span.start, float(begins[span.node])), min(span.end, float(stops[span.node]))
-        if end > start:
-            name = "compute" if span.op < 0 else _operation(trace.nodes[span.node], span.op)
-            spans.append(
-                Span(
-                    node=span.node,
-                    kind=span.kind,
-                    start=start - begin,
-                    end=end - begin,
-                    name=name,
-                    peer=span.peer,
-                    bytes=span.bytes,
-                )
-            )
-    return _timeline(profile.name, number, trace, spans)
-
-
-def _timeline(origin: str, number: int, trace: Trace, spans: Sequence[Span]) -> Timeline:
-    seconds = max((span.end for span in spans), default=0.0)
-    ordered = tuple(sorted(spans, key=lambda span: (span.node, span.start, span.end, span.kind)))
-    return Timeline(origin=origin, round=number, nodes=trace.world_size, seconds=seconds, spans=ordered)
-
-
-def _check(trace: Trace, number: int) -> None:
-    if not 1 <= number <= trace.rounds:
-        raise UserError(f"round {number} was not recorded; there are rounds 1 to {trace.rounds}")
-
-
-def _zip(trace: Trace, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[NDArray[Any], tuple[int, int]]]:
-    return zip(trace.nodes, cuts, strict=True)
-
-
-def _round(events: NDArray[Any], number: int) -> tuple[int, int]:
-    """The events of a round: the first, and one after the last, which marks its end."""
-    ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == ROUND))
-    return (int(ends[number - 2]) + 1 if number > 1 else 0), int(ends[number - 1]) + 1
-
-
-def _begin(events: NDArray[Any], first: int) -> float:
-    """When what event number `first` tells of began."""
-    return float(events["at"][first - 1] if first else events["at"][0] - events["seconds"][0])
-
-
-def _operation(events: NDArray[Any], op: int) -> str:
-    posts = events[events["code"] == POST]
-    return KINDS[int(posts["kind"][op])].replace("_", "-")
-
-
-def _recorded_spans(events: NDArray[Any], first: int, last: int, node: int, begin: float) -> Iterator[Span]:
-    posts = events[events["code"] == POST]
-    posted_at: dict[int, float] = {}
-    now = _begin(events, first) - begin
-    for event in events[first:last]:
-        at, op = float(event["at"]) - begin, int(event["op"])
-        if event["code"] == COMPUTE:
-            busy = min(at, now + float(event["seconds"]))
-            yield Span(node=node, kind="compute", start=now, end=busy, name="compute")
-            if at - busy > _NOTICED_S:
-                yield Span(node=node, kind="idle", start=busy, end=at, name="not on a core")
-        elif event["code"] == POST:
-            posted_at[op] = at
-        elif event["code"] == WAIT:
-            name = _operation(events, op)
-            yield Span(node=node, kind="communication", start=now, end=at, name=name)
-            if op in posted_at and name != "receive":
-                yield Span(
-                    node=node,
-                    kind="transfer",
-                    start=posted_at[op],
-                    end=at,
-                    name=name,
-                    peer=int(posts["peer"][op]),
-                    bytes=float(posts["bytes"][op]),
-                )
-        now = at
+def joined(activities: Iterable[Activity], step_ends: Floats) -> list[Activity]:
+    """`activities` of one node, in order, with neighbours of one kind made one unless a step ended between."""
+    result: list[Activity] = []
+    ends = set(step_ends.tolist())
+    for own in activities:
+        if own.end <= own.start:
+            continue
+        last = result[-1] if result else None
+        if last and last.kind == own.kind and last.end not in ends:
+            result[-1] = replace(last, end=own.end, busy_s=last.busy_s + own.busy_s)
+        else:
+            result.append(own)
+    return result

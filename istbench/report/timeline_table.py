@@ -1,33 +1,40 @@
-"""How each node spent a round, as a table."""
+"""Where the seconds of one round went, as a table."""
 
 from istbench.report.table import Cell, Column, Table, number, plain
-from istbench.report.timeline import Kind, Timeline
+from istbench.report.timeline import KINDS, Timeline
 
-_KINDS: tuple[Kind, ...] = ("compute", "communication", "idle")
+_LEAST_STALLED_SHARE = 0.05
 
 
 def timeline_table(timeline: Timeline, title: str) -> Table:
-    """A row for each node: seconds of computing and of waiting."""
-    recorded = timeline.origin == "recorded"
-    idle = "not on a core s" if recorded else "waiting for another node s"
-    titles = {"compute": "compute s", "communication": "waiting for the network s", "idle": idle}
+    """A row a node: seconds of its round in computing, exposed communication and being idle, and all together."""
     rows = []
-    for node in range(timeline.nodes):
-        seconds = [timeline.total(node, kind) for kind in _KINDS]
-        cells = [Cell(text=number(value), value=value) for value in (*seconds, sum(seconds))]
-        rows.append((plain(node), *cells))
-    said = (
-        "Recorded: waiting for another node and for the network are not told apart. Not on a core: nodes sharing "
-        "one, and waiting inside torch, as data parallel's backward pass does."
-    )
-    footer = (said,) if recorded else ()
+    for node, (begin, end) in enumerate(timeline.limits):
+        spent = [timeline.spent(node, kind) for kind in KINDS]
+        rows.append(
+            (plain(node), *(Cell(text=number(seconds), value=seconds) for seconds in (*spent, end - begin)))
+        )
     return Table(
-        title=title,
+        title=f"{title}, round {timeline.round}, {timeline.where}",
         columns=(
             Column(key="node", title="node"),
-            *(Column(key=f"{kind}_s", title=titles[kind]) for kind in _KINDS),
+            Column(key="compute_s", title="compute s"),
+            Column(key="communication_s", title="exposed communication s"),
+            Column(key="idle_s", title="idle s"),
             Column(key="total_s", title="total s"),
         ),
         rows=tuple(rows),
-        footer=footer,
+        footer=_remarks(timeline),
+        context={"round": timeline.round, "times": timeline.where},
+    )
+
+
+def _remarks(timeline: Timeline) -> tuple[str, ...]:
+    computing = [own for own in timeline.activities if own.kind == "compute"]
+    wall, busy = sum(own.seconds for own in computing), sum(own.busy_s for own in computing)
+    if wall - busy < _LEAST_STALLED_SHARE * wall:
+        return ()
+    return (
+        f"In {1 - busy / wall:.0%} of the compute seconds a node had no core to itself, or it evaluated; "
+        "a replay (--cluster) leaves those out.",
     )

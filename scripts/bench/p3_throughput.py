@@ -4,7 +4,8 @@ The methods take turns in the same processes, a few steps each, so that a machin
 them; ratios to ddp are taken turn by turn. A turn is on the clock until the last step's exchange is complete, which
 counts one step's communication that training would hide; make turns long. Inputs are random: nothing is learnt.
 
-Alone, it starts its nodes on this machine's loopback interface. Started once a node with RANK, WORLD_SIZE,
+Alone, it starts its nodes on this machine's loopback interface, or in a lab's namespaces behind links of
+`--bandwidth`. Started once a node with RANK, WORLD_SIZE,
 MASTER_ADDR and MASTER_PORT in the environment, as torchrun does, it joins those: on a real or shaped network.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from istbench.cluster.profile import parse_bandwidth
 from istbench.config import build_options
 from istbench.conformance.training import open_workload
 from istbench.fabric import Fabric, connect
@@ -103,6 +105,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128, help="of a node")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--steps", type=int, default=10, help="steps a turn")
+    parser.add_argument("--bandwidth", type=parse_bandwidth, help="of a lab's links, such as 1gbit; needs root")
     parser.add_argument("--p3", type=json.loads, default={}, metavar="JSON", help="options of p3")
     arguments = parser.parse_args()
     model_of = (arguments.layers, arguments.hidden, arguments.model == "speech")
@@ -113,9 +116,11 @@ def main() -> None:
             rank, nodes, seconds = fabric.rank, fabric.world_size, measure(fabric, *what)
     else:
         from istbench.conformance.processes import on_nodes
+        from istbench.launch.lab import Lab
 
         rank, nodes = 0, arguments.nodes
-        seconds = on_nodes(measure, nodes, *what, timeout_s=300.0)[0]
+        place = Lab(nodes=nodes, bandwidth=arguments.bandwidth) if arguments.bandwidth else None
+        seconds = on_nodes(measure, nodes, *what, timeout_s=300.0, place=place)[0]
     if rank == 0:
         report(seconds, nodes * arguments.batch_size, arguments.steps)
 

@@ -34,8 +34,10 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, caps
     assert "ist local_steps=2" in table
     assert said.count(": done") == 2
     for kind in ("png", "svg"):
-        names = sorted(path.stem for path in (out / "report").glob(f"toy-*.{kind}"))
-        assert [name.split("-", 2)[2] for name in names] == ["over-time", "time-to-target"]
+        names = [path.stem for path in (out / "report").glob(f"toy-*.{kind}")]
+        for what in ("over-time", "time-to-target"):
+            on_cluster = ["m5-2xlarge" in name for name in names if name.endswith(what)]
+            assert sorted(on_cluster) == [False, True]
     status, _, said = istbench(capsys, "compare", tmp_path / "suite.toml", "--out", out)
     assert status == 0
     assert said.count(": done before") == 2

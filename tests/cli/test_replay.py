@@ -46,8 +46,8 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, capsy
     profile = tmp_path / "mine.toml"
     profile.write_text(
         'summary = "mine"\ngflops = 100\nsource = "measured"\nmemory_gib = 8\nbandwidth_out = "1gbit"\n'
-        'bandwidth_in = "1gbit"\nlatency_s = 1e-4\noverhead_s = 0\nfull_duplex = true\nprice_per_hour = 0\n'
-        'price_date = "2025-01"\nprice_source = "none"\n'
+        'bandwidth_in = "1gbit"\nlatency_s = 1e-4\noverhead_s = 0\nreduce_bandwidth = "12gbit"\n'
+        'full_duplex = true\nprice_per_hour = 0\nprice_date = "2025-01"\nprice_source = "none"\n'
     )
     run = results / "runs" / "speech-ddp-n2-s0"
     status, table, _ = istbench(capsys, "replay", run, "--cluster", profile, "--no-pictures")

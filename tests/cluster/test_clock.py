@@ -1,6 +1,7 @@
 """Time on a cluster at any local step: against full replays, and against what a ring costs by hand."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from istbench.errors import UserError
 
 M5 = load_profile("m5.2xlarge")
 # No cost of a message but its bytes, and as fast as the recording machine.
-BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, bandwidth_out=8e6, bandwidth_in=8e6)
+BARE = dataclasses.replace(
+    M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, reduce_bandwidth=math.inf, bandwidth_out=8e6, bandwidth_in=8e6
+)
 
 
 def replayed_in_full(trace, profile, steps):

@@ -15,6 +15,7 @@ bandwidth_out = "1gbit"
 bandwidth_in = 0.5e9
 latency_s = 0
 overhead_s = 1e-5
+reduce_bandwidth = "12 gbit"
 full_duplex = true
 price_per_hour = 0.5
 price_date = 2024-12-01
@@ -82,11 +83,11 @@ def test_what_is_no_bandwidth(text):
         ("gflops = 100", "[zzz]\nqq = 1", 3, "unknown field 'zzz'; fields are summary, gflops"),
         ("gflops = 100", "gflops = ", 3, "not TOML"),
         ("gflops = 100", "summary = 1", 3, "not TOML"),
-        ("gflops = 100\n", "", 12, "ends without 'gflops'; add it"),
+        ("gflops = 100\n", "", 13, "ends without 'gflops'; add it"),
         ("latency_s = 0", "latency_s = -1e-3", 8, "latency_s is -0.001; it must not be negative"),
         ('"1gbit"', '"1 furlong"', 6, "bandwidth_out: '1 furlong' is not a bandwidth"),
         ('"1gbit"', "0", 6, "bandwidth_out is 0; it must be above 0"),
-        ("true", "1", 10, "full_duplex is 1; it must be true or false"),
+        ("true", "1", 11, "full_duplex is 1; it must be true or false"),
         ('"Two desks"', "2", 2, "summary is 2; it must be text in quotes"),
     ],
 )

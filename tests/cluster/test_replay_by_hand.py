@@ -34,6 +34,13 @@ def test_compute_only_is_scaled_by_the_speeds():
     assert replay(work, cluster(), compute_scale=2.0).seconds == 6.0
 
 
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_the_first_half_of_an_all_reduce_adds_up_what_arrives(nodes):
+    work = same(nodes, blocking("all_reduce", SIZE))
+    adding = replay(work, cluster(reduce_bandwidth=16 * BANDWIDTH)).seconds - replay(work, cluster()).seconds
+    assert adding == exactly((nodes - 1) * SIZE / nodes / (2 * BANDWIDTH))
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
 def test_ring_all_reduce(nodes):
     result = replay(same(nodes, blocking("all_reduce", SIZE)), cluster())

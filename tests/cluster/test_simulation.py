@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 
@@ -16,7 +17,10 @@ from istbench.errors import UserError
 BANDWIDTH = 8e6  # a million bytes a second
 LATENCY, OVERHEAD = 0.003, 0.002
 PROFILE = dataclasses.replace(
-    load_profile("office-1gbit").with_bandwidth(BANDWIDTH), latency_s=LATENCY, overhead_s=OVERHEAD
+    load_profile("office-1gbit").with_bandwidth(BANDWIDTH),
+    latency_s=LATENCY,
+    overhead_s=OVERHEAD,
+    reduce_bandwidth=math.inf,
 )
 
 

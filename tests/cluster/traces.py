@@ -1,5 +1,7 @@
 """Traces made by hand, and a cluster whose figures are easy to compute with."""
 
+import math
+
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import TraceBuilder, merge
 
@@ -18,6 +20,7 @@ def cluster(**changes):
         "bandwidth_in": 8 * BANDWIDTH,
         "latency_s": LATENCY,
         "overhead_s": OVERHEAD,
+        "reduce_bandwidth": math.inf,
         "full_duplex": True,
         "price_per_hour": 0.0,
         "price_date": "2024-12",

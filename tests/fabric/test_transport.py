@@ -34,10 +34,12 @@ class Inbox:
 
 
 @contextmanager
-def transports(count, timeout_s=10.0):
+def transports(count, timeout_s=10.0, latency_s=0.0):
     store = dist.HashStore()
     with ThreadPoolExecutor(count) as pool:
-        made = list(pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic()), range(count)))
+        made = list(
+            pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic(), latency_s), range(count))
+        )
     try:
         yield made
     finally:
@@ -51,6 +53,18 @@ def message(channel, key, payload, order=0):
 
 def wait_for(transport, inbox, count):
     transport.wait(lambda: len(inbox.came) >= count, lambda: ())
+
+
+def test_latency_is_added_to_every_message_and_delays_none_behind_it():
+    with transports(2, latency_s=0.2) as nodes:
+        inboxes = [Inbox(1) for _ in nodes]
+        for node, inbox in zip(nodes, inboxes, strict=True):
+            node.open(inbox)
+        started = time.monotonic()
+        nodes[0].send(1, [message(0, key, b"x", order=key) for key in range(20)])
+        wait_for(nodes[1], inboxes[1], 20)
+        assert 0.2 <= time.monotonic() - started < 2.0
+        assert [key for _, key, _ in inboxes[1].came] == list(range(20))
 
 
 def test_every_message_lands_in_its_own_buffer_and_is_counted():

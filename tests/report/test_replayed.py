@@ -27,7 +27,9 @@ from istbench.results.replayed import replay_runs
 
 M5 = load_profile("m5.2xlarge")
 # Machines as fast as the one that recorded, on links whose only cost is bytes: 1 MB/s.
-BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, bandwidth_out=8e6, bandwidth_in=8e6)
+BARE = dataclasses.replace(
+    M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, reduce_bandwidth=math.inf, bandwidth_out=8e6, bandwidth_in=8e6
+)
 
 
 def sweep_of(results, *bandwidths):

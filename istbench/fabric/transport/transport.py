@@ -6,8 +6,10 @@ key, so it is received straight to where it belongs, in whatever order it was se
 """
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from istbench.fabric.transport.connections import connect_peers
@@ -38,10 +40,15 @@ class Transport:
 
     Attributes:
         lock: guards what receivers change in `arrived`.
+
+    Messages arrive `latency_s` after their last byte: for networks that are really shaped but in their latency.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float, traffic: "Traffic") -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, timeout_s: float, traffic: "Traffic", latency_s: float = 0.0
+    ) -> None:
         self._timeout_s = timeout_s
+        self._latency_s = latency_s
         self._traffic = traffic
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
@@ -50,6 +57,7 @@ class Transport:
         self._gone: dict[int, str] = {}  # why, by peer
         self._closing = False
         self._workers = [Worker("transport tasks", self._fail)]
+        self._late = self.worker("latency") if latency_s else None
         connections = connect_peers(store, rank, world_size, timeout_s)
         self._links = {
             peer: Link(peer, connection, self._deliver, self._lost)
@@ -133,6 +141,14 @@ class Transport:
             if len(buffer) != size:
                 raise ValueError(f"it sent {size} bytes where {len(buffer)} belong: its model is another one")
             fill(buffer)
+        if self._late is None:
+            self._arrived(receiver, peer, key, size)
+        else:
+            due = time.monotonic() + self._latency_s
+            self._late.put([(due, partial(self._arrived, receiver, peer, key, size, due))])
+
+    def _arrived(self, receiver: Receiver, peer: int, key: int, size: int, due: float = 0.0) -> None:
+        time.sleep(max(0.0, due - time.monotonic()))
         with self._changed:
             self._traffic.received += size
             if receiver.arrived(peer, key, size):

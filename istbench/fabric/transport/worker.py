@@ -15,7 +15,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, tasks: Iterable[tuple[int, Callable[[], None]]]) -> None:
+    def put(self, tasks: Iterable[tuple[float, Callable[[], None]]]) -> None:
         """Queue (order, task) pairs; the lowest order runs first."""
         self._tasks.put(tasks)
 

@@ -1,0 +1,108 @@
+"""The bars of a timeline's picture: what each node did, and what went out of it and came in."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from istbench.report.timeline import Timeline
+
+Way = Literal["out", "in"]
+WAYS: tuple[Way, ...] = ("out", "in")
+Look = str | int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """From `start` to `end`, seconds in the round.
+
+    Attributes:
+        look: an activity's kind, or `stalled` for what of a compute was not computing; of a transfer the node at
+            its other end, or None for a collective of all.
+        merged: whether it stands for what would be too short to be seen.
+    """
+
+    start: float
+    end: float
+    look: Look
+    merged: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.start
+
+
+def activity_bars(timeline: Timeline, node: int) -> list[Bar]:
+    """What `node` did, in order. When within a compute it computed is not known: it is shown to do so first."""
+    bars = []
+    for own in timeline.activities:
+        if own.node != node:
+            continue
+        middle = own.start + own.busy_s if own.kind == "compute" else own.end
+        bars.append(Bar(start=own.start, end=middle, look=own.kind))
+        if middle < own.end:
+            bars.append(Bar(start=middle, end=own.end, look="stalled"))
+    return bars
+
+
+def transfer_rows(timeline: Timeline, node: int, way: Way, tolerance: float) -> list[list[Bar]]:
+    """The transfers one way of `node`, in as few rows as do not overlap by more than `tolerance` seconds.
+
+    Overlapping ones with the same peer share a row: they take turns on one connection.
+    """
+    rows: list[list[Bar]] = []
+    for transfer in timeline.transfers:
+        here, peer = (transfer.source, transfer.target) if way == "out" else (transfer.target, transfer.source)
+        if transfer.target is None:
+            here, peer = transfer.source, None
+        if here == node:
+            _place(rows, Bar(start=transfer.start, end=transfer.end, look=peer), tolerance)
+    return rows
+
+
+def _place(rows: list[list[Bar]], bar: Bar, tolerance: float) -> None:
+    """Append `bar`, which starts after all others, to a row; what it overlaps there ends where it starts."""
+    shared = next((row for row in rows if row[-1].look == bar.look and row[-1].end > bar.start), None)
+    row = shared or next((row for row in rows if row[-1].end <= bar.start + tolerance), None)
+    if row is None:
+        rows.append([bar])
+        return
+    last = row[-1]
+    row[-1] = replace(last, end=min(last.end, bar.start))
+    row.append(replace(bar, end=max(bar.end, last.end)) if shared else bar)
+
+
+def merged(bars: Iterable[Bar], shortest: float) -> list[Bar]:
+    """`bars`, in order, with those shorter than `shortest` seconds merged with such neighbours less than that away.
+
+    Where several fit into `shortest`, they look as most of it does.
+    """
+    result: list[Bar] = []
+    cluster: list[Bar] = []
+    for bar in bars:
+        long = bar.seconds >= shortest
+        if cluster and (long or bar.end - cluster[0].start > shortest):
+            _append(result, cluster, shortest)
+            cluster = []
+        if long:
+            result.append(bar)
+        else:
+            cluster.append(bar)
+    if cluster:
+        _append(result, cluster, shortest)
+    return result
+
+
+def _append(result: list[Bar], cluster: Sequence[Bar], shortest: float) -> None:
+    """Add `cluster` as one bar, or to the last one, where that is short bars that look the same too."""
+    seconds: dict[Look, float] = {}
+    for bar in cluster:
+        seconds[bar.look] = seconds.get(bar.look, 0.0) + bar.seconds
+    one = Bar(
+        start=cluster[0].start, end=cluster[-1].end, look=max(seconds, key=lambda look: seconds[look]), merged=True
+    )
+    last = result[-1] if result else None
+    if last and last.merged and last.look == one.look and one.start - last.end < shortest:
+        result[-1] = replace(last, end=one.end)
+    else:
+        result.append(one)
