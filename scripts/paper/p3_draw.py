@@ -33,12 +33,15 @@ def draw_gains(figure: Any, gains: dict[str, Gains], published: Published) -> No
         panel.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
     for spare in panels.flatten()[len(gains) :]:
         spare.remove()
+    low, high = panels[0, 0].get_ylim()
+    panels[0, 0].set_ylim(low, high + 0.05 * (high - low))  # room for the highest point's label
     for panel in panels[-1]:
         panel.set_xlabel("bandwidth of a node's link, Gbit/s", fontsize="medium")
     for panel in panels[:, 0]:
         panel.set_ylabel("more samples a second\nthan the parameter server, %", fontsize="medium")
     star = Line2D([], [], color=_INK, marker="*", markersize=11, linestyle="none", label="published")
-    _legend(figure, panels[0, 0], [star])
+    handles = [*panels[0, 0].get_legend_handles_labels()[0], star]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle("P3 on four nodes with a P4000: replayed and published gains", fontweight="bold")
 
 
@@ -61,8 +64,8 @@ def _draw_published(panel: Any, rows: Published) -> None:
 
 def draw_slices(figure: Any, sweeps: dict[str, Sweep]) -> None:
     """A panel for each model: gain over the baseline against slice size, a line a bandwidth."""
-    figure.set_size_inches(9.2, 4.4)
-    panels = figure.subplots(1, len(sweeps), squeeze=False)[0]
+    figure.set_size_inches(9.2, 4.0)
+    panels = figure.subplots(1, len(sweeps), sharey=True, squeeze=False)[0]
     lines, markers, colour = ("-", "--"), ("v", "X"), _LOOKS[P3].colour
     for panel, (name, sweep) in zip(panels, sweeps.items(), strict=True):
         for (bandwidth, steps), line, marker in zip(sweep.seconds.items(), lines, markers, strict=True):
@@ -71,12 +74,12 @@ def draw_slices(figure: Any, sweeps: dict[str, Sweep]) -> None:
                 marker=marker, markersize=6, linewidth=2, label=f"{bandwidth:g} Gbit/s",
             )  # fmt: skip
         panel.axhline(0, color=_INK, linewidth=0.8, zorder=1)
+        panel.legend(frameon=False, fontsize="small")
         _dress(panel, MODELS[name].title)
         sizes = list(next(iter(sweep.seconds.values())))
         panel.set_xticks(sizes, [f"{size // 1000:,}" for size in sizes], fontsize="small")
         panel.set_xlabel("largest slice, thousand parameters", fontsize="medium")
     panels[0].set_ylabel("more samples a second\nthan the parameter server, %", fontsize="medium")
-    _legend(figure, panels[0], [])
     figure.suptitle("P3 by slice size, replayed on four nodes with a P4000", fontweight="bold")
 
 
@@ -86,8 +89,3 @@ def _dress(panel: Any, title: str) -> None:
     panel.minorticks_off()
     panel.grid(alpha=0.2)
     panel.spines[["top", "right"]].set_visible(False)
-
-
-def _legend(figure: Any, panel: Any, more: list[Any]) -> None:
-    handles = [*panel.get_legend_handles_labels()[0], *more]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -69,6 +69,8 @@ def readme(
         "",
         *_sensitivity_table(gains, published),
         "",
+        f"Largest: of {', '.join(map(str, SHOWN))} Gbit/s; in the first row of each, of all that are drawn.",
+        "",
         "## What differs from the paper, and why",
         "",
         *_remarks(recorded, gains),
@@ -132,7 +134,7 @@ def _speed_table(recorded: dict[str, Recorded]) -> list[str]:
         seconds = one.volume_bits / (PAYLOAD * 1e9)
         rows.append(
             [
-                model.title, f"{one.parameters / 1e6:.1f}", f"{one.gflop:.1f}", f"{model.utilisation:.0%}",
+                model.title, f"{one.parameters / 1e6:.1f}", f"{one.gflop:.1f}", _percent(model.utilisation),
                 number(BATCH / compute), number(compute), number(seconds), number(seconds / compute),
             ]
         )  # fmt: skip
@@ -157,8 +159,8 @@ def _speed_text(recorded: dict[str, Recorded]) -> list[str]:
         "every node's compute in every step is then stretched to the table's seconds, so runs differ only in what "
         "they send and when. How a step's seconds spread over its layers stays a CPU's.",
         "",
-        f"Links carry {PAYLOAD:.1%} of their rate as payload, and take 50 µs to the other node. A message holds "
-        f"its connection for {ESTIMATED.overhead_s * 1e6:g} µs before its bytes flow, an estimate too. A "
+        f"Links carry {100 * PAYLOAD:.1f} % of their rate as payload, and take 50 µs to the other node. A message "
+        f"holds its connection for {ESTIMATED.overhead_s * 1e6:g} µs before its bytes flow, an estimate too. A "
         "connection holds 2 messages that can no longer be overtaken.",
     ]
 
@@ -187,9 +189,10 @@ def _sensitivity_table(gains: dict[tuple[str, Setting], Gains], published: Publi
 def _remarks(recorded: dict[str, Recorded], gains: dict[tuple[str, Setting], Gains]) -> list[str]:
     lines = [
         "- What can be had: the baseline hides what it sends behind the backward pass, about two thirds of the "
-        "computing, `p3` behind the forward pass too. So a third is about the most, where sending takes as long as "
-        "computing. With less bandwidth the network is the bottleneck and the gain fades, below 2 Gbit/s in the "
-        "paper too; with more, both hide everything.",
+        "computing, `p3` behind the forward pass too. So about a third is to be had where sending takes as long "
+        "as computing, whatever the speed of either; more where the baseline's servers have uneven shares (30 % of "
+        "Inception v3 at one of four). With less bandwidth the network is the bottleneck and the gain fades, below "
+        "2 Gbit/s in the paper too; with more, both hide everything.",
     ]
     if "resnet50" in recorded:
         faster = gains["resnet50", Setting(2.0, ESTIMATED.overhead_s)].gain(P3, 4)
@@ -197,7 +200,7 @@ def _remarks(recorded: dict[str, Recorded], gains: dict[tuple[str, Setting], Gai
         lines.append(
             f"- ResNet-50: the published gain is there, {_percent(here)}, but at {at:g} Gbit/s. Where it is "
             f"follows from the GPU's speed: twice the estimate gives {_percent(faster)} at 4 Gbit/s. The "
-            "measurement behind the estimate is of 2016; later cuDNN is faster."
+            "measurement behind the estimate is of 2016; later cuDNN should be faster."
         )
     if "vgg19" in recorded:
         one = recorded["vgg19"]
@@ -206,14 +209,14 @@ def _remarks(recorded: dict[str, Recorded], gains: dict[tuple[str, Setting], Gai
         served = number(1.7e-9 * one.parameters / one.nodes)
         lines.append(
             f"- VGG-19: a link needs {sending[0]} s a step at 15 Gbit/s and {sending[1]} s at 30, a node computes "
-            f"{number(one.step_seconds(MODELS['vgg19']))} s: 66 % and, by slicing alone, 49 % cannot come from "
-            "the links. MXNet's servers, processes of their own, must have cost time that the replay has not: "
-            "copies between GPU and host, handling of each message, a notification and a pull request for each "
-            "key, adding up and updating. Which of them, we cannot tell; updates alone are too little here (this "
-            f"project's server takes at most 1.7 ns a parameter on one core, {served} s a step). Slicing pays by "
-            "overlapping such work with transfers; where servers cost nothing, it pays only together with "
-            f"priority. A baseline with tensors left whole would lose {whole} at 15 Gbit/s: 71 % of the "
-            "parameters are one tensor's."
+            f"{number(one.step_seconds(MODELS['vgg19']))} s. 66 % and, by slicing alone, 49 % cannot come from the "
+            "links, whatever the GPU's speed: the paper's baseline must have spent time that the replay has not. "
+            "There are copies between GPU and host, handling of each message in server processes of their own, a "
+            "notification and a pull request for each key, adding up and updating; which of them it was, we cannot "
+            "tell. Updates alone are too little here: this project's server takes at most 1.7 ns a parameter on "
+            f"one core, {served} s a step. Slicing pays by overlapping such work with transfers; where servers "
+            "cost nothing, slicing alone only evens out their shares (Inception v3). Over a baseline that "
+            f"leaves tensors whole, 81 % of the parameters at one server, p3 gains {whole} at 15 Gbit/s."
         )
     if "translation" in recorded:
         here, at = gains["translation", ESTIMATED].largest(P3)
