@@ -55,6 +55,8 @@ class P3(ParameterServer):
             super().__post_init__()
             if self.slice_params < 0:
                 raise UserError(f"slice_params must be zero or more, not {self.slice_params}")
+            if self.slice_params and self.split_params:
+                raise UserError("split_params is for slice_params=0: slices are dealt to all servers anyway")
             if self.window < 1:
                 raise UserError(f"window must be at least 1, not {self.window}")
 
@@ -67,7 +69,10 @@ class P3(ParameterServer):
 
     def _serve(self, model: nn.Module) -> ServedModel:
         options = self.options
-        return ServedModel(model, self._fabric, options.build, priority=options.priority, **asdict(self._setting))
+        return ServedModel(
+            model, self._fabric, options.build,
+            split_params=options.split_params, priority=options.priority, **asdict(self._setting),
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "setting": asdict(self._setting)}

@@ -3,7 +3,8 @@
 Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, synchronous. A parameter is
 one message: its gradient goes to its server when it is ready; the server updates it by the mean of all nodes'
 gradients and sends it straight back, without a notification and a pull request. Messages of a connection are first
-in, first out. The next forward pass waits, module by module, for the parameters it needs.
+in, first out. The next forward pass waits, module by module, for the parameters it needs. MXNet's, which P3 was
+measured against, splits parameters of more than a million elements evenly over its servers: `split_params`.
 
 BatchNorm: as in `ddp`, every node normalises by its own minibatch, and the assembled model carries rank 0's
 running statistics.
@@ -36,11 +37,17 @@ class ParameterServer(Method):
         accumulation_steps: int = field(
             default=1, metadata={"help": "parts of a minibatch whose gradients are added up before an update"}
         )
+        split_params: int = field(
+            default=0,
+            metadata={"help": "tensors of more parameters are split evenly over the servers; 0 leaves all whole"},
+        )
 
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.accumulation_steps < 1:
                 raise UserError(f"accumulation_steps must be at least 1, not {self.accumulation_steps}")
+            if self.split_params < 0:
+                raise UserError(f"split_params must be zero or more, not {self.split_params}")
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -48,7 +55,11 @@ class ParameterServer(Method):
         self._served = self._serve(materialise(model, workload, self.seed, fabric.device))
 
     def _serve(self, model: nn.Module) -> ServedModel:
-        return ServedModel(model, self._fabric, self.options.build, slice_params=0, priority=False, window=1)
+        options = self.options
+        return ServedModel(
+            model, self._fabric, options.build,
+            slice_params=0, split_params=options.split_params, priority=False, window=1,
+        )  # fmt: skip
 
     def step(self, batch: Batch) -> Tensor:
         loss = self._train_once(batch)

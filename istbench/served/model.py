@@ -27,7 +27,7 @@ class ServedModel:
     all nodes have its gradient: nothing may read it after its own gradient is computed.
 
     Args:
-        slice_params: the largest slice, in elements; 0 leaves parameters whole.
+        slice_params, split_params: how parameters are sliced; see `cut`.
         priority: send and update what the forward pass needs first; otherwise in the order of readiness.
         window: slices that a connection may hold, which cannot be overtaken any more.
         memory: how the transport reaches the tensors; by default as their device needs it.
@@ -41,6 +41,7 @@ class ServedModel:
         build: Callable[[list[Tensor]], torch.optim.Optimizer],
         *,
         slice_params: int,
+        split_params: int,
         priority: bool,
         window: int,
         memory: type[DirectMemory] | None = None,
@@ -50,7 +51,8 @@ class ServedModel:
         self._rank = fabric.rank
         self._peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
         self._names, self._parameters = _trained(model)
-        self._slices = cut([p.numel() for p in self._parameters], slice_params, fabric.world_size)
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._slices = cut(sizes, slice_params, fabric.world_size, split_params=split_params)
         self._all = [slice for slices in self._slices for slice in slices]
         self._flat = [parameter.detach().view(-1) for parameter in self._parameters]
         self._priority = priority

@@ -31,6 +31,7 @@ OPTIMIZERS = {
 }
 SERVED = {
     "parameter_server": ("parameter_server", {}),
+    "parameter_server, large tensors split": ("parameter_server", {"split_params": 1_000}),
     "p3, slices of 1,000": ("p3", {"slice_params": 1_000}),
     "p3, slices of 1,000, a window of one": ("p3", {"slice_params": 1_000, "window": 1}),
     "p3, slices of 77, no priority": ("p3", {"slice_params": 77, "priority": False}),
@@ -173,7 +174,7 @@ def node_staged_against_direct(fabric, steps):
             model = workload.build_model()
         method._served = ServedModel(
             materialise(model, workload, 0, fabric.device), fabric, method.options.build,
-            slice_params=50, priority=True, window=2, memory=memory,
+            slice_params=50, split_params=0, priority=True, window=2, memory=memory,
         )  # fmt: skip
         train(fabric, workload, method, 0, steps)
         method.load_state_dict(method.state_dict())

@@ -27,3 +27,10 @@ def test_one_counter_deals_surplus_slices_evenly():
 
 def test_whole_parameters_are_one_slice():
     assert [len(parameter) for parameter in cut([1, 2_000_000], 0, 2)] == [1, 1]
+
+
+def test_large_parameters_are_split_evenly_over_all_nodes():
+    small, large = cut([100, 103], 0, 4, split_params=100)
+    assert [(slice.start, slice.stop) for slice in small] == [(0, 100)]
+    assert [slice.stop - slice.start for slice in large] == [26, 26, 26, 25]
+    assert {slice.server for slice in large} == {0, 1, 2, 3}

@@ -1,0 +1,205 @@
+"""P3's traces at the speed of a Quadro P4000: which run is what, how fast a node computes, seconds a step."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from istbench.cluster.profile import load_profile
+from istbench.cluster.replay import replay
+from istbench.cluster.trace import MARK, STEP, Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.config import build_options
+from istbench.registry import load_workload
+from istbench.results.load import Run, load_runs
+
+PROFILE = Path(__file__).parents[2] / "configs" / "paper" / "p4000.toml"
+PEAK_GFLOPS = 5300.0  # of a Quadro P4000
+BATCH = 32  # samples of a node's step in the paper
+PAYLOAD = 0.956  # of a link's rate, less the headers of Ethernet, IP and TCP
+SPLIT_PARAMS = 1_000_000  # of MXNet's parameter server
+SLICE_PARAMS = 50_000  # of the paper
+
+BASELINE, WHOLE, P3, SLICING, PRIORITY = "baseline", "whole tensors", "p3", "slicing alone", "priority alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """title: for readers. samples: what it trains on. utilisation: of the GPU's peak, an estimate."""
+
+    title: str
+    samples: str
+    utilisation: float
+
+
+# VGG-19 and ResNet-50 as a GTX 1080, of the same generation, trains them; the others as ResNet-50.
+MODELS = {
+    "resnet50": Model(title="ResNet-50", samples="images", utilisation=0.28),
+    "vgg19": Model(title="VGG-19", samples="images", utilisation=0.75),
+    "inception_v3": Model(title="Inception v3", samples="images", utilisation=0.28),
+    "translation": Model(title="Translation (Sockeye's sizes)", samples="sentences", utilisation=0.28),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """speed: of the GPU, over the estimate. overhead_s: of a message on its connection, seconds."""
+
+    speed: float
+    overhead_s: float
+
+
+ESTIMATED = Setting(1.0, 20e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What was recorded of one model: traces by configuration and by slice size. gflop: of a sample's step."""
+
+    gflop: float
+    parameters: int
+    batch_size: int
+    nodes: int
+    traces: dict[str, Trace]
+    sweep: dict[int, Trace]
+
+    @property
+    def volume_bits(self) -> float:
+        """What a node sends in a step, bits: its gradients to the others' servers, and what it serves to all."""
+        return 2 * 32 * self.parameters * (self.nodes - 1) / self.nodes
+
+    def step_seconds(self, model: Model, speed: float = 1.0) -> float:
+        """Seconds that a node computes in a step of the paper's batch, `speed` times as fast as estimated."""
+        return BATCH * self.gflop / (PEAK_GFLOPS * model.utilisation * speed)
+
+
+def read(results: Path) -> dict[str, Recorded]:
+    """What was recorded in `results`, by model, in the order of `MODELS`."""
+    runs: dict[str, list[Run]] = {}
+    for run in load_runs(results)[0]:
+        if run.done and run.directory.trace.exists():
+            config = run.header["config"]
+            runs.setdefault(config["workload_options"].get("model", config["workload"]), []).append(run)
+    return {name: _recorded(runs[name]) for name in MODELS if name in runs}
+
+
+def _recorded(runs: list[Run]) -> Recorded:
+    traces, sweep = {}, {}
+    for run in runs:
+        trace = load_trace(run.directory.trace)
+        options = run.header["config"]["method_options"]
+        label = _configuration(run.header["method"], options)
+        if label:
+            traces[label] = trace
+        if options.get("priority") and options["slice_params"]:
+            sweep[options["slice_params"]] = trace
+    header = runs[0].header
+    return Recorded(
+        gflop=_gflop(runs[0]), parameters=header["parameters"], batch_size=header["batch_size"],
+        nodes=header["nodes"], traces=traces, sweep=dict(sorted(sweep.items())),
+    )  # fmt: skip
+
+
+def _configuration(method: str, options: dict[str, int]) -> str | None:
+    split = options["split_params"] == SPLIT_PARAMS
+    if method == "parameter_server":
+        return BASELINE if split else WHOLE
+    if options["slice_params"] == SLICE_PARAMS:
+        return P3 if options["priority"] else SLICING
+    return PRIORITY if options["slice_params"] == 0 and split else None
+
+
+def _gflop(run: Run) -> float:
+    """Multiplications and additions of a sample's forward and backward pass, 10^9, counted without computing."""
+    config = run.header["config"]
+    kind = load_workload(config["workload"], ())
+    workload = kind(build_options(kind.Options, config["workload_options"], config["workload"], {}))
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
+    inputs, targets = workload.train_batch(torch.arange(2), torch.Generator())
+    with torch.device("meta"):
+        model = workload.build_model()
+    with FlopCounterMode(display=False) as counter:
+        workload.loss(model, (inputs.to("meta"), targets.to("meta"))).backward()
+    return counter.get_total_flops() / len(inputs) / 1e9
+
+
+def levelled(trace: Trace, step_seconds: float) -> Trace:
+    """`trace` with every node computing `step_seconds` in every step, spread over the step as recorded.
+
+    So runs that were recorded one after the other, on cores shared by the nodes, differ in what they send only.
+    """
+    nodes = []
+    for events in trace.nodes:
+        events = events.copy()
+        ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == STEP)) + 1
+        for step in np.split(events["seconds"], ends)[:-1]:  # views
+            step *= step_seconds / step.sum()
+        nodes.append(events)
+    return dataclasses.replace(trace, nodes=tuple(nodes))
+
+
+def seconds_a_step(trace: Trace, setting: Setting, bandwidth: float, compute: float) -> float:
+    """Seconds from one step's end to the next with links of so many Gbit/s; a node computes `compute` of them.
+
+    The first step of the sample waits for nothing that came before the recording, so it is left out.
+    """
+    there = load_profile(str(PROFILE)).with_bandwidth(PAYLOAD * 1e9 * bandwidth)
+    there = dataclasses.replace(there, overhead_s=setting.overhead_s)
+    found = replay(levelled(trace, compute), there, compute_scale=1.0)
+    ends = found.finish_s[:, found.mark_kind == STEP].max(axis=0)
+    return float((ends[-1] - ends[0]) / (len(ends) - 1))
+
+
+def replayed(name: str, recorded: Recorded, setting: Setting, bandwidths: Sequence[float]) -> "Gains":
+    """Seconds a step of every configuration at every bandwidth, Gbit/s."""
+    compute = recorded.step_seconds(MODELS[name], setting.speed)
+    seconds = {
+        label: {bandwidth: seconds_a_step(trace, setting, bandwidth, compute) for bandwidth in bandwidths}
+        for label, trace in recorded.traces.items()
+    }
+    return Gains(compute=compute, seconds=seconds)
+
+
+def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep":
+    """Seconds a step of p3 by bandwidth, Gbit/s, and slice size, and of the baseline by bandwidth."""
+    compute = recorded.step_seconds(MODELS[name])
+
+    def seconds(trace: Trace, bandwidth: float) -> float:
+        return seconds_a_step(trace, ESTIMATED, bandwidth, compute)
+
+    return Sweep(
+        seconds={b: {size: seconds(trace, b) for size, trace in recorded.sweep.items()} for b in bandwidths},
+        baseline={b: seconds(recorded.traces[BASELINE], b) for b in bandwidths},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gains:
+    """Seconds a step by configuration and Gbit/s; compute: seconds of it that a node computes."""
+
+    compute: float
+    seconds: dict[str, dict[float, float]]
+
+    def gain(self, label: str, bandwidth: float, over: str = BASELINE) -> float:
+        """How much more samples a second `label` trains than `over`, as a share."""
+        return self.seconds[over][bandwidth] / self.seconds[label][bandwidth] - 1
+
+    def largest(self, label: str) -> tuple[float, float]:
+        """The largest gain of `label` over the baseline, and the Gbit/s at which it is."""
+        return max((self.gain(label, bandwidth), bandwidth) for bandwidth in self.seconds[label])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Seconds a step of p3 by Gbit/s and slice size, and of the baseline by Gbit/s."""
+
+    seconds: dict[float, dict[int, float]]
+    baseline: dict[float, float]
+
+    def gain(self, bandwidth: float, slice_params: int) -> float:
+        """How much more samples a second p3 trains than the baseline, as a share."""
+        return self.baseline[bandwidth] / self.seconds[bandwidth][slice_params] - 1
