@@ -14,7 +14,7 @@ from istbench.cluster.trace_file import load_trace
 from istbench.config import RunRequest
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.lab import Lab
-from istbench.launch.prepare import Cell, prepare_cell
+from istbench.launch.prepare import prepare_cell
 from istbench.results.load import load_run
 from istbench.results.replay_error import ReplayError
 
@@ -50,8 +50,9 @@ def validate(
         text: Lab(nodes=requests[0].nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s)
         for text in bandwidths
     }
+    timed = [_in_whole_rounds(request, display) for request in requests]
     for repeat in range(repeats):
-        for request in requests:
+        for request in timed:
             elsewhere = _run(request, None, display)
             for text, lab in labs.items():
                 there = _run(request, lab, display)
@@ -68,7 +69,8 @@ def validate(
 
 
 def _run(request: RunRequest, lab: Lab | None, display: Any) -> Timed:
-    cell = _cell(request, lab, display)
+    asked = dataclasses.replace(request, lab=lab.to_json() if lab else None)
+    cell = prepare_cell(asked, display.preparing)
     with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
         run = run_directory(Path(folder), cell.name)
         with display.training(cell.header, run) as scratch:
@@ -77,18 +79,12 @@ def _run(request: RunRequest, lab: Lab | None, display: Any) -> Timed:
         return Timed(last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
 
 
-def _cell(request: RunRequest, lab: Lab | None, display: Any) -> Cell:
-    """The cell whose evaluations part the warm-up and the measured steps, in whole rounds."""
+def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
+    """`request` with evaluations that part the warm-up and the measured steps, in whole rounds."""
     settings = prepare_cell(dataclasses.replace(request, steps=1), display.preparing).config.method_options
     round_steps = int(settings.get("local_steps", 1))
     part = round_steps * -(-_LEAST_STEPS // round_steps)
-    asked = dataclasses.replace(
-        request,
-        steps=(1 + _MEASURED) * part,
-        eval_every=part,
-        lab=lab.to_json() if lab else None,
-    )
-    return prepare_cell(asked, display.preparing)
+    return dataclasses.replace(request, steps=(1 + _MEASURED) * part, eval_every=part)
 
 
 def _replayed(trace: Trace, lab: Lab, steps: int) -> float:

@@ -1,16 +1,13 @@
 """`istbench lab`: the same commands on a network of this machine that is really shaped."""
 
 import os
-import re
 
 import click
 
 from istbench.cli import compare_command, run_command, validate_command
+from istbench.cli.options import parse_time
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.errors import UserError
 from istbench.launch.lab import Lab, check
-
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @click.group("lab")
@@ -47,18 +44,6 @@ def _say(place: Lab) -> None:
             "clocks are divided by that",
             err=True,
         )
-
-
-def parse_time(text: str) -> float:
-    """Seconds of a time such as `5ms`.
-
-    Raises:
-        UserError: where it does not parse.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)\s*", text.lower())
-    if not found:
-        raise UserError(f"{text!r} is not a time; write a number and one of {', '.join(_TIMES)}: 5ms, 0.5s")
-    return float(found[1]) * _TIMES[found[2]]
 
 
 command.add_command(run_command.command)

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from istbench.errors import UserError
 from istbench.launch.lab import Lab
 
 _Command = Callable[..., Any]
+
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def out_option(command: _Command) -> _Command:
@@ -74,6 +77,18 @@ def report_options(command: _Command) -> _Command:
     for option in reversed(_REPORT_OPTIONS):
         command = option(command)
     return command
+
+
+def parse_time(text: str) -> float:
+    """Seconds of a time such as `5ms`.
+
+    Raises:
+        UserError: where it does not parse.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)\s*", text.lower())
+    if not found:
+        raise UserError(f"{text!r} is not a time; write a number and one of {', '.join(_TIMES)}: 5ms, 0.5s")
+    return float(found[1]) * _TIMES[found[2]]
 
 
 def words(text: str, flag: str, way_out: str) -> list[str]:

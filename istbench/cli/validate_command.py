@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from istbench.cli.options import out_option, plugin_option, words
+from istbench.cli.options import out_option, parse_time, plugin_option, words
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config import RunRequest, parse_pairs
 from istbench.errors import UserError
@@ -36,8 +36,6 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
 
     Writes the table, the figures and a picture to OUT/validation.
     """
-    from istbench.cli.lab_command import parse_time
-
     requests = _requests(given)
     bandwidths = words(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
     for text in bandwidths:

@@ -1,5 +1,6 @@
 """Numba where it is installed, plain Python (some hundred times slower, same result) where it is not."""
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator
@@ -33,10 +34,15 @@ def _cache_of_these_sources(config: Any) -> Iterator[None]:
     """
     before = config.CACHE_DIR
     if not before:
-        here = Path(__file__).parent
-        sources = b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))
-        config.CACHE_DIR = str(here / "__pycache__" / f"compiled-{hashlib.sha256(sources).hexdigest()[:16]}")
+        config.CACHE_DIR = _folder()
     try:
         yield
     finally:
         config.CACHE_DIR = before
+
+
+@functools.cache
+def _folder() -> str:
+    here = Path(__file__).parent
+    sources = b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))
+    return str(here / "__pycache__" / f"compiled-{hashlib.sha256(sources).hexdigest()[:16]}")

@@ -121,9 +121,8 @@ def replay(
     held = min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1)))
     room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
     state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
-    last = simulate(program, state, ends)
+    seconds = simulate(program, state, ends)
     _check_finished(program, state.node.waits_for)
-    seconds = float(max(state.mark_at.max(), last))
     return Replay(
         profile=profile,
         compute_scale=scale,

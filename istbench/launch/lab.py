@@ -113,15 +113,14 @@ class Lab:
         if self.dilation > 1:
             cores.check()
         with _lock() as lock:
-            names = [_HUB, *(_name(rank) for rank in range(self.nodes))]
             _clean()
             reaper = _start_reaper(lock)
             try:
                 _ip(self._network())
                 self._shape()
                 if self.dilation > 1:
-                    for name in names[1:]:
-                        cores.limit(name, 1 / self.dilation)
+                    for rank in range(self.nodes):
+                        cores.limit(_name(rank), 1 / self.dilation)
                 yield
             finally:
                 assert reaper.stdin is not None

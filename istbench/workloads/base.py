@@ -5,6 +5,7 @@ in the launching process, where `prepare` finds or makes the data, and once in e
 what was prepared.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
 
@@ -49,6 +51,12 @@ class DataSource:
     def from_json(cls, data: Mapping[str, Any]) -> "DataSource":
         """The inverse of `to_json`."""
         return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+    @classmethod
+    def computed(cls, content: bytes, *, train: int, test: int, note: str) -> "DataSource":
+        """Synthetic data that is computed when opened, not stored; `content` is it, or what it follows from."""
+        digest = hashlib.sha256(content).hexdigest()
+        return cls(kind="synthetic", path="", fingerprint=digest, train=train, test=test, note=note)
 
 
 class Workload(ABC):
@@ -149,6 +157,17 @@ class Workload(ABC):
     def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
         """Initial value of buffer `name`."""
         return initial_buffer(model, name)
+
+
+def check_least(workload: str, options: Any, **least: int) -> None:
+    """Whether each of the named `options` of `workload` is at least so much.
+
+    Raises:
+        UserError: for the first that is not.
+    """
+    for name, value in least.items():
+        if getattr(options, name) < value:
+            raise UserError(f"{workload}: {name} must be at least {value}, not {getattr(options, name)}")
 
 
 def opened(split: Batch | None) -> Batch:

@@ -1,6 +1,5 @@
 """Image classifiers at ImageNet's sizes on synthetic images: how fast they train, not what they learn."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -36,9 +35,7 @@ class ImageNetOptions:
     samples: int = field(default=128, metadata={"help": "synthetic training images, kept in memory"})
 
     def __post_init__(self) -> None:
-        for name, least in (("classes", 2), ("samples", 2)):
-            if getattr(self, name) < least:
-                raise UserError(f"imagenet: {name} must be at least {least}, not {getattr(self, name)}")
+        check_least("imagenet", self, classes=2, samples=2)
 
 
 class ImageNet(Workload):
@@ -70,10 +67,8 @@ class ImageNet(Workload):
         if data is not None:
             raise UserError(f"imagenet trains on synthetic images only: leave out --data {data}")
         said = f"{_SEED}/{_PIXELS[self.options.model]}/{self.options.classes}/{self.options.samples}"
-        return DataSource(
-            kind="synthetic",
-            path="",
-            fingerprint=hashlib.sha256(said.encode()).hexdigest(),
+        return DataSource.computed(
+            said.encode(),
             train=self.options.samples,
             test=_TEST_IMAGES,
             note="synthetic data: noise in place of images, for throughput only",

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from istbench.errors import UserError, unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split
 from istbench.workloads.speech_data.features import FEATURES
@@ -41,9 +41,7 @@ class SpeechOptions:
     def __post_init__(self) -> None:
         if self.layers not in (2, 3):
             raise UserError(f"speech: layers must be 2 or 3, not {self.layers}")
-        for name, least in (("hidden", 1), ("clips_per_word", 2), ("data_seed", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"speech: {name} must be at least {least}, not {getattr(self, name)}")
+        check_least("speech", self, hidden=1, clips_per_word=2, data_seed=0)
 
 
 class Speech(Workload):

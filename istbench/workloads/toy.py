@@ -1,8 +1,7 @@
 """A tiny workload that needs no data: Gaussian clusters. For tests, conformance checks and as an example."""
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -38,11 +37,7 @@ class ToyOptions:
     bias: bool = field(default=True, metadata={"help": "biases in the linear layers"})
 
     def __post_init__(self) -> None:
-        least = {"classes": 2}
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if not isinstance(value, bool) and value < least.get(option.name, 1):
-                raise UserError(f"toy: {option.name} must be at least {least.get(option.name, 1)}, not {value}")
+        check_least("toy", self, hidden=1, layers=1, features=1, classes=2, samples=1)
 
 
 class Toy(Workload):
@@ -73,11 +68,8 @@ class Toy(Workload):
         if data is not None:
             raise UserError(f"the toy workload makes its own data: leave out --data {data}")
         train, test = self._points()
-        digest = hashlib.sha256(b"".join(part.numpy().tobytes() for part in (*train, *test))).hexdigest()
-        return DataSource(
-            kind="synthetic",
-            path="",
-            fingerprint=digest,
+        return DataSource.computed(
+            b"".join(part.numpy().tobytes() for part in (*train, *test)),
             train=len(train[1]),
             test=len(test[1]),
             note="synthetic data: Gaussian clusters",

@@ -5,9 +5,8 @@ bidirectional encoder and a decoder of 1,024 units, attention by a small percept
 text is made up: words drawn by Zipf's law, and a translation that is the sentence backwards, word by word.
 """
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least
 
 _SEED = 1
 _TEST_SENTENCES = 32
@@ -40,13 +39,7 @@ class TranslationOptions:
     samples: int = field(default=4_096, metadata={"help": "training sentences"})
 
     def __post_init__(self) -> None:
-        least = {"hidden": 2, "words": 2}
-        for option in fields(self):
-            if getattr(self, option.name) < least.get(option.name, 1):
-                limit = least.get(option.name, 1)
-                raise UserError(
-                    f"translation: {option.name} must be at least {limit}, not {getattr(self, option.name)}"
-                )
+        check_least("translation", self, hidden=2, embedding=1, words=2, length=1, samples=1)
         if self.hidden % 2:
             raise UserError(f"translation: hidden must be even, half for each direction, not {self.hidden}")
 
@@ -105,10 +98,8 @@ class Translation(Workload):
         if data is not None:
             raise UserError(f"translation makes its own sentences: leave out --data {data}")
         said = f"{_SEED}/{self.options.words}/{self.options.length}/{self.options.samples}"
-        return DataSource(
-            kind="synthetic",
-            path="",
-            fingerprint=hashlib.sha256(said.encode()).hexdigest(),
+        return DataSource.computed(
+            said.encode(),
             train=self.options.samples,
             test=_TEST_SENTENCES,
             note="synthetic data: made-up sentences",

@@ -145,10 +145,13 @@ class Transport:
             self._arrived(receiver, peer, key, size)
         else:
             due = time.monotonic() + self._latency_s
-            self._late.put([(due, partial(self._arrived, receiver, peer, key, size, due))])
+            self._late.put([(due, partial(self._arrive_at, due, receiver, peer, key, size))])
 
-    def _arrived(self, receiver: Receiver, peer: int, key: int, size: int, due: float = 0.0) -> None:
+    def _arrive_at(self, due: float, receiver: Receiver, peer: int, key: int, size: int) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
+        self._arrived(receiver, peer, key, size)
+
+    def _arrived(self, receiver: Receiver, peer: int, key: int, size: int) -> None:
         with self._changed:
             self._traffic.received += size
             if receiver.arrived(peer, key, size):
