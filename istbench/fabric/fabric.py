@@ -95,9 +95,9 @@ class Fabric:
 
         Once the caller has waited for all such futures, it says so by `recorder.wait_all`.
         """
-        self._post_all_reduce(tensor)
         if self.world_size > 1:  # a pass over all gradients, which one node need not make
             tensor.div_(self.world_size)
+        self._post_all_reduce(tensor)
         with self._operation(name):
             work = dist.all_reduce(tensor, async_op=True)
             assert work is not None

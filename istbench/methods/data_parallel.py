@@ -51,7 +51,11 @@ class DataParallel(Method):
         self._optimizer = self.options.build(self._model.parameters())
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
         self._replica = DistributedDataParallel(
-            self._model, bucket_cap_mb=self.options.bucket_mb, broadcast_buffers=False, init_sync=False
+            self._model,
+            bucket_cap_mb=self.options.bucket_mb,
+            broadcast_buffers=False,
+            init_sync=False,
+            gradient_as_bucket_view=True,  # an averaged bucket is not copied back into gradients
         )
         self._replica.register_comm_hook(fabric, _average_bucket)
         self._settle_buckets()

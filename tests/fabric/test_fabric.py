@@ -27,6 +27,19 @@ def test_collectives_agree_on_every_node():
         assert result == [[1.0] * 6, [1.0] * 3, 2.0, 3.0]
 
 
+def node_averaging_later(fabric):
+    """What of the tensor is computed when the recorder is told of the all-reduce: replays send it from then on."""
+    posted = []
+    fabric.recorder.post = lambda kind, *_: posted.append((kind, tensor.tolist()))
+    tensor = torch.full((2,), 4.0)
+    fabric.all_reduce_mean_async(tensor, "later").wait()
+    return posted
+
+
+def test_a_nodes_share_of_the_mean_is_computed_before_its_sending_is_recorded():
+    assert on_nodes(node_averaging_later, 2)[0] == [["all_reduce", [2.0, 2.0]]]
+
+
 def node_exchange(fabric):
     """Sends rank r's peer p as many values as p + 1, so that sizes differ, and nothing to rank 0."""
     peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
