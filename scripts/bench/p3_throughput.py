@@ -1,12 +1,13 @@
 """Samples a second of ddp, parameter_server and p3 on fully connected networks, as a markdown table.
 
-The methods take turns in the same processes, a few steps each, so that a machine whose speed drifts slows all of
-them; ratios to ddp are taken turn by turn. A turn is on the clock until the last step's exchange is complete, which
-counts one step's communication that training would hide; make turns long. Inputs are random: nothing is learnt.
+The methods take turns in the same processes, some steps each, so that a machine whose speed drifts slows all of
+them; ratios are taken turn by turn. A turn's clock starts after a step of its own, so that every step on it waits
+for the exchange of the step before, as in training. Computing alone takes turns too: a node's plain forward and
+backward pass. Inputs are random: nothing is learnt.
 
 Alone, it starts its nodes on this machine's loopback interface, or in a lab's namespaces behind links of
-`--bandwidth`. Started once a node with RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT in the environment, as torchrun does, it joins those: on a real or shaped network.
+`--bandwidth`. Started once a node with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, as
+torchrun does, it joins those: on a real or shaped network.
 """
 
 import argparse
@@ -14,80 +15,101 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config import build_options
-from istbench.conformance.training import open_workload
 from istbench.fabric import Fabric, connect
-from istbench.methods.base import Method
 from istbench.registry import load_method
 from istbench.workloads.base import Batch, Workload
-from istbench.workloads.speech import Speech, SpeechOptions
-from istbench.workloads.speech_data.features import FEATURES
-from istbench.workloads.speech_data.words import WORDS
+from istbench.workloads.toy import Toy, ToyOptions
 
 METHODS = ("ddp", "parameter_server", "p3")
+COMPUTING = "computing alone"
+_SAMPLES = 2048
 
 
-class RandomInputs(Speech):
-    """The speech network on random inputs: needs no data."""
+class FullyConnected(Toy):
+    """Linear layers of the given widths, inputs and outputs included, with ReLU between, on random inputs."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__(ToyOptions(features=widths[0], classes=widths[-1], samples=_SAMPLES))
+        self.widths = widths
+
+    def build_model(self) -> nn.Sequential:
+        """On the device in force."""
+        layers = [part for sizes in pairwise(self.widths) for part in (nn.Linear(*sizes), nn.ReLU())]
+        return nn.Sequential(*layers[:-1])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Any features and words, as many as `indices`."""
-        features = torch.randn(len(indices), FEATURES, generator=generator)
-        return features, torch.randint(len(WORDS), (len(indices),), generator=generator)
+        """Any features and classes, as many as `indices`."""
+        features = torch.randn(len(indices), self.widths[0], generator=generator)
+        return features, torch.randint(self.widths[-1], (len(indices),), generator=generator)
 
 
-def network(layers: int, hidden: int, speech: bool) -> Workload:
-    """The speech network with `layers` weight matrices, or as many of `hidden` x `hidden` and a small output."""
-    if speech:
-        return RandomInputs(SpeechOptions(layers=layers, hidden=hidden))
-    return open_workload("toy", {"features": hidden, "hidden": hidden, "layers": layers, "samples": 4096})
-
-
-def measure(fabric: Fabric, model_of: Any, size: int, turns: int, steps: int, own: dict[str, Any]) -> Any:
+def measure(fabric: Fabric, widths: Sequence[int], size: int, turns: int, steps: int, own: dict[str, Any]) -> Any:
     """Seconds of every turn by method, the slowest node's."""
-    workload = network(*model_of)
+    workload = FullyConnected(widths)
     batch = workload.train_batch(torch.arange(size), torch.Generator().manual_seed(fabric.rank))
-    methods = {}
+    alone = workload.build_model()
+    parts: dict[str, tuple[Callable[[], object], Callable[[], None]]] = {
+        COMPUTING: (partial(compute, workload, alone, batch), lambda: None)
+    }
     for name in METHODS:
         kind = load_method(name)
         method = kind(build_options(kind.Options, own if name == "p3" else {}, name, {"lr": 1e-4}))
         with torch.device("meta"):
             model = workload.build_model()
         method.setup(model, workload, fabric)
-        turn(fabric, method, batch, 2)
-        methods[name] = method
-    seconds: dict[str, list[float]] = {name: [] for name in METHODS}
-    for number in range(turns):
-        for name in METHODS[number % 3 :] + METHODS[: number % 3]:
-            seconds[name].append(turn(fabric, methods[name], batch, steps))
+        parts[name] = partial(method.step, batch), method.drain
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
+    names = list(parts)
+    for number in range(-1, turns):  # the first to warm up
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            took = turn(fabric, *parts[name], 1 if number < 0 else steps)
+            if number >= 0:
+                seconds[name].append(took)
     return seconds
 
 
-def turn(fabric: Fabric, method: Method, batch: Batch, steps: int) -> float:
-    """Seconds of `steps` steps, the slowest node's."""
+def compute(workload: Workload, model: nn.Module, batch: Batch) -> None:
+    """A forward and a backward pass."""
+    model.zero_grad()
+    workload.loss(model, batch).backward()
+
+
+def turn(fabric: Fabric, step: Callable[[], object], drain: Callable[[], None], steps: int) -> float:
+    """Seconds of `steps` steps after another one, the slowest node's."""
     fabric.barrier()
+    step()
     started = time.perf_counter()
     for _ in range(steps):
-        method.step(batch)
-    method.drain()
-    return fabric.maximum(time.perf_counter() - started)
+        step()
+    seconds = time.perf_counter() - started
+    drain()
+    return fabric.maximum(seconds)
 
 
 def report(seconds: dict[str, list[float]], samples: int, steps: int) -> None:
-    """Print the table."""
+    """Print the table; `samples` is all nodes' in a step."""
     print("| method | ms a step | samples/s | to ddp, median [min-max] | to parameter_server |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name, times in seconds.items():
         step = statistics.median(times) / steps
         ratios = [_ratio(seconds[other], times) for other in ("ddp", "parameter_server")]
         print(f"| {name} | {1000 * step:.1f} | {samples / step:.0f} | {ratios[0]} | {ratios[1]} |")
+
+
+def numbers(text: str) -> list[int]:
+    """Of "4096,2048,35"."""
+    return [int(part) for part in text.split(",")]
 
 
 def _ratio(reference: list[float], times: list[float]) -> str:
@@ -99,17 +121,16 @@ def main() -> None:
     """Measure and print, on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--model", choices=("speech", "mlp"), default="speech", help="mlp: layers of one width")
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--hidden", type=int, default=2048)
-    parser.add_argument("--batch-size", type=int, default=128, help="of a node")
+    parser.add_argument(
+        "--widths", type=numbers, default=[1536] * 9, metavar="N,N,...", help="inputs, hidden layers, outputs"
+    )
+    parser.add_argument("--batch-size", type=int, default=512, help="of a node")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--steps", type=int, default=10, help="steps a turn")
     parser.add_argument("--bandwidth", type=parse_bandwidth, help="of a lab's links, such as 1gbit; needs root")
     parser.add_argument("--p3", type=json.loads, default={}, metavar="JSON", help="options of p3")
     arguments = parser.parse_args()
-    model_of = (arguments.layers, arguments.hidden, arguments.model == "speech")
-    what = (model_of, arguments.batch_size, arguments.turns, arguments.steps, arguments.p3)
+    what = (arguments.widths, arguments.batch_size, arguments.turns, arguments.steps, arguments.p3)
     if "RANK" in os.environ:
         torch.set_num_threads(1)
         with closing(connect()) as fabric:
