@@ -7,12 +7,15 @@ Writes README.md (the tables), report.json, evaluations.csv (a row an evaluation
 
 import argparse
 import json
+import re
 import shutil
 from pathlib import Path
 
 from istbench.report.build import build_report
 from istbench.report.render import report_json, table_markdown
 from istbench.results.frame import evaluations_frame
+
+_HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-time|time-to-target))")
 
 
 def main() -> None:
@@ -26,9 +29,8 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     pictures = []
     for picture in report.pictures:
-        # The name's middle is a hash of the group; one reference is one group.
-        kept = target / ("time-to-target" if "time-to-target" in picture.stem else "over-time")
-        pictures.append(shutil.copy(picture, kept.with_suffix(picture.suffix)))
+        # Without the hash of the group: one reference is one group, on this machine's clock or a cluster's.
+        pictures.append(shutil.copy(picture, target / _HASH.sub("", picture.name)))
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in map(Path, pictures) if path.suffix == ".png")
     tables = "\n".join(table_markdown(table) for table in report.tables)
     (target / "README.md").write_text(f"# {target.name}\n\n{tables}\n{shown}\n")

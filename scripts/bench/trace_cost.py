@@ -1,7 +1,9 @@
-"""What recording the trace costs a step, as a markdown table: turns with and without it, in the same processes.
+"""What recording the trace costs a step, as a markdown table.
 
-A run records some rounds after its first one, and not the rest; here every step of the recorded turns is recorded,
-so a whole training pays far less. The network is of the speech network's sizes, on random inputs.
+Twice: as the recorder's own time, which is that of one event, taken alone, times the events of a step; and as turns
+with and without a recorder, by the same processes on the same weights, whose difference on a shared machine is
+mostly noise. A run records some rounds after its first one, and not the rest; here every step of the recorded turns
+is recorded, so a whole training pays far less. The network is of the speech network's sizes, on random inputs.
 """
 
 import argparse
@@ -27,22 +29,39 @@ def measure(fabric: Fabric, name: str, hidden: int, turns: int) -> Any:
     workload = open_workload("toy", {"features": 4096, "hidden": hidden, "samples": 2048})
     batch = workload.train_batch(torch.arange(128), torch.Generator())
     options = {"local_steps": 1} if name in ("local_sgd", "ist") else {}
-    silent, recording = Recorder(fabric.device), Recorder(fabric.device)
-    silent.finished = True
-    methods = []
-    for recorder in (recording, silent):
-        fabric.recorder = recorder
-        methods.append((recorder, set_up(fabric, workload, name, options)))
-    pairs = []
+    method = set_up(fabric, workload, name, options)
+    pairs, events = [], 0
     for number in range(-1, turns):
-        recording.__init__(fabric.device)  # type: ignore[misc]  # to record again
         seconds = {}
-        for which in (0, 1) if number % 2 else (1, 0):
-            fabric.recorder, method = methods[which]
-            seconds[which] = turn(fabric, method, batch)
+        for recorded in (True, False) if number % 2 else (False, True):
+            fabric.recorder.__init__(fabric.device)  # type: ignore[misc]  # to record again
+            fabric.recorder.finished = not recorded
+            seconds[recorded] = turn(fabric, method, batch)
+            events = max(events, len(fabric.recorder.events()))
         if number >= 0:  # the first pair warms up
-            pairs.append([seconds[0], seconds[1]])
-    return pairs, len(recording.events()) / STEPS
+            pairs.append([seconds[True], seconds[False]])
+    return pairs, events / STEPS
+
+
+def event_seconds() -> float:
+    """Of the recorder, for an event: the median of many."""
+    times = []
+    for _ in range(50):
+        recorder = Recorder(torch.device("cpu"))
+        _end_round(recorder)  # recording begins
+        started = time.perf_counter()
+        for _ in range(500):
+            with recorder.waiting(recorder.post("send", 1000, (1,))):
+                pass
+        seconds = time.perf_counter() - started
+        _end_round(recorder)
+        times.append(seconds / len(recorder.events()))
+    return statistics.median(times)
+
+
+def _end_round(recorder: Recorder) -> None:
+    recorder.mark("round")
+    recorder.mark("step")
 
 
 def turn(fabric: Fabric, method: Method, batch: Batch) -> float:
@@ -62,17 +81,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=24)
     arguments = parser.parse_args()
-    print("| method | events a step | ms a step | recorded / not, median [min-max] |\n| --- | ---: | ---: | ---: |")
+    each = event_seconds()
+    print(f"An event: {1e6 * each:.2f} us.\n")
+    print("| method | events a step | ms a step | the recorder's own | recorded / not, median [quartiles] |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     for name in METHODS:
         pairs, events = on_nodes(
             measure, arguments.nodes, name, arguments.hidden, arguments.turns, timeout_s=300.0
         )[0]
         ratios = [recorded / not_recorded for recorded, not_recorded in pairs]
         step = 1000 * statistics.median(not_recorded for _, not_recorded in pairs) / STEPS
-        spread = f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
-        print(f"| {name} | {events:.0f} | {step:.1f} | {spread} |", flush=True)
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        own = f"{100 * 1000 * events * each / step:.2f} %"
+        print(f"| {name} | {events:.0f} | {step:.1f} | {own} | {middle:.3f} [{low:.3f}-{high:.3f}] |", flush=True)
 
 
 if __name__ == "__main__":
