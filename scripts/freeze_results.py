@@ -29,7 +29,7 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     pictures = []
     for picture in report.pictures:
-        # Without the hash of the group: one reference is one group, on this machine's clock or a cluster's.
+        # Without the hash of the group: one reference is one group.
         pictures.append(shutil.copy(picture, target / _HASH.sub("", picture.name)))
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in map(Path, pictures) if path.suffix == ".png")
     tables = "\n".join(table_markdown(table) for table in report.tables)
