@@ -25,9 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from istbench.cluster.profile import parse_bandwidth
-from istbench.config import build_options
+from istbench.conformance.training import set_up
 from istbench.fabric import Fabric, connect
-from istbench.registry import load_method
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.toy import Toy, ToyOptions
 
@@ -63,11 +62,7 @@ def measure(fabric: Fabric, widths: Sequence[int], size: int, turns: int, steps:
         COMPUTING: (partial(compute, workload, alone, batch), lambda: None)
     }
     for name in METHODS:
-        kind = load_method(name)
-        method = kind(build_options(kind.Options, own if name == "p3" else {}, name, {"lr": 1e-4}))
-        with torch.device("meta"):
-            model = workload.build_model()
-        method.setup(model, workload, fabric)
+        method = set_up(fabric, workload, name, {"lr": 1e-4, **(own if name == "p3" else {})})
         parts[name] = partial(method.step, batch), method.drain
     seconds: dict[str, list[float]] = {name: [] for name in parts}
     names = list(parts)

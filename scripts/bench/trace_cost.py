@@ -92,10 +92,11 @@ def main() -> None:
             measure, arguments.nodes, name, arguments.hidden, arguments.turns, timeout_s=300.0
         )[0]
         ratios = [recorded / not_recorded for recorded, not_recorded in pairs]
-        step = 1000 * statistics.median(not_recorded for _, not_recorded in pairs) / STEPS
+        step = statistics.median(not_recorded for _, not_recorded in pairs) / STEPS
         low, middle, high = statistics.quantiles(ratios, n=4)
-        own = f"{100 * 1000 * events * each / step:.2f} %"
-        print(f"| {name} | {events:.0f} | {step:.1f} | {own} | {middle:.3f} [{low:.3f}-{high:.3f}] |", flush=True)
+        own = 100 * events * each / step
+        spread = f"{middle:.3f} [{low:.3f}-{high:.3f}]"
+        print(f"| {name} | {events:.0f} | {1000 * step:.1f} | {own:.2f} % | {spread} |", flush=True)
 
 
 if __name__ == "__main__":
