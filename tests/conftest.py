@@ -18,3 +18,9 @@ def own_cache(tmp_path_factory):
     patch.setenv("ISTBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A results directory to fill with fake runs."""
+    return tmp_path / "results"

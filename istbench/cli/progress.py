@@ -21,8 +21,8 @@ from rich.progress import (
 )
 
 from istbench.errors import UserError
+from istbench.node.step_counter import read_step
 from istbench.results.store import RunDirectory
-from istbench.step_counter import read_step
 
 _POLL_S = 0.2
 _PLAIN_LINE_S = 15.0

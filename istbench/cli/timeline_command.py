@@ -35,15 +35,15 @@ def command(
     """
     profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace
-    from istbench.report.draw_timeline import draw_timeline
-    from istbench.report.perfetto import write_perfetto
-    from istbench.report.recorded_timeline import recorded
     from istbench.report.render import print_table
-    from istbench.report.replayed_timeline import replayed
-    from istbench.report.timeline import typical_round
-    from istbench.report.timeline_table import timeline_table
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
+    from istbench.timeline.perfetto import write_perfetto
+    from istbench.timeline.picture import draw_timeline
+    from istbench.timeline.recorded import recorded
+    from istbench.timeline.simulated import replayed
+    from istbench.timeline.table import timeline_table
+    from istbench.timeline.timeline import typical_round
 
     directory = RunDirectory(run)
     _check_there(directory)

@@ -46,13 +46,13 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
 
     local.preload()
     from istbench.cli.progress import Display
-    from istbench.validation import validate
+    from istbench.validation.measure import validate
 
     with Display() as display:
         errors = list(validate(requests, bandwidths, given["repeats"], latency_s, display))
-    from istbench.report.draw_errors import draw_errors
     from istbench.report.render import print_table, table_markdown
-    from istbench.report.replay_errors import error_table
+    from istbench.validation.picture import draw_errors
+    from istbench.validation.table import error_table
 
     title = f"Replayed against measured: {given['workload']}, {given['nodes']} nodes"
     table = error_table(errors, title)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from istbench import checkpoint
 from istbench.config import build_options
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, OptimizerOptions, materialise
+from istbench.methods.base import Method, materialise
+from istbench.node import checkpoint
+from istbench.optimizer import OptimizerOptions
 from istbench.registry import load_method, load_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches

@@ -1,6 +1,7 @@
 """The only door to torch.distributed: collectives, point-to-point transfers, byte counts, named time-outs."""
 
 from istbench.fabric.connect import connect
-from istbench.fabric.fabric import Fabric, FabricError, Traffic
+from istbench.fabric.fabric import Fabric, FabricError
+from istbench.fabric.traffic import Traffic
 
 __all__ = ["Fabric", "FabricError", "Traffic", "connect"]

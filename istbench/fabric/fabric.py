@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from istbench.fabric.recorder import Recorder
+from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport import Transport
 
 _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
@@ -25,14 +25,6 @@ _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say whe
 
 class FabricError(RuntimeError):
     """An operation did not complete. The message names this rank, the operation and the missing ranks."""
-
-
-@dataclass
-class Traffic:
-    """Bytes of payload this node sent and received."""
-
-    sent: int = 0
-    received: int = 0
 
 
 class Fabric:

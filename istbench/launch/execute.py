@@ -12,8 +12,8 @@ from istbench.errors import RunFailed, UserError
 from istbench.launch.local import launch
 from istbench.launch.place import Place
 from istbench.launch.prepare import Cell
+from istbench.node.worker import train_cell
 from istbench.results.store import RunDirectory
-from istbench.worker import train_cell
 
 
 def run_directory(out: Path, name: str) -> RunDirectory:
@@ -79,7 +79,7 @@ def _alone(run: RunDirectory) -> Iterator[None]:
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:
-    from istbench import checkpoint
+    from istbench.node import checkpoint
 
     now = _now()
     if not run.exists():

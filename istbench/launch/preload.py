@@ -11,4 +11,4 @@ import torch.nn.parallel  # noqa: F401
 import istbench.methods.data_parallel
 import istbench.methods.ist
 import istbench.methods.local_sgd
-import istbench.worker  # noqa: F401
+import istbench.node.worker  # noqa: F401

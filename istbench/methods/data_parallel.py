@@ -5,7 +5,7 @@ hands each bucket to the fabric, which counts it.
 
 BatchNorm: every node normalises by its own minibatch, and the assembled model carries rank 0's running
 statistics, which is what DistributedDataParallel's broadcast of buffers amounts to; the broadcast itself is left
-out. Every evaluation estimates them anew (istbench/evaluate.py).
+out. Every evaluation estimates them anew (istbench/node/evaluate.py).
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.methods.base import (
-    Method,
-    OptimizerOptions,
-    load_optimizer_state,
-    materialise,
-    optimizer_state,
-)
+from istbench.methods.base import Method, materialise
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
 from istbench.workloads.base import Batch, Workload
 
 

@@ -6,7 +6,7 @@ where it was trained to where it is needed next. Weights between units of two di
 this round: they wait on a home node with the value they have.
 
 BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because a subnet's do
-not fit the assembled model, and every evaluation estimates them anew (istbench/evaluate.py). Tensors that no
+not fit the assembled model, and every evaluation estimates them anew (istbench/node/evaluate.py). Tensors that no
 hidden unit indexes (an output bias) are on every node and are averaged at the end of a round.
 """
 
@@ -20,12 +20,8 @@ from torch import Tensor, nn
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.methods.base import (
-    Method,
-    OptimizerOptions,
-    load_optimizer_state,
-    optimizer_state,
-)
+from istbench.methods.base import Method
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.initial import home_values, subnet_values

@@ -2,7 +2,7 @@
 
 Stich, "Local SGD converges fast and communicates little", ICLR 2019. The average is one fused all-reduce of all
 parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights (every
-evaluation estimates them anew, istbench/evaluate.py). The optimizer's state stays local unless
+evaluation estimates them anew, istbench/node/evaluate.py). The optimizer's state stays local unless
 `average_optimizer` is set.
 """
 
@@ -14,14 +14,9 @@ from torch import Tensor, nn
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.methods.base import (
-    Method,
-    OptimizerOptions,
-    load_optimizer_state,
-    materialise,
-    optimizer_state,
-)
+from istbench.methods.base import Method, materialise
 from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
 from istbench.workloads.base import Batch, Workload
 
 

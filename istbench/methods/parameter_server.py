@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, OptimizerOptions, materialise
+from istbench.methods.base import Method, materialise
+from istbench.optimizer import OptimizerOptions
 from istbench.served import ServedModel
 from istbench.workloads.base import Batch, Workload
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from istbench.methods.base import load_optimizer_state, optimizer_state
+from istbench.optimizer import load_optimizer_state, optimizer_state
 from istbench.served.slices import Slice
 
 

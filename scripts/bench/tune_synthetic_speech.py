@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from istbench.evaluate import calibrated
+from istbench.node.evaluate import calibrated
 from istbench.workloads.base import Batch, DataSource
 from istbench.workloads.initialise import initializers
 from istbench.workloads.speech import Speech, SpeechOptions

@@ -5,7 +5,8 @@ import copy
 import torch
 from torch import nn
 
-from istbench.methods.base import OptimizerOptions, materialise
+from istbench.methods.base import materialise
+from istbench.optimizer import OptimizerOptions
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.layout import build_subnet, layout_of, select, subnet_index, write
 from istbench.subnets.partition import partition_units

@@ -10,14 +10,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link, Message
 from istbench.fabric.transport.worker import Worker
-
-if TYPE_CHECKING:
-    from istbench.fabric.fabric import Traffic
 
 
 class Receiver(Protocol):
@@ -45,7 +43,7 @@ class Transport:
     """
 
     def __init__(
-        self, store: Any, rank: int, world_size: int, timeout_s: float, traffic: "Traffic", latency_s: float = 0.0
+        self, store: Any, rank: int, world_size: int, timeout_s: float, traffic: Traffic, latency_s: float = 0.0
     ) -> None:
         self._timeout_s = timeout_s
         self._latency_s = latency_s

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from istbench import checkpoint
 from istbench.cluster.trace import EVENT, merge
 from istbench.cluster.trace_file import save_trace
 from istbench.config import RunConfig, build_options
-from istbench.evaluate import calibrated, evaluate
 from istbench.fabric import Fabric, connect
-from istbench.measure import PeakMemory, TrainClock, matmul_gflops
 from istbench.methods.base import Method
+from istbench.node import checkpoint
+from istbench.node.evaluate import calibrated, evaluate
+from istbench.node.measure import PeakMemory, TrainClock, matmul_gflops
+from istbench.node.step_counter import StepCounter
 from istbench.registry import load_method, load_workload
 from istbench.results.store import RunDirectory
 from istbench.seeds import derived_seed
-from istbench.step_counter import StepCounter
 from istbench.workloads.base import Batch, DataSource, Workload
 from istbench.workloads.batches import ShardedBatches
 

@@ -8,7 +8,7 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.program import round_ends
 from istbench.cluster.replay import Span, replay
 from istbench.cluster.trace import KINDS, POST, STEP, Trace
-from istbench.report.timeline import Activity, Timeline, Transfer, check_round, joined, make_timeline
+from istbench.timeline.timeline import Activity, Timeline, Transfer, check_round, joined, make_timeline
 
 _DIGITS = 4  # of a bandwidth in a title
 # At least so many rounds are replayed before the one that is shown, so that it is like those after it.

@@ -6,11 +6,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from timed_traces import TRACES, Node, averaging, brief_exchange, crossing, swapping, trace_of
 
-from istbench.report.draw_timeline import draw_timeline
-from istbench.report.recorded_timeline import recorded
-from istbench.report.timeline import Activity, Timeline, Transfer
-from istbench.report.timeline_bars import Bar, activity_bars, merged, transfer_rows
-from istbench.report.timeline_panels import panels
+from istbench.timeline.bars import Bar, activity_bars, merged, transfer_rows
+from istbench.timeline.picture import draw_timeline
+from istbench.timeline.recorded import recorded
+from istbench.timeline.timeline import Activity, Timeline, Transfer
+from istbench.timeline.views import panels
 
 
 def bars(*spans):

@@ -16,7 +16,7 @@ from istbench.launch.execute import execute, run_directory
 from istbench.launch.lab import Lab
 from istbench.launch.prepare import prepare_cell
 from istbench.results.load import load_run
-from istbench.results.replay_error import ReplayError
+from istbench.validation.measurement import ReplayError
 
 # A round to warm up, in which links fill their buckets and connections their windows, and so many measured.
 _MEASURED = 3

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from istbench.report.timeline import Activity, Timeline, Transfer
+from istbench.timeline.timeline import Activity, Timeline, Transfer
 
 Event = dict[str, Any]
 

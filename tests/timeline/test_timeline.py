@@ -9,10 +9,10 @@ from timed_traces import TRACES, Node, averaging, crossing, swapping, trace_of
 
 from istbench.cluster.profile import load_profile
 from istbench.errors import UserError
-from istbench.report.recorded_timeline import recorded
-from istbench.report.replayed_timeline import replayed
-from istbench.report.timeline import KINDS, typical_round
-from istbench.report.timeline_table import timeline_table
+from istbench.timeline.recorded import recorded
+from istbench.timeline.simulated import replayed
+from istbench.timeline.table import timeline_table
+from istbench.timeline.timeline import KINDS, typical_round
 
 OFFICE = load_profile("office-1gbit")
 

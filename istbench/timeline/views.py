@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from istbench.report.timeline import Timeline, Transfer
-from istbench.report.timeline_bars import WAYS, Bar, Look, Way, activity_bars, merged, transfer_rows
+from istbench.timeline.bars import WAYS, Bar, Look, Way, activity_bars, merged, transfer_rows
+from istbench.timeline.timeline import Timeline, Transfer
 
 _ZOOM_BELOW, _ZOOM_MARGIN = 0.35, 0.12
 # Shares of a panel: what is shorter is merged with its neighbours, and bars in one row may overlap so much.

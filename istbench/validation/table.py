@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from istbench.report.table import Cell, Column, Table, number, plain
-from istbench.results.replay_error import ReplayError, by_setting, median_and_largest
+from istbench.validation.measurement import ReplayError, by_setting, median_and_largest
 
 
 def error_table(errors: Sequence[ReplayError], title: str) -> Table:

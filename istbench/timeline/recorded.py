@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.program import Floats
 from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, Trace
-from istbench.report.timeline import (
+from istbench.timeline.timeline import (
     Activity,
     Timeline,
     Transfer,

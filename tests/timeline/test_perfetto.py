@@ -7,9 +7,9 @@ import pytest
 from timed_traces import TRACES, averaging, swapping
 
 from istbench.cluster.profile import load_profile
-from istbench.report.perfetto import trace_events, write_perfetto
-from istbench.report.recorded_timeline import recorded
-from istbench.report.replayed_timeline import replayed
+from istbench.timeline.perfetto import trace_events, write_perfetto
+from istbench.timeline.recorded import recorded
+from istbench.timeline.simulated import replayed
 
 OFFICE = load_profile("office-1gbit")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from istbench.report.timeline import Timeline
+from istbench.timeline.timeline import Timeline
 
 Way = Literal["out", "in"]
 WAYS: tuple[Way, ...] = ("out", "in")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from istbench.report.draw import write_figure
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
-from istbench.report.timeline import Timeline
-from istbench.report.timeline_bars import Bar, Look
-from istbench.report.timeline_panels import Panel, panels
+from istbench.timeline.bars import Bar, Look
+from istbench.timeline.timeline import Timeline
+from istbench.timeline.views import Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

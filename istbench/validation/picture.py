@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from istbench.cluster.profile import parse_bandwidth
 from istbench.report.draw import write_figure
 from istbench.report.palette import looks
-from istbench.results.replay_error import ReplayError
+from istbench.validation.measurement import ReplayError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,1 @@
+"""One node of a run: training on its clock, measuring, evaluating, checkpointing."""

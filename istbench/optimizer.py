@@ -1,0 +1,51 @@
+"""The optimizer of a method's local steps: its options, and its state as checkpoints need it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from istbench.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """The optimizer of a method's local steps. Workloads set defaults that suit them."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = field(
+        default="sgd", metadata={"help": "update rule of a local step"}
+    )
+    lr: float = field(default=0.01, metadata={"help": "learning rate"})
+    momentum: float = field(default=0.0, metadata={"help": "momentum of sgd"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise UserError(f"lr must be zero or more, not {self.lr:g}")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"momentum must be at least 0 and below 1, not {self.momentum:g}")
+        if self.weight_decay < 0:
+            raise UserError(f"weight_decay must be zero or more, not {self.weight_decay:g}")
+        if self.momentum and self.optimizer != "sgd":
+            raise UserError(f"momentum is an option of sgd; {self.optimizer} has its own")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer over `parameters`."""
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state dictionary with string keys, as checkpoints need them."""
+    state = optimizer.state_dict()
+    return {**state, "state": {str(index): slots for index, slots in state["state"].items()}}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The inverse of `optimizer_state`."""
+    slots = {int(index): value for index, value in state["state"].items()}
+    optimizer.load_state_dict({**state, "state": slots})

@@ -1,0 +1,1 @@
+"""Replays checked against the same training on a really shaped network."""
