@@ -14,7 +14,18 @@ class RunFailed(Exception):  # noqa: N818  (the name says what happened, as Keyb
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """A `UserError` for a `name` that is not among `known`, with the nearest valid name and all of them."""
+    return UserError(f"unknown {kind} {printable(repr(name))}{nearest_name(name, known)}")
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'? Known: x, y`, for the end of an error about `name`."""
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    return UserError(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")
+    return f"{hint} Known: {', '.join(names) or 'none'}"
+
+
+def printable(text: str) -> str:
+    """`text` on one line, without escape sequences and what UTF-8 cannot write."""
+    shown = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(character if character.isprintable() else "?" for character in shown)

@@ -6,15 +6,17 @@ Names and one-line summaries are read without importing the code behind them, wh
 import ast
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from istbench.errors import UserError, unknown_name
+from istbench.config.options import build_options
+from istbench.errors import UserError, printable, unknown_name
 
 if TYPE_CHECKING:
     from istbench.methods.base import Method
@@ -24,7 +26,7 @@ Kind = Literal["methods", "workloads"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registered:
     """A registered name, the first line of what its class says of itself, and the package it comes from."""
 
     name: str
@@ -32,10 +34,10 @@ class Entry:
     package: str
 
 
-def entries(kind: Kind) -> list[Entry]:
+def registered(kind: Kind) -> list[Registered]:
     """All installed methods or workloads, by name."""
     return [
-        Entry(point.name, _summary(point), point.dist.name if point.dist else "")
+        Registered(point.name, _summary(point), point.dist.name if point.dist else "")
         for point in sorted(entry_points(group=f"istbench.{kind}"), key=lambda point: point.name)
     ]
 
@@ -56,6 +58,34 @@ def load_workload(name: str, plugins: Iterable[str] = ()) -> "type[Workload]":
         UserError: for an unknown name, or a plug-in that does not load.
     """
     return _load("workloads", name, plugins)
+
+
+def build_method(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    workload: "Workload | None" = None,
+    seed: int = 0,
+    plugins: Iterable[str] = (),
+) -> "Method":
+    """The method called `name` with `options` (values, or texts as typed), over the defaults for `workload`.
+
+    Raises:
+        UserError: as `load_method` does, and for an option that it lacks, or a value that cannot work.
+    """
+    kind = load_method(name, plugins)
+    suited = {} if workload is None else workload.method_defaults(name)
+    return kind(build_options(kind.Options, options, f"method {name!r}", suited), seed=seed)
+
+
+def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str] = ()) -> "Workload":
+    """The workload called `name` with `options` (values, or texts as typed), its data not yet open.
+
+    Raises:
+        UserError: as `load_workload` does, and for an option that it lacks, or a value that cannot work.
+    """
+    kind = load_workload(name, plugins)
+    return kind(build_options(kind.Options, options, f"workload {name!r}", {}))
 
 
 def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
@@ -100,12 +130,16 @@ def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
         for cls in vars(module).values()
         if inspect.isclass(cls) and issubclass(cls, base) and cls.__module__ == module.__name__
     ]
-    return [cls for cls in classes if not inspect.isabstract(cls)]
+    classes = [cls for cls in classes if not inspect.isabstract(cls)]
+    for cls in classes:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", str(getattr(cls, "name", ""))):
+            raise UserError(f"plug-in {path}: {cls.__name__} needs a name of letters, digits, _, - and . alone")
+    return classes
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"no plug-in file {path}")
+        raise UserError(f"no plug-in file {printable(str(path))}; give a Python file")
     name = f"istbench_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if name in sys.modules:
         return sys.modules[name]
@@ -116,9 +150,10 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"plug-in {path} does not load: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {printable(str(error))}"
+        raise UserError(f"plug-in {path} does not load: {reason}") from error
     return module
 
 
@@ -126,7 +161,7 @@ def _summary(point: EntryPoint) -> str:
     """First line of the class's docstring, read from the source."""
     try:
         spec = importlib.util.find_spec(point.module)
-        tree = ast.parse(Path(spec.origin or "").read_text()) if spec else ast.Module([], [])
+        tree = ast.parse(Path(spec.origin or "").read_text(encoding="utf-8")) if spec else ast.Module([], [])
     except (ImportError, OSError, SyntaxError, ValueError):
         return ""
     for node in tree.body:

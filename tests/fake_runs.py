@@ -3,9 +3,14 @@
 import math
 import random
 
+import msgspec
+
 from istbench.cluster.trace import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.results.store import SCHEMA, TIMING_RULE, RunDirectory
+from istbench.door import decode_own
+from istbench.results.events import Evaluation, Start
+from istbench.results.header import SCHEMA, TIMING_RULE, Header
+from istbench.results.store import RunDirectory
 
 # Per method: final metric, steps to get most of the way, seconds a step on one node, MB sent a step.
 CHARACTERS = {
@@ -41,13 +46,12 @@ def header(method="ddp", *, nodes=2, seed=0, options="", workload="speech", **ch
 
 
 def evaluation(step, train_s, value, *, sent=0, loss=1.0):
-    """An evaluation event."""
-    return {
-        "event": "evaluation", "step": step, "samples": step * 256, "train_s": train_s,
-        "wall_s": train_s * 1.2, "evaluate_s": 0.1, "assemble_s": 0.05, "bytes_sent_per_node": sent,
-        "bytes_received_per_node": sent, "train_loss": None if step == 0 else loss,
-        "metrics": {"accuracy": value},
-    }  # fmt: skip
+    """An evaluation event; `value` is None where the metric was not a number."""
+    return Evaluation(
+        step=step, samples=step * 256, train_s=train_s, wall_s=train_s * 1.2, evaluate_s=0.1, assemble_s=0.05,
+        bytes_sent_per_node=sent, bytes_received_per_node=sent, train_loss=None if step == 0 else loss,
+        metrics={"accuracy": value},
+    )  # fmt: skip
 
 
 def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1_000_000, gflops=100.0):
@@ -73,13 +77,14 @@ def write_run(results, head, events, *, memory=50_000_000, trace=None):
     directory = RunDirectory(results / "runs" / head["cell"])
     last = events[-1] if events else evaluation(0, 0.0, 0.0)
     result = {
-        "final": last["metrics"], "train_s": last["train_s"], "wall_s": last["wall_s"], "steps": last["step"],
-        "samples": last["samples"], "bytes_sent_per_node": last["bytes_sent_per_node"],
-        "bytes_received_per_node": last["bytes_received_per_node"],
+        "final": last.metrics, "train_s": last.train_s, "wall_s": last.wall_s, "steps": last.step,
+        "samples": last.samples, "bytes_sent_per_node": last.bytes_sent_per_node,
+        "bytes_received_per_node": last.bytes_received_per_node,
         "peak_memory_bytes_per_node": memory, "weights_sha256": "00" * 32,
     }  # fmt: skip
-    directory.create({"result": result if head["status"] == "done" else None, **head})
-    directory.append({"event": "start", "step": 0})
+    whole = {"result": result if head["status"] == "done" else None, **head}
+    directory.create(msgspec.convert(whole, Header, dec_hook=decode_own))
+    directory.append(Start())
     for event in events:
         directory.append(event)
     if trace is not None:

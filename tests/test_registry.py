@@ -10,16 +10,16 @@ from istbench.errors import UserError
 
 
 def test_installed_methods_and_workloads_say_what_they_are():
-    methods = {entry.name: entry.summary for entry in registry.entries("methods")}
+    methods = {entry.name: entry.summary for entry in registry.registered("methods")}
     assert {"ddp", "ist", "local_sgd"} <= methods.keys()
     assert all(methods.values())
-    assert {"speech", "toy"} <= {entry.name for entry in registry.entries("workloads")}
+    assert {"speech", "toy"} <= {entry.name for entry in registry.registered("workloads")}
 
 
 def test_names_on_the_command_line_are_the_classes_own():
-    for entry in registry.entries("methods"):
+    for entry in registry.registered("methods"):
         assert registry.load_method(entry.name).name == entry.name
-    for entry in registry.entries("workloads"):
+    for entry in registry.registered("workloads"):
         assert registry.load_workload(entry.name).name == entry.name
 
 
@@ -41,7 +41,7 @@ def test_plug_ins_that_do_not_load_are_named(tmp_path):
 
 def test_listing_imports_no_torch():
     code = (
-        "import sys; from istbench.registry import entries; entries('methods'); entries('workloads');"
+        "import sys; from istbench.registry import registered; registered('methods'); registered('workloads');"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

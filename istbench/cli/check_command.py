@@ -5,7 +5,7 @@ import click
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import plugin_option
 from istbench.errors import unknown_name
-from istbench.registry import entries, plugin_names
+from istbench.registry import plugin_names, registered
 
 
 @click.command("check")
@@ -16,8 +16,8 @@ def command(name: str, nodes: int, plugins: tuple[str, ...]) -> int:
     """Run the conformance tests on method or workload NAME: on real processes, in well under a minute."""
     from pathlib import Path
 
-    methods = {entry.name for entry in entries("methods")}
-    workloads = {entry.name for entry in entries("workloads")}
+    methods = {found.name for found in registered("methods")}
+    workloads = {found.name for found in registered("workloads")}
     for plugin in plugins:
         methods.update(plugin_names(Path(plugin), "methods"))
         workloads.update(plugin_names(Path(plugin), "workloads"))

@@ -9,6 +9,7 @@ import click
 
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import (
+    PathType,
     cell_options,
     cluster_option,
     in_lab,
@@ -16,21 +17,24 @@ from istbench.cli.options import (
     out_option,
     plugin_option,
     request_fields,
-    words,
+    split_list,
 )
 from istbench.cluster.profile import ClusterProfile
-from istbench.config import RunRequest, Suite, read_suite
+from istbench.config.run import RUN_OPTIONS, RunRequest
+from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import RunFailed, UserError, unknown_name
 from istbench.launch.lab import Lab
 from istbench.registry import check_name, load_method
 
 
 @click.command("compare")
-@click.argument("suite", required=False, type=click.Path(path_type=Path), metavar="[SUITE.toml]")
+@click.argument("suite", required=False, type=PathType(), metavar="[SUITE.toml]")
 @click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
 @click.option("--workload", default="speech", show_default=True, help="What to train.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
-@click.option("--seeds", type=int, default=1, show_default=True, help="Seeds 0 to this less one.")
+@click.option(
+    "--seeds", type=click.IntRange(1, MOST_CELLS), default=1, show_default=True, help="Seeds 0 to this less one."
+)
 @cell_options
 @out_option
 @plugin_option
@@ -83,11 +87,10 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in clashing)
             raise UserError(f"a suite says what to run: leave out {flags}, or the suite")
         return [request for part in read_suite(suite) for request in part.requests(plugins)]
-    methods = words(given.pop("methods"), "--methods", "see `istbench list methods`")
+    methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
-    if seeds < 1:
-        raise UserError(f"seeds must be above zero, not {seeds}")
+    check_cells(len(nodes) * seeds * len(methods), "the command")
     fields = request_fields(given)
     shared = fields.pop("method_options")
     asked = Suite(
@@ -129,7 +132,7 @@ def _run_all(
     # All are prepared first, so that a wrong name in the last one costs no hour of training.
     for request in requests:
         cells.append(prepare_cell(request, display.preparing))
-        notes.add(cells[-1].header["data_source"]["note"])
+        notes.add(cells[-1].header.data_source.note)
     for note in sorted(notes):
         display.note(note)
     for number, cell in enumerate(cells, start=1):
@@ -145,10 +148,6 @@ def _run_all(
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(word) for word in text.split(",") if word.strip())
-    except ValueError:
-        numbers = ()
-    if not numbers:
-        raise UserError(f"{flag} must be whole numbers separated by commas, not {text!r}")
-    return numbers
+    listed = split_list(text, flag, "such as 2,4,8")
+    (option,) = (option for option in RUN_OPTIONS if option.name == "nodes")
+    return tuple(option.decode(number, flag, text=True) for number in listed)

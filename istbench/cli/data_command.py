@@ -1,13 +1,11 @@
 """`istbench data`: a workload's data, ready before the first run."""
 
-from typing import Any
-
 import click
 
 from istbench.cli.options import plugin_option
-from istbench.config import build_options, parse_pairs
+from istbench.config.options import parse_pairs
 from istbench.errors import UserError, unknown_name
-from istbench.registry import check_name, load_workload
+from istbench.registry import build_workload, check_name
 
 
 @click.command("data")
@@ -22,13 +20,12 @@ def command(workload: str, source: str | None, options: tuple[str, ...], plugins
     from istbench.cli.progress import Display
     from istbench.workloads.cache import cache_directory
 
-    workload_type = load_workload(workload, plugins)
-    sources: tuple[str, ...] = workload_type.sources
+    built = build_workload(workload, given, plugins)
+    sources = built.sources
     if not sources:
         raise UserError(f"workload {workload!r} has no data to fetch: it makes its own")
     if source is not None and source not in sources:
         raise unknown_name(f"source of {workload}", source, sources)
-    built: Any = workload_type(build_options(workload_type.Options, given, f"workload {workload!r}", {}))
     with Display() as display:
         made = built.fetch(source or sources[0], cache_directory(), display.preparing)
     click.echo(f"{made.kind}: {made.train} training and {made.test} test samples in {made.path}")

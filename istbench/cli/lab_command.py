@@ -7,11 +7,17 @@ import click
 from istbench.cli import compare_command, run_command, validate_command
 from istbench.cli.options import parse_time
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.launch.lab import Lab, check
+from istbench.launch.lab import MOST_NODES, Lab, check
 
 
 @click.group("lab")
-@click.option("--nodes", type=int, default=2, show_default=True, help="Namespaces with a worker each.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(2, MOST_NODES),
+    default=2,
+    show_default=True,
+    help="Namespaces with a worker each.",
+)
 @click.option("--bandwidth", default="1gbit", show_default=True, help="Of every link, each way, such as 300mbit.")
 @click.option("--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms.")
 @click.pass_context
@@ -29,7 +35,7 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if context.invoked_subcommand == "validate":
         return
-    place = Lab(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency))
+    place = Lab(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency, "--latency"))
     check()
     context.obj = place
     _say(place)

@@ -8,7 +8,7 @@ import click
 
 from istbench.cli.options import plugin_option
 from istbench.cluster.profile import load_profile, summaries
-from istbench.registry import Kind, entries, load_method, load_workload, plugin_names
+from istbench.registry import Kind, load_method, load_workload, plugin_names, registered
 
 
 @click.command("list")
@@ -20,7 +20,7 @@ def command(kind: Kind | Literal["clusters"], with_options: bool, plugins: tuple
     if kind == "clusters":
         _print_clusters(with_options)
         return
-    known = entries(kind)
+    known = registered(kind)
     local = [name for path in plugins for name in plugin_names(Path(path), kind)]
     width = max(len(name) for name in [*(entry.name for entry in known), *local])
     for entry in known:

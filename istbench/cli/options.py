@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,21 +10,45 @@ from typing import Any
 import click
 
 from istbench.cluster.profile import ClusterProfile, load_profile
-from istbench.config import RunRequest, parse_pairs
-from istbench.errors import UserError
+from istbench.config.defaults import BASELINE, DEFAULT_CLUSTER
+from istbench.config.options import parse_pairs
+from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
+from istbench.door import literal_choices, type_at, utf8_path
+from istbench.errors import UserError, printable
 from istbench.launch.lab import Lab
 
 _Command = Callable[..., Any]
 
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_LONGEST_S = 3600.0
+
+
+class PathType(click.ParamType):
+    """A path whose name can be written down."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path.
+
+        Raises:
+            UserError: where it is empty or not UTF-8.
+        """
+        flag = param.opts[0] if param and param.opts[0].startswith("-") else param.name if param else ""
+        return value if isinstance(value, Path) else utf8_path(value, flag or "path")
+
+
+def _as_texts(_context: click.Context, _option: click.Parameter, paths: tuple[Path, ...]) -> tuple[str, ...]:
+    return tuple(map(str, paths))
 
 
 def out_option(command: _Command) -> _Command:
     """`--out DIR`, the results directory."""
     return click.option(
         "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("results"),
+        type=PathType(),
+        metavar="DIR",
+        default="results",
         show_default=True,
         help="Results directory.",
     )(command)
@@ -35,8 +60,9 @@ def plugin_option(command: _Command) -> _Command:
         "--plugin",
         "plugins",
         multiple=True,
-        type=click.Path(),
+        type=PathType(),
         metavar="FILE.py",
+        callback=_as_texts,
         help="Python file that defines a method or workload. May be repeated.",
     )(command)
 
@@ -49,7 +75,7 @@ def cluster_option(command: _Command) -> _Command:
 
     return click.option(
         "--cluster",
-        default="m5.2xlarge",
+        default=DEFAULT_CLUSTER,
         show_default=True,
         callback=load,
         metavar="NAME|FILE.toml",
@@ -67,7 +93,7 @@ _REPORT_OPTIONS = [
         help="How the tables are printed.",
     ),
     click.option("--workload", help="Only this workload."),
-    click.option("--baseline", default="ddp", show_default=True, help="Method that speed-ups are against."),
+    click.option("--baseline", default=BASELINE, show_default=True, help="Method that speed-ups are against."),
     click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
 ]
 
@@ -79,61 +105,90 @@ def report_options(command: _Command) -> _Command:
     return command
 
 
-def parse_time(text: str) -> float:
+def parse_time(text: str, flag: str) -> float:
     """Seconds of a time such as `5ms`.
 
     Raises:
-        UserError: where it does not parse.
+        UserError: where it does not parse, or is over an hour.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)\s*", text.lower())
-    if not found:
-        raise UserError(f"{text!r} is not a time; write a number and one of {', '.join(_TIMES)}: 5ms, 0.5s")
-    return float(found[1]) * _TIMES[found[2]]
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|ms|s)\s*", text.lower())
+    seconds = float(found[1]) * _TIMES[found[2]] if found else math.inf
+    if seconds > _LONGEST_S:
+        raise UserError(
+            f"{flag}: {printable(repr(text))} is not a time of at most an hour; "
+            f"write a number and one of {', '.join(_TIMES)}: 5ms, 0.5s"
+        )
+    return seconds
 
 
-def words(text: str, flag: str, way_out: str) -> list[str]:
+def split_list(text: str, flag: str, way_out: str) -> list[str]:
     """What `text` lists, separated by commas.
 
     Raises:
         UserError: where that is nothing; it ends in `way_out`.
     """
-    listed = [word.strip() for word in text.split(",") if word.strip()]
+    listed = [part.strip() for part in text.split(",") if part.strip()]
     if not listed:
         raise UserError(f"{flag} is empty; {way_out}")
     return listed
 
 
-_CELL_OPTIONS = [
-    click.option("--batch-size", type=int, help="Samples of one node's minibatch."),
-    click.option("--steps", type=int, help="Local steps a node to train for."),
-    click.option("--epochs", type=float, help="Passes over the training data by all nodes together."),
-    click.option("--max-seconds", type=float, help="Stop at the first evaluation after so many train seconds."),
-    click.option("--target", type=float, help="Stop when the metric reaches this level, such as 0.77."),
-    click.option("--eval-every", type=int, metavar="N",
-                 help="Local steps between evaluations. Default: one epoch."),
-    click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
-    click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE",
-                 help="Workload option."),
-    click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Real data in the dataset's official layout. Default: what `istbench data` left, else synthetic.",
-    ),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
-    click.option("--threads", type=int, help="Intra-op threads a node. Default: cores over nodes, at least one."),
-    click.option("--timeout", "timeout_s", type=float, default=300.0, show_default=True,
-                 help="Seconds after which a silent node is given up."),
-    click.option("--checkpoint-every", "checkpoint_every_s", type=float, default=60.0, show_default=True,
-                 help="Least seconds between two checkpoints, which follow an evaluation."),
-]  # fmt: skip
+class _RunOptionType(click.ParamType):
+    """A row of the table of a run's options: what is typed is decoded into its type, within its bounds."""
+
+    def __init__(self, option: RunOption) -> None:
+        self.name = option.metavar or "value"
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Decode what was typed; a default is as it should be.
+
+        Raises:
+            UserError: naming the flag.
+        """
+        return self._option.decode(value.strip(), self._option.flag, text=True) if isinstance(value, str) else value
+
+
+def _run_option(option: RunOption) -> Callable[[_Command], _Command]:
+    return click.option(
+        option.flag,
+        option.name,
+        type=_RunOptionType(option),
+        default=option.default,
+        show_default=option.show_default,
+        metavar=option.metavar or _metavar(option),
+        help=option.help,
+    )
+
+
+def _metavar(option: RunOption) -> str:
+    kind = type_at(option.kind, ())
+    return {int: "INTEGER", float: "FLOAT"}.get(kind) or "|".join(map(str, literal_choices(kind)))
+
+
+def run_options(*names: str) -> Callable[[_Command], _Command]:
+    """The options of those `names` in the table of a run's options."""
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(RUN_OPTIONS):
+            if option.name in names:
+                command = _run_option(option)(command)
+        return command
+
+    return add
 
 
 def cell_options(command: _Command) -> _Command:
     """What defines a cell beside its workload, method, nodes and seed."""
-    for option in reversed(_CELL_OPTIONS):
+    pairs = [
+        click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
+        click.option(
+            "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option."
+        ),
+    ]
+    for option in pairs:
         command = option(command)
-    return command
+    return run_options(*(option.name for option in RUN_OPTIONS if option.in_suites))(command)
 
 
 def lab_and_nodes(nodes: Any) -> tuple[Lab | None, Any]:
@@ -172,4 +227,4 @@ def in_lab(request: RunRequest, lab: Lab | None) -> RunRequest:
         return request
     if request.nodes != lab.nodes:
         raise UserError(f"the lab has {lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}")
-    return dataclasses.replace(request, lab=lab.to_json())
+    return dataclasses.replace(request, lab=lab.record)

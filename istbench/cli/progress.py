@@ -4,7 +4,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,9 @@ from rich.progress import (
 )
 
 from istbench.errors import UserError
-from istbench.node.step_counter import read_step
+from istbench.node.progress import read_step
+from istbench.results.events import Evaluation
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
 _POLL_S = 0.2
@@ -73,10 +75,10 @@ class Display:
             self._bars.remove_task(self._preparing.pop(what))
 
     @contextmanager
-    def training(self, header: Mapping[str, Any], run: RunDirectory) -> Iterator[Path]:
+    def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:
         """Show how far the run in `run` is until the block ends; yields the scratch directory to run it with."""
-        total = header["config"]["steps"]
-        name = f"{header['workload_label']} {header['method_label']} n={header['nodes']} seed {header['seed']}"
+        total = header.config.steps
+        name = f"{header.workload_label} {header.method_label} n={header.nodes} seed {header.seed}"
         task = self._bars.add_task(name, total=total, state="starting")
         over = threading.Event()
         scratch = tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True)
@@ -86,7 +88,7 @@ class Display:
             while not over.wait(_POLL_S):
                 step, size = read_step(Path(scratch.name)), _size(run.events_jsonl)
                 if size != seen:
-                    seen, state = size, _state(run, header["metric"])
+                    seen, state = size, _state(run, header.metric)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
                     self._plain(f"{name}: step {step}/{total} {state}")
@@ -130,11 +132,12 @@ def _size(path: Path) -> int:
 
 def _state(run: RunDirectory, metric: str) -> str:
     try:
-        evaluations = [event for event in run.events() if event["event"] == "evaluation"]
+        evaluations = [event for event in run.events() if isinstance(event, Evaluation)]
     except (OSError, UserError):
         return ""
     if not evaluations:
         return "starting"
     last = evaluations[-1]
-    loss = f" loss {last['train_loss']:.3f}" if last["train_loss"] is not None else ""
-    return f"{metric} {last['metrics'].get(metric, float('nan')):.4f}{loss}"
+    value = last.metrics.get(metric)
+    loss = f" loss {last.train_loss:.3f}" if last.train_loss is not None else ""
+    return f"{metric} {'not a number' if value is None else f'{value:.4f}'}{loss}"

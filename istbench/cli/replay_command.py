@@ -5,17 +5,18 @@ from pathlib import Path
 
 import click
 
-from istbench.cli.options import report_options, words
+from istbench.cli.options import PathType, report_options, split_list
 from istbench.cluster.profile import parse_bandwidth
 from istbench.cluster.selection import select_clusters
+from istbench.config.defaults import DEFAULT_CLUSTER
 
 
 @click.command("replay")
-@click.argument("results", default="results", type=click.Path(path_type=Path))
+@click.argument("results", default="results", type=PathType())
 @click.option(
     "--cluster",
     "clusters",
-    default="m5.2xlarge",
+    default=DEFAULT_CLUSTER,
     show_default=True,
     metavar="NAME|FILE.toml,...",
     help="Clusters, separated by commas; see `istbench list clusters`.",
@@ -41,8 +42,8 @@ def command(
     RESULTS is a results directory, or the directory of one run. Several bandwidths tell below which of them one
     method overtakes another.
     """
-    names = words(clusters, "--cluster", "see `istbench list clusters`")
-    listed = words(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
+    names = split_list(clusters, "--cluster", "see `istbench list clusters`")
+    listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
     from istbench.cli.progress import replaying
     from istbench.report.render import print_report

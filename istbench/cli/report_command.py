@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from istbench.cli.options import cluster_option, report_options
+from istbench.cli.options import PathType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
 
 
 @click.command("report")
-@click.argument("results", default="results", type=click.Path(path_type=Path))
+@click.argument("results", default="results", type=PathType())
 @report_options
 @cluster_option
 def command(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
 from istbench.cli.options import (
@@ -15,18 +16,19 @@ from istbench.cli.options import (
     lab_and_nodes,
     out_option,
     plugin_option,
+    run_options,
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.registry import check_name
+from istbench.results.events import Note
 from istbench.results.load import Run
 
 
 @click.command("run")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
-@click.option("--nodes", type=int, default=1, show_default=True, help="Worker processes.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, data order and partitions.")
+@run_options("nodes", "seed")
 @cell_options
 @out_option
 @plugin_option
@@ -54,13 +56,13 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
 
     with Display() as display:
         cell = prepare_cell(request, display.preparing)
-        display.note(cell.header["data_source"]["note"])
+        display.note(cell.header.data_source.note)
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
             fresh = execute(cell, run, scratch, again=again, place=lab)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
-        for note in dict.fromkeys(event["message"] for event in run.events() if event["event"] == "note"):
+        for note in dict.fromkeys(event.message for event in run.events() if isinstance(event, Note)):
             display.note(f"{request.method}: {note}")
     finished = load_run(run)
     with replaying():
@@ -76,17 +78,22 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     if request.target is None or finished.reached(request.target):
         return 0
     click.echo(
-        f"istbench: target {request.target:g} not reached: best {cell.header['metric']} {finished.best():.4f}",
+        f"istbench: target {request.target:g} not reached: best {cell.header.metric} {_best(finished)}",
         err=True,
     )
     return EXIT_TARGET_MISSED
 
 
+def _best(run: Run) -> str:
+    best = run.curve.best()
+    return "never a number" if best is None else f"{best:.4f}"
+
+
 def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
     """The run on the clock of `cluster`, or None and why not."""
-    from istbench.results.replayed import replay_runs
+    from istbench.results.on_cluster import runs_on_clusters
 
-    (replayed,), problems = replay_runs([run], [cluster])
+    (replayed,), problems = runs_on_clusters([run], [cluster])
     return (None, problems[0]) if problems else (replayed[0], "")
 
 
@@ -104,20 +111,20 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
                 "cluster_s": there_on_cluster.seconds if there_on_cluster else None,
             }
         )
-    seconds = replayed.curve.seconds()[-1] if replayed else None
+    seconds = replayed.curve.seconds[-1] if replayed else None
     said = ("cell", "status", "method", "workload", "nodes", "seed", "batch_size", "data", "timing_rule")
     return {
-        **{name: header[name] for name in said},
+        **{name: getattr(header, name) for name in said},
         "run_dir": str(run.directory.path),
-        "method_options": header["config"]["method_options"],
-        "workload_options": header["config"]["workload_options"],
-        "data_fingerprint": header["data_source"]["fingerprint"],
+        "method_options": header.config.method_options,
+        "workload_options": header.config.workload_options,
+        "data_fingerprint": header.data_source.fingerprint,
         "clock": "train_s",
         "cluster": {
             "name": cluster.name,
             "seconds": seconds,
-            "dollars": dollars(cluster, header["nodes"], seconds) if seconds is not None else None,
+            "dollars": dollars(cluster, header.nodes, seconds) if seconds is not None else None,
         },
         "targets": targets,
-        **header["result"],
+        **msgspec.to_builtins(header.result),
     }

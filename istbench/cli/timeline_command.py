@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.cli.options import PathType
 from istbench.cluster.profile import load_profile, names, parse_bandwidth
 from istbench.errors import UserError
 
@@ -16,15 +17,19 @@ if TYPE_CHECKING:
 
 
 @click.command("timeline")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PathType())
 @click.option(
     "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: as it was recorded."
 )
 @click.option("--bandwidth", help="Of the cluster's links, such as 100mbit or 1gbit. Default: their own.")
 @click.option(
-    "--round", "round_number", type=int, metavar="K", help="Recorded round, from 1. Default: a typical one."
+    "--round",
+    "round_number",
+    type=click.IntRange(1, 10**9),
+    metavar="K",
+    help="Recorded round, from 1. Default: a typical one.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Directory to write to. Default: RUN/timeline.")
+@click.option("--out", type=PathType(), metavar="DIR", help="Directory to write to. Default: RUN/timeline.")
 def command(
     run: Path, cluster: str | None, bandwidth: str | None, round_number: int | None, out: Path | None
 ) -> None:
@@ -52,7 +57,7 @@ def command(
     number = typical_round(trace) if round_number is None else round_number
     timeline = recorded(trace, number) if profile is None else replayed(trace, profile, number)
     nodes = "1 node" if timeline.nodes == 1 else f"{timeline.nodes} nodes"
-    title = f"{header['workload_label']} by {header['method_label']}, {nodes}"
+    title = f"{header.workload_label} by {header.method_label}, {nodes}"
     stem = (out or run / "timeline") / f"{_place(profile, bandwidth)}-round{number}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)

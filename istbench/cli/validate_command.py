@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from istbench.cli.options import out_option, parse_time, plugin_option, words
+from istbench.cli.options import out_option, parse_time, plugin_option, split_list
 from istbench.cluster.profile import parse_bandwidth
-from istbench.config import RunRequest, parse_pairs
+from istbench.config.options import parse_pairs
+from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.launch import lab
+from istbench.launch.lab import MOST_NODES
 from istbench.registry import check_name
 
 
@@ -22,11 +24,17 @@ from istbench.registry import check_name
     "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option. "
     "Default for speech: hidden=512, so that slow links do not take minutes.",
 )  # fmt: skip
-@click.option("--nodes", type=int, default=2, show_default=True, help="Namespaces with a worker each.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(2, MOST_NODES),
+    default=2,
+    show_default=True,
+    help="Namespaces with a worker each.",
+)
 @click.option("--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several.")
 @click.option("--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms.")
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Times everything is run."
+    "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times everything is run."
 )
 @out_option
 @plugin_option
@@ -37,10 +45,10 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     Writes the table, the figures and a picture to OUT/validation.
     """
     requests = _requests(given)
-    bandwidths = words(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
+    bandwidths = split_list(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
     for text in bandwidths:
         parse_bandwidth(text)
-    latency_s = parse_time(given["latency"])
+    latency_s = parse_time(given["latency"], "--latency")
     lab.check()
     from istbench.launch import local
 
@@ -76,7 +84,7 @@ def _requests(given: dict[str, Any]) -> list[RunRequest]:
     options = parse_pairs(given["workload_options"], "--workload-set")
     if workload == "speech":
         options = {"hidden": "512", **options}
-    methods = words(given["methods"], "--methods", "see `istbench list methods`")
+    methods = split_list(given["methods"], "--methods", "see `istbench list methods`")
     check_name("workloads", workload, plugins)
     for method in methods:
         check_name("methods", method, plugins)

@@ -108,7 +108,7 @@ def _workload() -> Workload:
 
 
 def _weights(fabric: Fabric, method: object) -> str:
-    from istbench.node.worker import weights_sha256
+    from istbench.node.digest import weights_sha256
 
     model = assembled(fabric, method)  # type: ignore[arg-type]
     return "" if model is None else weights_sha256(model)

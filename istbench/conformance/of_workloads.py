@@ -7,10 +7,9 @@ from itertools import islice
 import torch
 from torch import nn
 
-from istbench.config import build_options
 from istbench.conformance.of_methods import DoesNotHold
 from istbench.methods.base import materialise
-from istbench.registry import load_workload
+from istbench.registry import build_workload
 from istbench.subnets.groups import permute_units, validate_groups
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.cache import cache_directory
@@ -23,8 +22,7 @@ _EXACT = 1e-4
 
 def prepare(name: str, plugins: tuple[str, ...]) -> Workload:
     """Workload `name` with its data made ready and open."""
-    workload_type = load_workload(name, plugins)
-    workload = workload_type(build_options(workload_type.Options, {}, name, {}))
+    workload = build_workload(name, {}, plugins)
     workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
     return workload
 

@@ -8,20 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from istbench.config import build_options
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
 from istbench.node import checkpoint
 from istbench.optimizer import OptimizerOptions
-from istbench.registry import load_method, load_workload
+from istbench.registry import build_method, build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
 
 
 def open_workload(name: str, options: Mapping[str, Any], plugins: tuple[str, ...] = ()) -> Workload:
     """Workload `name` with its data open."""
-    workload_type = load_workload(name, plugins)
-    workload = workload_type(build_options(workload_type.Options, options, name, {}))
+    workload = build_workload(name, options, plugins)
     with tempfile.TemporaryDirectory() as folder:
         workload.open(workload.prepare(None, Path(folder), lambda *_: None))
     return workload
@@ -37,9 +35,7 @@ def set_up(
     plugins: tuple[str, ...] = (),
 ) -> Method:
     """`method` with its defaults for `workload` and `options`, ready to step."""
-    method_type = load_method(method, plugins)
-    defaults = workload.method_defaults(method)
-    built = method_type(build_options(method_type.Options, options, method, defaults), seed=seed)
+    built = build_method(method, options, workload=workload, seed=seed, plugins=plugins)
     with torch.device("meta"):
         model = workload.build_model()
     built.setup(model, workload, fabric)

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from istbench.errors import RunFailed, UserError
 from istbench.launch.local import launch
 from istbench.launch.place import Place
 from istbench.launch.prepare import Cell
 from istbench.node.worker import train_cell
+from istbench.results.events import Evaluation, Fault, Resume, Start, Stop
+from istbench.results.header import Status
 from istbench.results.store import RunDirectory
 
 
@@ -36,7 +40,7 @@ def execute(
     """
     if again and run.path.exists():
         shutil.rmtree(run.path)
-    if run.exists() and run.header()["status"] == "done":
+    if run.exists() and run.header().status == "done":
         return False
     with _alone(run):
         return _execute(cell, run, scratch, place)
@@ -83,22 +87,21 @@ def _open(cell: Cell, run: RunDirectory) -> None:
 
     now = _now()
     if not run.exists():
-        run.create({**cell.header, "started_at": now, "finished_at": None})
-        run.append({"event": "start", "step": 0, "time": now})
+        run.create(msgspec.structs.replace(cell.header, started_at=now))
+        run.append(Start(time=now))
         return
     meta = checkpoint.latest(run.checkpoint)
-    started = run.header()["started_at"]
-    run.create({**cell.header, "started_at": started, "finished_at": None})
-    run.append({"event": "resume", "step": meta["step"] if meta else -1, "time": now})
+    run.create(msgspec.structs.replace(cell.header, started_at=run.header().started_at))
+    run.append(Resume(step=meta["step"] if meta else -1, time=now))
 
 
-def _close(run: RunDirectory, status: str, error: str | None) -> None:
+def _close(run: RunDirectory, status: Status, error: str | None) -> None:
     """Record how the run ended; a disk that is full must not hide why."""
     try:
         if error:
-            run.append({"event": "fault", "message": error, "time": _now()})
-        evaluated = [event["step"] for event in run.events() if event["event"] == "evaluation"]
-        run.append({"event": "stop", "status": status, "step": max(evaluated, default=0), "time": _now()})
+            run.append(Fault(message=error, time=_now()))
+        evaluated = [event.step for event in run.events() if isinstance(event, Evaluation)]
+        run.append(Stop(status=status, step=max(evaluated, default=0), time=_now()))
         run.update(status=status, error=error, finished_at=_now())
     except UserError:
         if status == "done":

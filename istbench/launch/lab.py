@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from istbench.cluster.profile import bandwidth_text
+from istbench.config.lab import Lab as LabRecord
 from istbench.errors import UserError
 from istbench.launch import cores
 
 _PREFIX = "istbench-lab-"
 _HUB = f"{_PREFIX}hub"
 _SUBNET = "10.77.0"
-_LARGEST = 250
+MOST_NODES = 250
 _LOCK = Path("/run/istbench-lab.lock")
 _LOCK_S = 15.0
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of <sched.h>
@@ -51,8 +52,8 @@ class Lab:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 2 <= self.nodes <= _LARGEST:
-            raise UserError(f"a lab has 2 to {_LARGEST} nodes, not {self.nodes}; use --nodes")
+        if not 2 <= self.nodes <= MOST_NODES:
+            raise UserError(f"a lab has 2 to {MOST_NODES} nodes, not {self.nodes}; use --nodes")
         if self.latency_s < 0:
             raise UserError(f"latency must not be negative, not {self.latency_s:g} s")
 
@@ -78,6 +79,11 @@ class Lab:
             "fabric_latency_s": 0.0 if self.by_netem else self.latency_s * self.dilation,
             "dilation": self.dilation,
         }
+
+    @property
+    def record(self) -> LabRecord:
+        """What runs record of the lab."""
+        return LabRecord(**self.to_json())
 
     @property
     def address(self) -> str:

@@ -14,12 +14,15 @@ from typing import Any
 import torch
 
 import istbench
-from istbench.config import RunConfig, RunRequest, build_options
+from istbench.config.data_source import DataSource
+from istbench.config.interval import Interval
+from istbench.config.lab import Lab
+from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import UserError
 from istbench.methods.base import Method
-from istbench.registry import load_method, load_workload
-from istbench.results.store import SCHEMA, TIMING_RULE
-from istbench.workloads.base import DataSource, Progress, Workload
+from istbench.registry import build_method, build_workload
+from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
+from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
 
 
@@ -29,7 +32,7 @@ class Cell:
 
     name: str
     config: RunConfig
-    header: dict[str, Any]
+    header: Header
 
 
 def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
@@ -38,26 +41,27 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
     Raises:
         UserError: for any name, value, combination or data that cannot work.
     """
-    workload_type = load_workload(request.workload, request.plugins)
-    method_type = load_method(request.method, request.plugins)
-    workload, workload_given = _workload(workload_type, request)
-    options, given = _method_options(method_type, workload, request)
+    plugins = request.plugins
+    workload = build_workload(request.workload, request.workload_options, plugins)
+    workload_given = _changed(workload.Options(), workload.options)
+    method = build_method(request.method, request.method_options, workload=workload, plugins=plugins)
+    given = _changed(build_method(request.method, {}, workload=workload, plugins=plugins).options, method.options)
     with torch.device("meta"):
         model = workload.build_model()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = _device(request.device)
     threads = request.threads or max(1, (os.cpu_count() or 1) // request.nodes)
-    method_type.check(options, model, workload, request.nodes)
+    method.check(method.options, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
     batch_size = request.batch_size or workload.batch_size
-    steps, eval_every = _budget(request, workload, method_type, source, batch_size)
+    steps, eval_every = _budget(request, workload, method, source, batch_size)
     config = RunConfig(
         workload=request.workload,
         method=request.method,
         nodes=request.nodes,
         seed=request.seed,
         workload_options=dataclasses.asdict(workload.options),
-        method_options=dataclasses.asdict(options),
+        method_options=dataclasses.asdict(method.options),
         batch_size=batch_size,
         steps=steps,
         eval_every=eval_every,
@@ -71,53 +75,34 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         lab=request.lab,
     )
     name = config.cell(source.fingerprint)
-    header = {
-        "schema": SCHEMA,
-        "timing_rule": TIMING_RULE,
-        "cell": name,
-        "status": "running",
-        "workload": request.workload,
-        "workload_label": _label(request.workload, workload_given),
-        "method": request.method,
-        "method_label": _label(request.method, given),
-        "nodes": request.nodes,
-        "seed": request.seed,
-        "batch_size": batch_size,
-        "metric": workload.metric,
-        "targets": list(workload.targets),
-        "parameters": parameters,
-        "data": source.kind,
-        "data_source": source.to_json(),
-        "config": config.to_json(),
-        "budget": _budget_text(request, workload, steps),
-        "versions": {
+    header = Header(
+        schema=SCHEMA,
+        timing_rule=TIMING_RULE,
+        cell=name,
+        status="running",
+        workload=request.workload,
+        workload_label=_label(request.workload, workload_given),
+        method=request.method,
+        method_label=_label(request.method, given),
+        nodes=request.nodes,
+        seed=request.seed,
+        batch_size=batch_size,
+        metric=workload.metric,
+        targets=tuple(workload.targets),
+        parameters=parameters,
+        data=source.kind,
+        data_source=source,
+        config=config,
+        budget=_budget_text(request, workload, steps),
+        versions={
             "istbench": istbench.__version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "python": sys.version.split()[0],
         },
-        "host": _host(request.lab),
-        "git": _git_state(),
-        "error": None,
-        "result": None,
-    }
+        host=_host(request.lab),
+        git=_git_state(),
+    )
     return Cell(name=name, config=config, header=header)
-
-
-def _workload(workload_type: type[Workload], request: RunRequest) -> tuple[Workload, dict[str, Any]]:
-    what = f"workload {request.workload!r}"
-    defaults = workload_type.Options()
-    options = build_options(workload_type.Options, request.workload_options, what, {})
-    return workload_type(options), _changed(defaults, options)
-
-
-def _method_options(
-    method_type: type[Method], workload: Workload, request: RunRequest
-) -> tuple[Any, dict[str, Any]]:
-    what = f"method {request.method!r}"
-    suited = workload.method_defaults(request.method)
-    defaults = build_options(method_type.Options, {}, what, suited)
-    options = build_options(method_type.Options, request.method_options, what, suited)
-    return options, _changed(defaults, options)
 
 
 def _changed(defaults: Any, options: Any) -> dict[str, Any]:
@@ -129,19 +114,17 @@ def _label(name: str, changed: Mapping[str, Any]) -> str:
     return " ".join([name, *(f"{option}={value}" for option, value in changed.items())])
 
 
-def _device(asked: str) -> str:
-    if asked not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device must be auto, cpu or cuda, not {asked!r}")
+def _device(asked: Device) -> Device:
     if asked == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: torch sees no GPU here; use --device cpu")
     return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
 
 
 def _budget(
-    request: RunRequest, workload: Workload, method_type: type[Method], source: DataSource, batch_size: int
-) -> tuple[int, int]:
+    request: RunRequest, workload: Workload, method: Method, source: DataSource, batch_size: int
+) -> tuple[int, Interval]:
     """Local steps a node, and local steps between evaluations: by default one pass over the data."""
-    shards = 1 if method_type.batches == "replicated" else request.nodes
+    shards = 1 if method.batches == "replicated" else request.nodes
     steps_per_epoch = source.train // (batch_size * shards)
     if steps_per_epoch == 0:
         raise UserError(
@@ -152,7 +135,8 @@ def _budget(
         steps = request.steps
     else:
         steps = max(1, round((request.epochs or workload.epochs) * steps_per_epoch))
-    return steps, min(request.eval_every or steps_per_epoch, steps)
+    every = request.eval_every or Interval(steps=steps_per_epoch)
+    return steps, every if every.steps is None else Interval(steps=min(every.steps, steps))
 
 
 def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
@@ -164,13 +148,14 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
     return ", ".join(parts)
 
 
-def _host(lab: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The machine that clocks depend on, and its network where that is a lab's."""
-    machine = {"name": socket.gethostname(), "cores": os.cpu_count(), "machine": platform.machine()}
-    return machine if lab is None else {**machine, "lab": lab["summary"]}
+def _host(lab: Lab | None) -> Host:
+    machine = platform.machine()
+    return Host(
+        name=socket.gethostname(), cores=os.cpu_count(), machine=machine, lab=None if lab is None else lab.summary
+    )
 
 
-def _git_state() -> dict[str, Any] | None:
+def _git_state() -> Git | None:
     """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
     where = Path(__file__).parent
     try:
@@ -180,4 +165,4 @@ def _git_state() -> dict[str, Any] | None:
         changes = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(changes)} if commit else None
+    return Git(commit=commit, dirty=bool(changes)) if commit else None

@@ -1,7 +1,6 @@
 """One node's life: build, warm up, train, evaluate, checkpoint. It owns the clock."""
 
 import gc
-import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -9,23 +8,26 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from istbench.cluster.trace import EVENT, merge
-from istbench.cluster.trace_file import save_trace
-from istbench.config import RunConfig, build_options
+from istbench.config.run import RunConfig
 from istbench.fabric import Fabric, connect
 from istbench.methods.base import Method
 from istbench.node import checkpoint
+from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, evaluate
-from istbench.node.measure import PeakMemory, TrainClock, matmul_gflops
-from istbench.node.step_counter import StepCounter
-from istbench.registry import load_method, load_workload
+from istbench.node.measure import PeakMemory, TrainClock
+from istbench.node.progress import StepCounter
+from istbench.node.schedule import segment_end
+from istbench.node.sinks import RunFiles, Sinks
+from istbench.node.trace_sample import TraceSample
+from istbench.registry import build_method, build_workload
+from istbench.results.events import Evaluation, Note
+from istbench.results.header import Metrics, Result
 from istbench.results.store import RunDirectory
 from istbench.seeds import derived_seed
-from istbench.workloads.base import Batch, DataSource, Workload
+from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
 
 
@@ -36,16 +38,13 @@ def train_cell(run_path: str, scratch: str) -> None:
     """
     run = RunDirectory(Path(run_path))
     header = run.header()
-    config = RunConfig.from_json(header["config"])
-    workload_type = load_workload(config.workload, config.plugins)
-    workload = workload_type(
-        build_options(workload_type.Options, config.workload_options, f"workload {config.workload!r}", {})
-    )
-    workload.open(DataSource.from_json(header["data_source"]))
-    latency_s = (config.lab or {}).get("fabric_latency_s", 0.0)
+    config = header.config
+    workload = build_workload(config.workload, config.workload_options, config.plugins)
+    workload.open(header.data_source)
+    latency_s = config.lab.fabric_latency_s if config.lab else 0.0
     with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
-        counter = StepCounter(Path(scratch)) if fabric.rank == 0 else None
-        Node(run, config, workload, fabric, counter).live()
+        sinks = Sinks([RunFiles(run), StepCounter(Path(scratch))] if fabric.rank == 0 else [])
+        Node(run, config, workload, fabric, sinks).live()
 
 
 @dataclass
@@ -59,36 +58,20 @@ class Totals:
     bytes_received: float = 0.0
 
 
-_CALIBRATED_SHAPES = 2  # a model's smaller products hardly count
-
-
 class Node:
     """One rank of one run."""
 
     def __init__(
-        self,
-        run: RunDirectory,
-        config: RunConfig,
-        workload: Workload,
-        fabric: Fabric,
-        counter: StepCounter | None,
+        self, run: RunDirectory, config: RunConfig, workload: Workload, fabric: Fabric, sinks: Sinks
     ) -> None:
-        self._run, self._config, self._workload, self._fabric = run, config, workload, fabric
+        self._checkpoints, self._config, self._workload, self._fabric = run.checkpoint, config, workload, fabric
         self._lead = fabric.rank == 0
-        self._clock = TrainClock(fabric.device, (config.lab or {}).get("dilation", 1.0))
+        self._clock = TrainClock(fabric.device, config.lab.dilation if config.lab else 1.0)
         self._totals = Totals()
-        self._method_type = load_method(config.method, config.plugins)
-        replicated = self._method_type.batches == "replicated"
-        self._batches = ShardedBatches(
-            workload.train_size,
-            config.batch_size,
-            rank=0 if replicated else fabric.rank,
-            world_size=1 if replicated else config.nodes,
-            seed=config.seed,
-        )
-        self._samples_a_step = config.batch_size * (1 if replicated else config.nodes)
-        self._counter = counter
-        self._traced = self._told = False
+        self._segment = 0
+        self._sinks = sinks
+        self._trace = TraceSample(run.trace, workload, fabric, config.batch_size)
+        self._told = False
 
     def live(self) -> None:
         """Train to the end of the budget, evaluating and checkpointing on the way."""
@@ -103,19 +86,27 @@ class Node:
         self._saved = time.perf_counter()
         for traffic in self._fabric.traffic.values():
             traffic.sent = traffic.received = 0
-        finished = self._totals.step == 0 and self._evaluate(float("nan"))
+        finished = self._totals.step == 0 and self._evaluate(None)
         while not finished and self._totals.step < self._config.steps:
             finished = self._evaluate(self._train_segment())
             self._tell()
-            self._save_trace(whole=True)
+            self._trace.save(whole=True)
             self._save_if_due(finished)
-        self._save_trace(whole=False)
+        self._trace.save(whole=False)
         self._finish()
 
     def _build_method(self) -> Method:
-        what = f"method {self._config.method!r}"
-        options = build_options(self._method_type.Options, self._config.method_options, what, {})
-        method = self._method_type(options, seed=self._config.seed)
+        config = self._config
+        method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
+        replicated = method.batches == "replicated"
+        self._shards = 1 if replicated else config.nodes
+        self._batches = ShardedBatches(
+            self._workload.train_size,
+            config.batch_size,
+            rank=0 if replicated else self._fabric.rank,
+            world_size=self._shards,
+            seed=config.seed,
+        )
         with torch.device("meta"):
             model = self._workload.build_model()
         method.setup(model, self._workload, self._fabric)
@@ -136,8 +127,8 @@ class Node:
 
     def _train_segment(self) -> float:
         """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes."""
-        every, first = self._config.eval_every, self._totals.step
-        last = min(first - first % every + every, self._config.steps)
+        first, totals = self._totals.step, self._totals
+        last = segment_end(self._config.eval_every, first, self._config.steps, totals.train_s, self._segment)
         losses = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
         self._fabric.barrier("starting a segment")
         self._memory.start()
@@ -146,16 +137,16 @@ class Node:
         for step in range(first, last):
             losses += self._method.step(self._batch(step))
             self._fabric.recorder.mark("step")
-            if self._counter:
-                self._counter.set(step + 1)
+            self._sinks.step(step + 1)
         self._method.drain()
         seconds = self._clock.stop()
         self._memory.stop()
-        self._totals.step = last
-        self._totals.train_s += self._fabric.maximum(seconds)
+        self._segment = last - first
+        totals.step = last
+        totals.train_s += self._fabric.maximum(seconds)
         return self._fabric.total(losses.item()) / (last - first) / self._config.nodes
 
-    def _evaluate(self, train_loss: float) -> bool:
+    def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
         started = time.perf_counter()
         with self._fabric.accounting("assemble"):
@@ -166,29 +157,28 @@ class Node:
         self._count_bytes()
         totals, config = self._totals, self._config
         totals.wall_s = time.perf_counter() - self._wall_started
-        reached = metrics.get(self._workload.metric, 0.0) >= (config.target or float("inf"))
-        late = totals.train_s >= (config.max_seconds or float("inf"))
-        if self._lead:
-            self._run.append(
-                {
-                    "event": "evaluation",
-                    "step": totals.step,
-                    "samples": totals.step * self._samples_a_step,
-                    "train_s": totals.train_s,
-                    "wall_s": totals.wall_s,
-                    "assemble_s": assembled - started,
-                    "evaluate_s": time.perf_counter() - assembled,
-                    "bytes_sent_per_node": round(totals.bytes_sent),
-                    "bytes_received_per_node": round(totals.bytes_received),
-                    "train_loss": train_loss,
-                    "metrics": metrics,
-                }
-            )
+        self._last = Evaluation(
+            step=totals.step,
+            samples=totals.step * config.batch_size * self._shards,
+            train_s=totals.train_s,
+            wall_s=totals.wall_s,
+            assemble_s=assembled - started,
+            evaluate_s=time.perf_counter() - assembled,
+            bytes_sent_per_node=round(totals.bytes_sent),
+            bytes_received_per_node=round(totals.bytes_received),
+            train_loss=None if train_loss is None else _number(train_loss),
+            metrics=metrics,
+        )
+        self._sinks.record(self._last)
+        value = metrics.get(self._workload.metric)
+        reached = config.target is not None and value is not None and value >= config.target
+        late = totals.train_s >= (config.max_seconds or math.inf)
         return self._fabric.maximum(float(reached or late)) > 0
 
-    def _metrics(self, model: nn.Module) -> dict[str, float]:
+    def _metrics(self, model: nn.Module) -> Metrics:
         with self._calibrated(model):
-            return evaluate(model, self._workload, self._fabric.device)
+            found = evaluate(model, self._workload, self._fabric.device)
+        return {name: _number(value) for name, value in found.items()}
 
     @contextmanager
     def _calibrated(self, model: nn.Module) -> Iterator[None]:
@@ -202,8 +192,8 @@ class Node:
 
     def _tell(self) -> None:
         """Record the method's note, once."""
-        if self._lead and not self._told and self._method.note():
-            self._run.append({"event": "note", "message": self._method.note()})
+        if not self._told and self._method.note():
+            self._sinks.record(Note(message=self._method.note()))
         self._told = True
 
     def _count_bytes(self) -> None:
@@ -220,23 +210,23 @@ class Node:
         if self._fabric.maximum(float(due)) == 0:
             return
         state = {"method": self._method.state_dict(), "random": torch.get_rng_state()}
-        checkpoint.write_rank(self._run.checkpoint, self._totals.step, self._fabric.rank, state)
+        checkpoint.write_rank(self._checkpoints, self._totals.step, self._fabric.rank, state)
         self._fabric.barrier("writing a checkpoint")
         if self._lead:
-            checkpoint.publish(self._run.checkpoint, self._totals.step, vars(self._totals))
+            checkpoint.publish(self._checkpoints, self._totals.step, vars(self._totals))
         self._saved = time.perf_counter()
 
     def _resume(self) -> None:
-        meta = checkpoint.latest(self._run.checkpoint)
+        meta = checkpoint.latest(self._checkpoints)
         if meta is None:
             return
         self._totals = Totals(**meta)
-        state = checkpoint.read_rank(self._run.checkpoint, self._totals.step, self._fabric.rank)
+        state = checkpoint.read_rank(self._checkpoints, self._totals.step, self._fabric.rank)
         self._method.load_state_dict(state["method"])
         torch.set_rng_state(state["random"])
 
     def _finish(self) -> None:
-        """Write the run's result into its header."""
+        """Tell what came of the run."""
         peak = self._fabric.maximum(self._memory.peak or 0)
         with self._fabric.accounting("assemble"):
             model = self._method.assemble()
@@ -244,63 +234,23 @@ class Node:
             return
         with self._calibrated(model):
             digest = weights_sha256(model)
-        totals = self._totals
-        evaluations = [event for event in self._run.events() if event["event"] == "evaluation"]
-        self._run.update(
-            result={
-                "steps": totals.step,
-                "samples": totals.step * self._samples_a_step,
-                "train_s": totals.train_s,
-                "wall_s": totals.wall_s,
-                "train_loss": evaluations[-1]["train_loss"],
-                "final": evaluations[-1]["metrics"],
-                "bytes_sent_per_node": round(totals.bytes_sent),
-                "bytes_received_per_node": round(totals.bytes_received),
-                "peak_memory_bytes_per_node": int(peak) or None,
-                "weights_sha256": digest,
-            }
+        last = self._last
+        self._sinks.finish(
+            Result(
+                steps=last.step,
+                samples=last.samples,
+                train_s=last.train_s,
+                wall_s=last.wall_s,
+                train_loss=last.train_loss,
+                final=last.metrics,
+                bytes_sent_per_node=last.bytes_sent_per_node,
+                bytes_received_per_node=last.bytes_received_per_node,
+                peak_memory_bytes_per_node=int(peak) or None,
+                weights_sha256=digest,
+            )
         )
 
-    def _save_trace(self, *, whole: bool) -> None:
-        """Write the run's trace, once: as soon as the sample is whole, or at the end what there is of it."""
-        recorder = self._fabric.recorder
-        if self._traced or (whole and not recorder.finished):
-            return
-        events = recorder.events()
-        if not len(events):
-            return
-        self._traced = True
-        sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
-        gflops = self._calibration()
-        mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
-        with self._fabric.accounting("control"):
-            gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
-        if self._lead:
-            nodes = [np.frombuffer(part, dtype=EVENT) for part in gathered]
-            save_trace(merge(nodes, {"batch_size": self._config.batch_size, "gflops": gflops}), self._run.trace)
 
-    def _calibration(self) -> dict[str, float]:
-        """GFLOP/s of a node in the model's largest matrix products, by shape, the mean over nodes.
-
-        All nodes multiply at once, as they train at once: what sharing a machine costs is in both alike.
-        """
-        with torch.device("meta"):
-            model = self._workload.build_model()
-        shapes = {(p.shape[0], p[0].numel()) for p in model.parameters() if p.ndim >= 2}
-        largest = sorted(shapes, key=math.prod)[-_CALIBRATED_SHAPES:]
-        self._fabric.barrier("calibrating")
-        speeds = {}
-        for rows, columns in largest:
-            mine = matmul_gflops(self._config.batch_size, columns, rows, self._fabric.device)
-            mean = math.fsum(self._fabric.numbers(mine)) / self._config.nodes
-            speeds[f"{self._config.batch_size}x{columns}x{rows}"] = mean
-        return speeds
-
-
-def weights_sha256(model: nn.Module) -> str:
-    """SHA-256 over the bytes of all parameters and buffers of `model`, in name order."""
-    digest = hashlib.sha256()
-    tensors: dict[str, Tensor] = model.state_dict()
-    for name in sorted(tensors):
-        digest.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def _number(value: float) -> float | None:
+    """`value`, None where it is not finite."""
+    return value if math.isfinite(value) else None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from istbench.cluster.profile import bandwidth_text
+from istbench.config.defaults import BASELINE
 from istbench.report.groups import Group
 from istbench.report.palette import Look
 from istbench.report.plots import Panel, Plot, Series, styles, time_words
@@ -36,7 +37,10 @@ class Sweep:
     @property
     def stem(self) -> str:
         """A file name that no other sweep has."""
-        return f"{dataclasses.replace(self.groups[0], host={'name': self.cluster}).stem}-by-bandwidth"
+        first = self.groups[0]
+        assert first.profile is not None
+        one = dataclasses.replace(first, profile=dataclasses.replace(first.profile, name=self.cluster))
+        return f"{one.stem}-by-bandwidth"
 
     def labels(self, nodes: int) -> list[str]:
         """The methods on so many nodes, in the order of the table."""
@@ -79,7 +83,7 @@ def crossings(sweep: Sweep) -> list[Crossing]:
     return found
 
 
-def crossings_table(sweep: Sweep, baseline: str = "ddp") -> Table:
+def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
     """`crossings` in words, a row each."""
     group = sweep.groups[0]
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))

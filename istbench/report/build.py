@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.defaults import BASELINE
 from istbench.errors import UserError, unknown_name
 from istbench.report.groups import Group, group_runs
 from istbench.report.plots import Plot, metric_over_time, time_by_nodes
@@ -12,7 +13,7 @@ from istbench.report.spending import spending
 from istbench.report.table import Table
 from istbench.report.tables import comparison
 from istbench.results.load import Run, load_runs
-from istbench.results.replayed import replay_runs
+from istbench.results.on_cluster import runs_on_clusters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Report:
 def build_report(
     results: Path,
     *,
-    baseline: str = "ddp",
+    baseline: str = BASELINE,
     workload: str | None = None,
     cells: Iterable[str] | None = None,
     pictures: bool = True,
@@ -50,8 +51,8 @@ def build_report(
     groups = group_runs(runs, baseline)
     tables = [comparison(group, baseline) for group in groups]
     if cluster is not None:
-        (replayed,), unreplayed = replay_runs(runs, [cluster])
-        on_cluster = group_runs(replayed, baseline)
+        (replayed,), unreplayed = runs_on_clusters(runs, [cluster])
+        on_cluster = group_runs(replayed, baseline, cluster)
         tables += cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed
@@ -70,10 +71,10 @@ def of_workload(runs: list[Run], workload: str | None, results: Path) -> list[Ru
     """
     if workload is None:
         return runs
-    names = {run.header[name] for run in runs for name in ("workload", "workload_label")}
+    names = {name for run in runs for name in (run.header.workload, run.header.workload_label)}
     if workload not in names:
         raise unknown_name(f"workload in {results}", workload, names)
-    return [run for run in runs if workload in (run.header["workload"], run.header["workload_label"])]
+    return [run for run in runs if workload in (run.header.workload, run.header.workload_label)]
 
 
 def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:

@@ -9,14 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.defaults import BASELINE
+from istbench.door import encode_own
+from istbench.results.curves import Clock
+from istbench.results.header import Host
 from istbench.results.load import Run
 from istbench.results.stats import median
 
 # Named by the group or by the row itself; what is left of a configuration tells rows apart.
 _NAMED_ELSEWHERE = {
     "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
-    "plugins", "checkpoint_every_s", "lab",
+    "plugins", "checkpoint_every_s", "lab", "workload_options", "method_options",
 }  # fmt: skip
 
 
@@ -31,16 +37,17 @@ class Entry:
 
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed, infinity for a miss."""
-        found = {run.header["seed"]: run.reached(level) for run in self.runs}
+        found = {run.header.seed: run.reached(level) for run in self.runs}
         return {seed: there.seconds if there else math.inf for seed, there in found.items()}
 
     def trained(self) -> float:
         """Train seconds that the seeds had, by their median."""
-        return median([run.curve.seconds()[-1] for run in self.runs])
+        return median([run.curve.seconds[-1] for run in self.runs])
 
     def result(self, name: str) -> list[float]:
         """`name` of the header's result, of the runs that have it."""
-        values = [(run.header.get("result") or {}).get(name) for run in self.runs]
+        results = [run.header.result for run in self.runs]
+        values = [getattr(result, name) for result in results if result is not None]
         return [value for value in values if value is not None]
 
 
@@ -60,9 +67,8 @@ class Group:
     batch_size: int
     budget: str
     device: str
-    host: Mapping[str, Any]
+    host: Host
     timing_rule: int
-    clock: str
     entries: tuple[Entry, ...]
     unfinished: tuple[Run, ...]
     profile: ClusterProfile | None = None
@@ -78,16 +84,21 @@ class Group:
         return tuple(sorted({entry.nodes for entry in self.entries}))
 
     @property
-    def machine(self) -> str:
-        """The machine in words."""
-        if self.clock == "cluster_s":
-            return str(self.host["name"])
-        cores = f"{self.host['cores']} cores, " if self.host.get("cores") else ""
-        lab = f", {self.host['lab']}" if self.host.get("lab") else ""
-        return f"{self.host.get('name', 'an unnamed machine')} ({cores}{self.device}{lab})"
+    def clock(self) -> Clock:
+        """What the seconds are."""
+        return "train_s" if self.profile is None else "cluster_s"
 
     @property
-    def seconds(self) -> str:
+    def machine(self) -> str:
+        """The machine in words."""
+        if self.profile is not None:
+            return self.profile.name
+        cores = f"{self.host.cores} cores, " if self.host.cores else ""
+        lab = f", {self.host.lab}" if self.host.lab else ""
+        return f"{self.host.name} ({cores}{self.device}{lab})"
+
+    @property
+    def clock_words(self) -> str:
         """What the seconds of this group are, in words."""
         return "replayed seconds" if self.clock == "cluster_s" else "train seconds"
 
@@ -96,7 +107,7 @@ class Group:
         """A file name, safe everywhere, that no other group has."""
         defining = [
             self.workload_label, self.metric, self.data, self.fingerprint, self.batch_size, self.budget,
-            self.device, dict(self.host), self.timing_rule, self.clock,
+            self.device, {"name": self.machine}, self.timing_rule, self.clock,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
         readable = _file_name(self.workload_label) or "workload"
@@ -108,43 +119,44 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:40]
 
 
-def group_runs(runs: Sequence[Run], baseline: str = "ddp") -> list[Group]:
-    """The groups among `runs`; in each, `baseline` leads the rows of every number of nodes."""
+def group_runs(runs: Sequence[Run], baseline: str = BASELINE, profile: ClusterProfile | None = None) -> list[Group]:
+    """The groups among `runs`; in each, `baseline` leads the rows of every number of nodes.
+
+    profile: the cluster whose clock they are on, if they are; then it does not matter where they ran.
+    """
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        groups[json.dumps(_group_key(run), sort_keys=True)].append(run)
-    return [_group(members, baseline) for _, members in sorted(groups.items())]
+        groups[json.dumps(_group_key(run, profile), sort_keys=True)].append(run)
+    return [_group(members, baseline, profile) for _, members in sorted(groups.items())]
 
 
-def _group_key(run: Run) -> list[Any]:
+def _group_key(run: Run, profile: ClusterProfile | None) -> list[Any]:
     header = run.header
     return [
-        header["workload"], header["workload_label"], header["data"],
-        header["data_source"].get("fingerprint"), header["batch_size"],
-        header["budget"], header["metric"], header["timing_rule"],
-        header["config"].get("device"), header.get("host"), header.get("clock"),
+        header.workload, header.workload_label, header.data, header.data_source.fingerprint, header.batch_size,
+        header.budget, header.metric, header.timing_rule, header.config.device,
+        None if profile else msgspec.to_builtins(header.host),
     ]  # fmt: skip
 
 
-def _group(runs: list[Run], baseline: str) -> Group:
+def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Group:
     header = runs[0].header
     entries = _entries([run for run in runs if run.done])
     entries.sort(key=lambda e: (e.nodes, e.label != baseline, e.method != baseline, e.method, e.label))
     return Group(
-        workload=header["workload"],
-        workload_label=header["workload_label"],
-        metric=header["metric"],
-        data=header["data"],
-        fingerprint=str(header["data_source"].get("fingerprint", "")),
-        batch_size=header["batch_size"],
-        budget=header["budget"],
-        device=str(header["config"].get("device", "cpu")),
-        host=header.get("host") or {},
-        timing_rule=header["timing_rule"],
-        clock=header.get("clock", "train_s"),
+        workload=header.workload,
+        workload_label=header.workload_label,
+        metric=header.metric,
+        data=header.data,
+        fingerprint=header.data_source.fingerprint,
+        batch_size=header.batch_size,
+        budget=header.budget,
+        device=header.config.device,
+        host=header.host,
+        timing_rule=header.timing_rule,
         entries=tuple(entries),
         unfinished=tuple(run for run in runs if not run.done),
-        profile=next((run.cluster.profile for run in runs if run.cluster), None),
+        profile=profile,
     )
 
 
@@ -152,7 +164,7 @@ def _entries(runs: list[Run]) -> list[Entry]:
     rows: dict[tuple[str, int], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         settings = json.dumps(_settings(run), sort_keys=True, default=str)
-        rows[run.header["method_label"], run.header["nodes"]][settings].append(run)
+        rows[run.header.method_label, run.header.nodes][settings].append(run)
     differing: dict[str, set[str]] = defaultdict(set)
     for (label, _), variants in rows.items():
         settings_of = [_settings(members[0]) for members in variants.values()]
@@ -162,9 +174,9 @@ def _entries(runs: list[Run]) -> list[Entry]:
     return [
         Entry(
             label=_label(label, _settings(members[0]), differing[label]),
-            method=members[0].header["method"],
+            method=members[0].header.method,
             nodes=nodes,
-            runs=tuple(sorted(members, key=lambda run: run.header["seed"])),
+            runs=tuple(sorted(members, key=lambda run: run.header.seed)),
         )
         for (label, nodes), variants in rows.items()
         for members in variants.values()
@@ -172,9 +184,10 @@ def _entries(runs: list[Run]) -> list[Entry]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    config = run.header["config"]
-    flat = {name: value for name, value in config.items() if name not in _NAMED_ELSEWHERE}
-    return {**flat.pop("workload_options", {}), **flat.pop("method_options", {}), **flat}
+    config = run.header.config
+    plain = msgspec.to_builtins(config, enc_hook=encode_own)
+    flat = {name: value for name, value in plain.items() if name not in _NAMED_ELSEWHERE}
+    return {**config.workload_options, **config.method_options, **flat}
 
 
 def _label(label: str, settings: Mapping[str, Any], differing: set[str]) -> str:

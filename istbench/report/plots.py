@@ -68,7 +68,7 @@ def metric_over_time(group: Group) -> Plot:
     first seed that ends.
     """
     looks_of = styles(group)
-    ends = [min(run.curve.seconds()[-1] for run in entry.runs) for entry in group.entries]
+    ends = [min(run.curve.seconds[-1] for run in entry.runs) for entry in group.entries]
     logarithmic = min(ends) > 0 and max(ends) >= _LOG_FROM * min(ends)
     panels = tuple(
         Panel(
@@ -122,13 +122,13 @@ def time_by_nodes(group: Group) -> Plot:
 
 def _over_time(entry: Entry, look: Look, *, after_start: bool) -> Series:
     curves = [run.curve for run in entry.runs]
-    end = min(curve.seconds()[-1] for curve in curves)
-    times = sorted({second for curve in curves for second in curve.seconds() if second <= end})
+    end = min(curve.seconds[-1] for curve in curves)
+    times = sorted({second for curve in curves for second in curve.seconds if second <= end})
     if after_start:
         times = [time for time in times if time > 0]
     points = []
     for time in times:
-        values = [value for value in (_value_at(curve, time) for curve in curves) if not math.isnan(value)]
+        values = [value for value in (_value_at(curve, time) for curve in curves) if value is not None]
         # With a seed missing the median would jump to that of the others.
         if len(values) == len(curves):
             points.append((time, median(values), min(values), max(values)))
@@ -136,16 +136,18 @@ def _over_time(entry: Entry, look: Look, *, after_start: bool) -> Series:
     return Series(label=entry.label, look=look, x=x, y=y, low=low, high=high)
 
 
-def _value_at(curve: Curve, time: float) -> float:
-    """The metric at `time`, linear between evaluations; NaN next to one that gave no number."""
-    seconds, values = curve.seconds(), curve.values
+def _value_at(curve: Curve, time: float) -> float | None:
+    """The metric at `time`, linear between evaluations; None next to one that gave no number."""
+    seconds, values = curve.seconds, curve.values
     after = next((index for index, second in enumerate(seconds) if second >= time), None)
     if after is None:
-        return math.nan
+        return None
     if seconds[after] == time or after == 0:
-        return values[after] if seconds[after] == time else math.nan
-    share = (time - seconds[after - 1]) / (seconds[after] - seconds[after - 1])
-    return values[after - 1] + share * (values[after] - values[after - 1])
+        return values[after] if seconds[after] == time else None
+    low, high = values[after - 1], values[after]
+    if low is None or high is None:
+        return None
+    return low + (time - seconds[after - 1]) / (seconds[after] - seconds[after - 1]) * (high - low)
 
 
 def _by_nodes(group: Group, label: str, look: Look, level: float) -> Series:

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
 from istbench.report.bandwidths import Sweep, crossings_table, time_by_bandwidth
 from istbench.report.build import Report, cluster_tables, draw_groups, draw_plots, of_workload
 from istbench.report.groups import Group, group_runs
 from istbench.report.table import Table
 from istbench.results.load import Run, load_run, load_runs
-from istbench.results.replayed import replay_runs
+from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.store import RunDirectory
 
 
@@ -18,7 +19,7 @@ def build_replay(
     results: Path,
     clusters: Mapping[str, Sequence[ClusterProfile]],
     *,
-    baseline: str = "ddp",
+    baseline: str = BASELINE,
     workload: str | None = None,
     pictures: bool = True,
 ) -> Report:
@@ -33,12 +34,12 @@ def build_replay(
     runs, problems = _read(results)
     runs = of_workload(runs, workload, results)
     profiles = [profile for family in clusters.values() for profile in family]
-    on_clusters, unreplayed = replay_runs(runs, profiles)
+    on_clusters, unreplayed = runs_on_clusters(runs, profiles)
     if not any(run.done for run in on_clusters[0]):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")
     of_profile = {
-        profile.name: [group for group in group_runs(moved, baseline) if group.entries]
+        profile.name: [group for group in group_runs(moved, baseline, profile) if group.entries]
         for profile, moved in zip(profiles, on_clusters, strict=True)
     }
     groups = [group for of_one in of_profile.values() for group in of_one]

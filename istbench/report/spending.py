@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable
 
 from istbench.cluster.clock import ClusterTime, dollars
+from istbench.config.defaults import BASELINE
 from istbench.report.groups import Entry, Group
 from istbench.report.table import Cell, Column, Table, number, plain
 from istbench.report.tables import group_context
 from istbench.results.stats import median
 
 
-def spending(group: Group, baseline: str = "ddp") -> Table:
+def spending(group: Group, baseline: str = BASELINE) -> Table:
     """Where the time goes, a row for each method and number of nodes; `group` must be on a cluster's clock.
 
     Every figure is the median over seeds.
@@ -54,8 +55,8 @@ def _row(group: Group, entry: Entry) -> tuple[Cell, ...]:
 
 
 def _samples_per_second(entry: Entry) -> float:
-    last = [run.curve.evaluations[-1] for run in entry.runs]
-    return median([end.samples / end.train_s if end.train_s else 0.0 for end in last])
+    ends = [(run.curve.evaluations[-1].samples, run.curve.seconds[-1]) for run in entry.runs]
+    return median([samples / seconds if seconds else 0.0 for samples, seconds in ends])
 
 
 def _figure(value: float) -> Cell:

@@ -1,7 +1,7 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.report.table import Cell, Column, NumberForm, Scalar, Table, finite, number, plain
+from istbench.report.table import Cell, Column, NumberForm, Scalar, Table, number, plain
 from istbench.report.words import count_nodes, data_line
 from istbench.results.load import Run
 
@@ -14,16 +14,16 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
 
     replayed: the same run on the clock of a cluster.
     """
-    header, curve, result = run.header, run.curve, run.header.get("result") or {}
-    metric, form = header["metric"], _METRIC_FORM
-    rows: list[tuple[str, str, Scalar]] = [("status", header["status"], header["status"])]
-    if header.get("error"):
-        rows.append(("error", header["error"], header["error"]))
+    header, curve = run.header, run.curve
+    metric = header.metric
+    rows: list[tuple[str, str, Scalar]] = [("status", header.status, header.status)]
+    if header.error:
+        rows.append(("error", header.error, header.error))
     if curve.evaluations:
         last = curve.evaluations[-1]
         rows += [
-            (f"final {metric}", form(curve.final()), finite(curve.final())),
-            (f"best {metric}", form(run.best()), finite(run.best())),
+            (f"final {metric}", *_metric(curve.final())),
+            (f"best {metric}", *_metric(curve.best())),
             ("train seconds", number(last.train_s), last.train_s),
             ("wall seconds", number(last.wall_s), last.wall_s),
             ("local steps a node", str(last.step), last.step),
@@ -35,29 +35,32 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
                 last.bytes_received_per_node / _MEGA,
             ),
         ]
-        memory = result.get("peak_memory_bytes_per_node")
+        memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
             rows.append(("peak MB a node", number(memory / _MEGA), memory / _MEGA))
         rows += [_to_target(run, level, "train") for level in run.targets]
     if replayed is not None:
         rows += _on_cluster(replayed)
     return Table(
-        title=f"{header['workload_label']} by {header['method_label']}, {count_nodes(header['nodes'])}, "
-        f"seed {header['seed']}",
+        title=f"{header.workload_label} by {header.method_label}, {count_nodes(header.nodes)}, seed {header.seed}",
         columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
         rows=tuple((plain(name), Cell(text=text, value=value)) for name, text, value in rows),
         footer=(
-            data_line(header["data"]),
-            f"Budget: {header['budget']}. Cell: {header['cell']}.",
+            data_line(header.data),
+            f"Budget: {header.budget}. Cell: {header.cell}.",
             *_replay_line(replayed),
         ),
         keys=0,
-        context={"cell": header["cell"], "data": header["data"], "budget": header["budget"]},
+        context={"cell": header.cell, "data": header.data, "budget": header.budget},
     )
 
 
+def _metric(value: float | None) -> tuple[str, Scalar]:
+    return ("not a number", None) if value is None else (_METRIC_FORM(value), value)
+
+
 def _to_target(run: Run, level: float, clock: str) -> tuple[str, str, Scalar]:
-    name, there = f"{clock} seconds to {run.header['metric']} {level:g}", run.reached(level)
+    name, there = f"{clock} seconds to {run.header.metric} {level:g}", run.reached(level)
     if there is None:
         return name, "not reached", None
     return name, f"{number(there.seconds)} (step {there.step:.0f})", there.seconds
@@ -76,6 +79,6 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
 
 
 def _replay_line(replayed: Run | None) -> list[str]:
-    if replayed is None:
+    if replayed is None or replayed.cluster is None:
         return []
-    return [f"Seconds and dollars on {replayed.header['host']['name']}: replayed, not measured."]
+    return [f"Seconds and dollars on {replayed.cluster.profile.name}: replayed, not measured."]

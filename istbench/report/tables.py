@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.config.defaults import BASELINE
 from istbench.report.groups import Entry, Group
 from istbench.report.table import (
     Cell,
@@ -27,7 +28,7 @@ _NOTHING = Cell(text="–", value=None)
 _MEGA = 1e6
 
 
-def comparison(group: Group, baseline: str = "ddp") -> Table:
+def comparison(group: Group, baseline: str = BASELINE) -> Table:
     """The main table of a group: a row for each method and number of nodes.
 
     baseline: method or method label that speed-ups are against, on as many nodes.
@@ -58,7 +59,7 @@ def comparison(group: Group, baseline: str = "ddp") -> Table:
                 *memory,
             )
         )
-    what = f"{group.seconds} to {group.metric} on {group.machine}"
+    what = f"{group.clock_words} to {group.metric} on {group.machine}"
     return Table(
         title=f"{group.workload_label}, {data_name(group.data)}, {group.budget}: {what}",
         columns=tuple(columns),
@@ -84,7 +85,8 @@ def _time(group: Group, entry: Entry, level: float) -> Cell:
 
 def _final(entry: Entry) -> Cell:
     # A final metric that is no number is the worst there is, not one to leave out.
-    values = [-math.inf if math.isnan(run.curve.final()) else run.curve.final() for run in entry.runs]
+    finals = [run.curve.final() for run in entry.runs]
+    values = [-math.inf if final is None else final for final in finals]
     found = estimate(values)
     return Cell(text=_METRIC_FORM(found.median) + interval(found, _METRIC_FORM), value=_without_reached(found))
 
@@ -148,8 +150,8 @@ def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
         "data_fingerprint": group.fingerprint,
         "batch_size": group.batch_size,
         "budget": group.budget,
-        "host": str(group.host.get("name", "")),
-        "cores": group.host.get("cores"),
+        "host": group.host.name if group.profile is None else group.profile.name,
+        "cores": group.host.cores if group.profile is None else None,
         "device": group.device,
         "clock": group.clock,
         "timing_rule": group.timing_rule,
@@ -166,9 +168,9 @@ def _footer(group: Group, baseline: str) -> Iterable[str]:
             f"Clock: train seconds of the slowest node on {group.machine}, computing, exchanging and waiting, "
             f"without evaluation. Timing rule {group.timing_rule}."
         )
-    cores = group.host.get("cores")
+    cores = group.host.cores if group.profile is None else None
     crowded = group.device == "cpu" and cores and max(group.nodes, default=0) > cores
-    if crowded and group.host.get("lab"):
+    if crowded and group.host.lab:
         yield (
             "More nodes than cores: compute and links were slowed down by nodes over cores alike, and seconds are "
             "divided by that."
@@ -229,7 +231,7 @@ def _speed_up_line(group: Group, baseline: str) -> str:
 def _versions_line(group: Group) -> Iterable[str]:
     runs = [run for entry in group.entries for run in entry.runs]
     for name in ("istbench", "torch"):
-        found = sorted({str((run.header.get("versions") or {}).get(name, "unknown")) for run in runs})
+        found = sorted({run.header.versions.get(name, "unknown") for run in runs})
         if len(found) > 1:
             yield f"Careful: these runs are of several versions of {name}: {', '.join(found)}."
 
@@ -238,8 +240,8 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
     if not group.unfinished:
         return
     named = ", ".join(
-        f"{run.header['method_label']} on {count_nodes(run.header['nodes'])} seed {run.header['seed']} "
-        f"({'unfinished' if run.header['status'] == 'running' else run.header['status']})"
+        f"{run.header.method_label} on {count_nodes(run.header.nodes)} seed {run.header.seed} "
+        f"({'unfinished' if run.header.status == 'running' else run.header.status})"
         for run in group.unfinished[:8]
     )
     more = f" and {len(group.unfinished) - 8} more" if len(group.unfinished) > 8 else ""

@@ -6,8 +6,10 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from istbench.results.load import Run, load_runs
-from istbench.results.replayed import replay_runs
+from istbench.results.on_cluster import runs_on_clusters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,20 +42,21 @@ def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> p
 
 
 def _cluster_seconds(runs: list[Run], cluster: ClusterProfile) -> dict[tuple[object, object], float]:
-    """By cell and step."""
-    (replayed,), _ = replay_runs(runs, [cluster])
+    """Seconds on the cluster by cell and step."""
+    (replayed,), _ = runs_on_clusters(runs, [cluster])
     return {
-        (run.header["cell"], evaluation.step): evaluation.train_s
+        (run.header.cell, evaluation.step): seconds
         for run in replayed
         if run.cluster is not None
-        for evaluation in run.curve.evaluations
+        for evaluation, seconds in zip(run.curve.evaluations, run.curve.seconds, strict=True)
     }
 
 
 def _rows(run: Run) -> list[dict[str, object]]:
-    header = {name: run.header[name] for name in _HEADER}
+    header = {name: getattr(run.header, name) for name in _HEADER}
     rows = []
     for evaluation in run.curve.evaluations:
-        values = {name: value for name, value in vars(evaluation).items() if name != "metrics"}
-        rows.append({**header, **values, **evaluation.metrics})
+        values = msgspec.structs.asdict(evaluation)
+        metrics = values.pop("metrics")
+        rows.append({**header, **values, **metrics})
     return rows

@@ -3,27 +3,23 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from istbench.cluster.clock import ClusterTime
 from istbench.errors import UserError
-from istbench.results.curves import Clock, Curve, Reached, time_to_target
+from istbench.results.curves import Curve, Reached, time_to_target
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
-
-_NEEDED = (
-    "cell", "status", "workload", "workload_label", "method", "method_label", "nodes", "seed", "batch_size",
-    "metric", "targets", "data", "data_source", "config", "budget", "timing_rule",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One cell as it was recorded: its header (see `RunDirectory`) and its learning curve.
+    """One cell as it was recorded: its header and its learning curve.
 
-    cluster: the time of a run that is on the clock of a cluster (`replayed_run`).
+    Attributes:
+        cluster: how its time is spent on the cluster that its curve is on the clock of, if any (`run_on_cluster`).
     """
 
-    header: dict[str, Any]
+    header: Header
     curve: Curve
     directory: RunDirectory
     cluster: ClusterTime | None = None
@@ -31,21 +27,17 @@ class Run:
     @property
     def done(self) -> bool:
         """Whether it trained to its end, and so counts."""
-        return bool(self.header["status"] == "done")
+        return self.header.status == "done"
 
     @property
     def targets(self) -> tuple[float, ...]:
         """The levels to report, rising: the workload's, and the one the run was to stop at."""
-        own = self.header["config"].get("target")
-        return tuple(sorted({*self.header["targets"], *([own] if own is not None else [])}))
+        own = self.header.config.target
+        return tuple(sorted({*self.header.targets, *([own] if own is not None else [])}))
 
-    def best(self) -> float:
-        """The highest value of the metric; NaN where no evaluation gave a number."""
-        return self.curve.best()
-
-    def reached(self, level: float, clock: Clock = "train_s") -> Reached | None:
+    def reached(self, level: float) -> Reached | None:
         """Where the curve reaches `level`, None for a miss."""
-        return time_to_target(self.curve, level, clock)
+        return time_to_target(self.curve, level)
 
 
 def load_run(directory: RunDirectory) -> Run:
@@ -55,16 +47,8 @@ def load_run(directory: RunDirectory) -> Run:
         UserError: naming the file, where it cannot be read or lacks something.
     """
     header = directory.header()
-    missing = [name for name in _NEEDED if name not in header]
-    if missing:
-        raise UserError(f"{directory.run_json} lacks {', '.join(missing)}; delete {directory.path} to run it anew")
-    try:
-        curve = Curve.from_events(directory.events(), header["metric"])
-    except KeyError as error:
-        raise UserError(
-            f"{directory.events_jsonl}: an event lacks {error}; delete {directory.path} to run it anew"
-        ) from None
-    if header["status"] == "done" and not curve.evaluations:
+    curve = Curve.from_events(directory.events(), header.metric)
+    if header.status == "done" and not curve.evaluations:
         raise UserError(
             f"{directory.events_jsonl} holds no evaluation of a finished run; "
             f"delete {directory.path} to run it anew"
@@ -102,7 +86,7 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
         except UserError as error:
             problems.append(str(error))
             continue
-        first = seen.setdefault(run.header["cell"], path)
+        first = seen.setdefault(run.header.cell, path)
         if first is not path:
             problems.append(f"{path} left out: it is the same cell as {first}")
             continue

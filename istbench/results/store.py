@@ -1,25 +1,23 @@
 """The run directory: `kill -9` at any moment, or a full disk, loses at most the line being written."""
 
 import errno
-import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError
 from istbench.files import sync
+from istbench.results.events import Event
+from istbench.results.header import SCHEMA, Header, schema_of
 
-SCHEMA = 1
-TIMING_RULE = 1
+_MOST_EVENTS_BYTES = 2**30
 
 
 class RunDirectory:
-    """One run's files, and the only place that knows their names.
-
-    Numbers that JSON lacks (NaN, infinity) are written as null; in the metrics of an event they come back
-    as NaN, so that a diverged run stays readable.
-    """
+    """One run's files, and the only place that knows their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,19 +51,19 @@ class RunDirectory:
         """Whether a run was ever started here."""
         return self.run_json.exists()
 
-    def create(self, header: dict[str, Any]) -> None:
+    def create(self, header: Header) -> None:
         """Write `header` as run.json, whole or not at all: where it fails, the header before stays.
 
         Raises:
             UserError: where the directory cannot be written.
         """
-        text = json.dumps(_json_ready(header), indent=1, allow_nan=False) + "\n"
+        content = msgspec.json.format(msgspec.json.encode(header, enc_hook=encode_own), indent=1) + b"\n"
         temporary = self.run_json.with_suffix(".json.tmp")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             try:
-                with temporary.open("w", encoding="utf-8") as file:
-                    file.write(text)
+                with temporary.open("wb") as file:
+                    file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.replace(self.run_json)
@@ -75,27 +73,22 @@ class RunDirectory:
         except OSError as error:
             raise _cannot_write(self.run_json, error) from None
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> Header:
         """What run.json holds.
 
         Raises:
-            UserError: where it is missing, not JSON, or of another schema version.
+            UserError: where it is missing, of another schema version, or lacks or says something impossible.
         """
-        try:
-            header = json.loads(self.run_json.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"no run in {self.path}: {self.run_json.name} is missing") from None
-        except OSError as error:
-            raise UserError(f"cannot read {self.run_json}: {error.strerror}") from None
-        except ValueError as error:
-            raise UserError(f"{self.run_json} is not JSON ({error}); delete {self.path} to run it anew") from None
-        found = header.get("schema") if isinstance(header, dict) else None
-        if not isinstance(header, dict) or found != SCHEMA:
+        if not self.run_json.exists():
+            raise UserError(f"no run in {self.path}: {self.run_json.name} is missing")
+        content = read_bytes(self.run_json, "the header of a run")
+        found = schema_of(content)
+        if found != SCHEMA:
             raise UserError(
                 f"{self.run_json} has schema {found}, this istbench reads {SCHEMA}; "
                 "use the istbench that wrote it, or another --out"
             )
-        return header
+        return decode_json(content, Header, str(self.run_json), self._way_out)
 
     def update(self, **fields: Any) -> None:
         """Change `fields` of the header, and keep the others.
@@ -103,9 +96,9 @@ class RunDirectory:
         Raises:
             UserError: as `header` and `create` do.
         """
-        self.create({**self.header(), **fields})
+        self.create(msgspec.structs.replace(self.header(), **fields))
 
-    def append(self, event: dict[str, Any]) -> None:
+    def append(self, event: Event) -> None:
         """Add one line to events.jsonl, on disk when this returns.
 
         A last line that a crash has torn is cut off first: readers have ignored it from the start.
@@ -113,7 +106,7 @@ class RunDirectory:
         Raises:
             UserError: where it cannot be written; what was recorded before stays.
         """
-        line = json.dumps(_json_ready(event), allow_nan=False).encode() + b"\n"
+        line = msgspec.json.encode(event) + b"\n"
         try:
             descriptor = os.open(self.events_jsonl, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -129,48 +122,25 @@ class RunDirectory:
         except OSError as error:
             raise _cannot_write(self.events_jsonl, error) from None
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """All events in order; a torn last line is left out.
 
         Raises:
             UserError: naming the file and the line of any other broken one.
         """
-        try:
-            lines = self.events_jsonl.read_bytes().split(b"\n")
-        except FileNotFoundError:
+        if not self.events_jsonl.exists():
             return []
-        except OSError as error:
-            raise UserError(f"cannot read {self.events_jsonl}: {error.strerror}") from None
+        lines = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES).split(b"\n")
         # What follows the last newline is empty, or torn.
         return [self._event(line, number) for number, line in enumerate(lines[:-1], start=1)]
 
-    def _event(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            event = json.loads(line)
-        except ValueError as error:
-            reason = str(error)
-        else:
-            if isinstance(event, dict) and isinstance(event.get("event"), str):
-                return _with_nan_metrics(event)
-            reason = "not an event"
-        raise UserError(f"{self.events_jsonl}, line {number}: {reason}; delete {self.path} to run it anew")
+    def _event(self, line: bytes, number: int) -> Event:
+        event: Event = decode_json(line, Event, f"{self.events_jsonl}, line {number}", self._way_out)  # type: ignore[arg-type]
+        return event
 
-
-def _json_ready(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _json_ready(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_ready(item) for item in value]
-    return value
-
-
-def _with_nan_metrics(event: dict[str, Any]) -> dict[str, Any]:
-    metrics = event.get("metrics")
-    if isinstance(metrics, dict):
-        event["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
-    return event
+    @property
+    def _way_out(self) -> str:
+        return f"delete {self.path} to run it anew"
 
 
 def _cut_torn_line(descriptor: int) -> int:

@@ -11,7 +11,8 @@ from istbench.cluster.profile import ClusterProfile, parse_bandwidth
 from istbench.cluster.replay import replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
-from istbench.config import RunRequest
+from istbench.config.interval import Interval
+from istbench.config.run import RunRequest
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.lab import Lab
 from istbench.launch.prepare import prepare_cell
@@ -69,7 +70,7 @@ def validate(
 
 
 def _run(request: RunRequest, lab: Lab | None, display: Any) -> Timed:
-    asked = dataclasses.replace(request, lab=lab.to_json() if lab else None)
+    asked = dataclasses.replace(request, lab=lab.record if lab else None)
     cell = prepare_cell(asked, display.preparing)
     with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
         run = run_directory(Path(folder), cell.name)
@@ -84,7 +85,7 @@ def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
     settings = prepare_cell(dataclasses.replace(request, steps=1), display.preparing).config.method_options
     round_steps = int(settings.get("local_steps", 1))
     part = round_steps * -(-_LEAST_STEPS // round_steps)
-    return dataclasses.replace(request, steps=(1 + _MEASURED) * part, eval_every=part)
+    return dataclasses.replace(request, steps=(1 + _MEASURED) * part, eval_every=Interval(steps=part))
 
 
 def _replayed(trace: Trace, lab: Lab, steps: int) -> float:

@@ -5,16 +5,15 @@ in the launching process, where `prepare` finds or makes the data, and once in e
 what was prepared.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from istbench.config.data_source import DataSource
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
@@ -23,40 +22,6 @@ Batch = tuple[Tensor, Tensor]
 
 Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total) while data is being made ready."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """Prepared data: where it is and what it is. Written into every run's header.
-
-    kind: "synthetic", or what the real data is, such as "speech_commands".
-    path: the directory of prepared files, which `Workload.open` maps.
-    fingerprint: hex digest of the prepared content; equal data has an equal fingerprint.
-    train, test: number of samples.
-    note: one plain line for the user, such as that the data is synthetic; may be empty.
-    """
-
-    kind: str
-    path: str
-    fingerprint: str
-    train: int
-    test: int
-    note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "DataSource":
-        """The inverse of `to_json`."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
-
-    @classmethod
-    def computed(cls, content: bytes, *, train: int, test: int, note: str) -> "DataSource":
-        """Synthetic data that is computed when opened, not stored; `content` is it, or what it follows from."""
-        digest = hashlib.sha256(content).hexdigest()
-        return cls(kind="synthetic", path="", fingerprint=digest, train=train, test=test, note=note)
 
 
 class Workload(ABC):

@@ -13,8 +13,7 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.replay import replay
 from istbench.cluster.trace import MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
-from istbench.config import build_options
-from istbench.registry import load_workload
+from istbench.registry import build_workload
 from istbench.results.load import Run, load_runs
 
 PROFILE = Path(__file__).parents[2] / "configs" / "paper" / "p4000.toml"
@@ -82,8 +81,8 @@ def read(results: Path) -> dict[str, Recorded]:
     runs: dict[str, list[Run]] = {}
     for run in load_runs(results)[0]:
         if run.done and run.directory.trace.exists():
-            config = run.header["config"]
-            runs.setdefault(config["workload_options"].get("model", config["workload"]), []).append(run)
+            config = run.header.config
+            runs.setdefault(config.workload_options.get("model", config.workload), []).append(run)
     return {name: _recorded(runs[name]) for name in MODELS if name in runs}
 
 
@@ -91,16 +90,16 @@ def _recorded(runs: list[Run]) -> Recorded:
     traces, sweep = {}, {}
     for run in runs:
         trace = load_trace(run.directory.trace)
-        options = run.header["config"]["method_options"]
-        label = _configuration(run.header["method"], options)
+        options = run.header.config.method_options
+        label = _configuration(run.header.method, options)
         if label:
             traces[label] = trace
         if options.get("priority") and options["slice_params"]:
             sweep[options["slice_params"]] = trace
     header = runs[0].header
     return Recorded(
-        gflop=_gflop(runs[0]), parameters=header["parameters"], batch_size=header["batch_size"],
-        nodes=header["nodes"], traces=traces, sweep=dict(sorted(sweep.items())),
+        gflop=_gflop(runs[0]), parameters=header.parameters, batch_size=header.batch_size,
+        nodes=header.nodes, traces=traces, sweep=dict(sorted(sweep.items())),
     )  # fmt: skip
 
 
@@ -115,9 +114,8 @@ def _configuration(method: str, options: dict[str, int]) -> str | None:
 
 def _gflop(run: Run) -> float:
     """Multiplications and additions of a sample's forward and backward pass, 10^9, counted without computing."""
-    config = run.header["config"]
-    kind = load_workload(config["workload"], ())
-    workload = kind(build_options(kind.Options, config["workload_options"], config["workload"], {}))
+    config = run.header.config
+    workload = build_workload(config.workload, config.workload_options)
     workload.open(workload.prepare(None, Path(), lambda *_: None))
     inputs, targets = workload.train_batch(torch.arange(2), torch.Generator())
     with torch.device("meta"):

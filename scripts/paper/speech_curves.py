@@ -22,7 +22,7 @@ from istbench.report.draw import write_figure
 from istbench.report.palette import looks
 from istbench.report.table import number
 from istbench.results.load import Run, load_runs
-from istbench.results.replayed import replayed_run
+from istbench.results.on_cluster import run_on_cluster
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "ist_time_to_accuracy.csv"
 Curve = tuple[int, str, int]  # layers, method, local steps
@@ -52,9 +52,9 @@ def main() -> None:
 
 def curve_of(run: Run) -> Curve:
     """Which of the published curves `run` is."""
-    config = run.header["config"]
-    local_steps = config["method_options"].get("local_steps", 1)
-    return config["workload_options"]["layers"], run.header["method"], local_steps
+    config = run.header.config
+    local_steps = config.method_options.get("local_steps", 1)
+    return config.workload_options["layers"], run.header.method, local_steps
 
 
 def read_published() -> dict[Curve, dict[float, float]]:
@@ -70,7 +70,7 @@ def read_published() -> dict[Curve, dict[float, float]]:
 
 def seconds(run: Run, profile: ClusterProfile, level: float) -> float:
     """Replayed seconds to `level`, infinite for a miss."""
-    there = replayed_run(run, load_trace(run.directory.trace), profile).reached(level)
+    there = run_on_cluster(run, load_trace(run.directory.trace), profile).reached(level)
     return there.seconds if there else math.inf
 
 
@@ -127,7 +127,7 @@ def write_readme(
 ) -> None:
     """The table, and what is different."""
     run = next(iter(runs.values()))
-    samples = run.header["data_source"]
+    samples = run.header.data_source
     lines = [
         "# Published speech curves, replayed",
         "",
@@ -156,7 +156,7 @@ def write_readme(
         "",
         "What differs:",
         "",
-        f"- Data: ours is {samples['kind']} ({samples['train']} training clips); theirs the recordings, 84,843 "
+        f"- Data: ours is {samples.kind} ({samples.train} training clips); theirs the recordings, 84,843 "
         "training clips or so. More clips make longer epochs; steps to an accuracy need not be the same.",
         "- The published figure names no number of nodes; 8 are inferred. Its points are read off, give or take "
         "3 to 5 %.",

@@ -68,10 +68,10 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, ca
     [
         (["--methods", "ddp,isst"], "unknown method 'isst'; did you mean 'ist'"),
         (["--methods", ","], "--methods is empty"),
-        (["--workload", "toy", "--nodes", "two"], "--nodes must be whole numbers"),
-        (["--workload", "toy", "--seeds", "0"], "seeds must be above zero"),
+        (["--workload", "toy", "--nodes", "two"], "--nodes must be a whole number, not 'two'"),
+        (["--workload", "toy", "--seeds", "0"], "--seeds': 0 is not in the range 1<=x<=10000"),
         (["--workload", "toy", "--set", "local_step=3"], "did you mean 'local_steps'"),
-        (["none.toml"], "no suite file none.toml"),
+        (["none.toml"], "no file none.toml; give a TOML suite"),
         (["suite.toml", "--nodes", "2"], "leave out --nodes"),
     ],
 )

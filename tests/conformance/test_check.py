@@ -6,11 +6,11 @@ import torch
 from istbench.conformance import check_method, check_workload
 from istbench.conformance.of_workloads import CHECKS, DoesNotHold, permuting_hidden_units_changes_nothing
 from istbench.conformance.training import open_workload
-from istbench.registry import entries
+from istbench.registry import registered
 from istbench.subnets.groups import NeuronGroup, Slot
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in entries("methods")])
+@pytest.mark.parametrize("name", [entry.name for entry in registered("methods")])
 def test_every_installed_method_keeps_the_contract(name):
     outcomes = check_method(name, nodes=3)
     assert {outcome.outcome for outcome in outcomes} == {"holds"}, outcomes

@@ -15,7 +15,7 @@ from istbench.conformance.training import (
 )
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.ist import IndependentSubnetTraining
-from istbench.node.worker import weights_sha256
+from istbench.node.digest import weights_sha256
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps
 PLAIN = {"hidden": 13, "layers": 2}

@@ -23,7 +23,7 @@ from istbench.report.replay import build_replay
 from istbench.report.summary import run_summary
 from istbench.results.frame import evaluations_frame
 from istbench.results.load import load_run, load_runs
-from istbench.results.replayed import replay_runs
+from istbench.results.on_cluster import runs_on_clusters
 
 M5 = load_profile("m5.2xlarge")
 # Machines as fast as the one that recorded, on links whose only cost is bytes: 1 MB/s.
@@ -33,9 +33,10 @@ BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, band
 def sweep_of(results, *bandwidths):
     """The runs in `results`, on bare links of so many bits/s."""
     profiles = [BARE.with_bandwidth(bits) for bits in bandwidths]
-    on_clusters, problems = replay_runs(load_runs(results)[0], profiles)
+    on_clusters, problems = runs_on_clusters(load_runs(results)[0], profiles)
     assert problems == []
-    groups = [group for runs in on_clusters for group in group_runs(runs)]
+    at_each = zip(profiles, on_clusters, strict=True)
+    groups = [group for profile, runs in at_each for group in group_runs(runs, profile=profile)]
     assert len(groups) == len(profiles)
     return Sweep(cluster="bare", groups=tuple(groups))
 
@@ -50,14 +51,14 @@ def write_pair(results, **changed):
 def test_a_replayed_run_keeps_its_evaluations_and_changes_when_they_were(results):
     directory = write_plausible(results, "local_sgd", nodes=4, traced=True)
     run = load_run(directory)
-    ((replayed,),), problems = replay_runs([run], [M5])
+    ((replayed,),), problems = runs_on_clusters([run], [M5])
     assert problems == []
     assert replayed.curve.values == run.curve.values
     steps = [evaluation.step for evaluation in run.curve.evaluations]
-    assert list(replayed.curve.seconds()) == cluster_seconds(load_trace(directory.trace), M5, steps)
-    assert replayed.header["clock"] == "cluster_s"
-    assert replayed.header["host"] == {"name": "m5.2xlarge"}
-    assert replayed.header["config"] == run.header["config"]
+    assert list(replayed.curve.seconds) == cluster_seconds(load_trace(directory.trace), M5, steps)
+    assert replayed.curve.clock == "cluster_s"
+    assert replayed.cluster.profile.name == "m5.2xlarge"
+    assert replayed.header == run.header
     assert run.cluster is None
 
 
@@ -69,8 +70,8 @@ def test_runs_without_a_sound_trace_are_named_and_the_others_replayed(results):
     cut.trace.write_bytes(cut.trace.read_bytes()[:200])
     uncalibrated = averaging_trace(2, gflops=None)
     write_run(results, header("ddp", seed=1), ramp(9.0), trace=uncalibrated)
-    (replayed,), problems = replay_runs(load_runs(results)[0], [M5])
-    assert [run.header["cell"] for run in replayed] == ["speech-ddp-n2-s0"]
+    (replayed,), problems = runs_on_clusters(load_runs(results)[0], [M5])
+    assert [run.header.cell for run in replayed] == ["speech-ddp-n2-s0"]
     calibration, torn, untraced = problems
     assert calibration.startswith("speech-ddp-n2-s1: the trace does not say how fast")
     assert "trace.npz is cut short" in torn
@@ -232,7 +233,7 @@ def test_a_sweep_on_which_nothing_reached_its_target_is_drawn(results):
 
 def test_the_summary_of_a_run_on_a_cluster(results):
     run = load_run(write_run(results, header(), ramp(9.0, 0.75), trace=averaging_trace(2)))
-    ((replayed,),), _ = replay_runs([run], [BARE])
+    ((replayed,),), _ = runs_on_clusters([run], [BARE])
     items = {row[0].text: row[1] for row in run_summary(run, replayed).rows}
     assert items["m5.2xlarge seconds"].value == pytest.approx(101)
     assert items["m5.2xlarge seconds to accuracy 0.7"].value == pytest.approx(101 * 0.7 / 0.75)

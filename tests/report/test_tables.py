@@ -123,7 +123,7 @@ def test_a_baseline_can_be_one_of_several_labels(results):
     "changed",
     [
         {"data": "speech_commands"},
-        {"data_source": {"kind": "synthetic", "fingerprint": "cd" * 32}},
+        {"data_source": {"kind": "synthetic", "fingerprint": "cd" * 32, "train": 1000, "test": 100}},
         {"batch_size": 64},
         {"budget": "10 epochs"},
         {"timing_rule": 2},

@@ -1,19 +1,17 @@
 """What of a run's events counts, and when a curve reaches a level."""
 
-import math
-
 import pytest
 
 from istbench.results.curves import Curve, time_to_target
+from istbench.results.events import Evaluation, Resume, Start
 
 
 def evaluation(step, value, train_s=None, **metrics):
-    return {
-        "event": "evaluation", "step": step, "samples": step * 8,
-        "train_s": step / 10 if train_s is None else train_s, "wall_s": float(step), "evaluate_s": 0.1,
-        "assemble_s": 0.1, "bytes_sent_per_node": 0, "bytes_received_per_node": 0, "train_loss": None,
-        "metrics": {"accuracy": value, **metrics},
-    }  # fmt: skip
+    return Evaluation(
+        step=step, samples=step * 8, train_s=step / 10 if train_s is None else train_s, wall_s=float(step),
+        evaluate_s=0.1, assemble_s=0.1, bytes_sent_per_node=0, bytes_received_per_node=0, train_loss=None,
+        metrics={"accuracy": value, **metrics},
+    )  # fmt: skip
 
 
 def curve_of(*values):
@@ -32,7 +30,11 @@ def test_the_first_crossing_counts_even_if_the_curve_falls_again():
 
 
 def test_the_other_clock_can_be_asked_for():
-    assert time_to_target(curve_of(0.0, 1.0), 0.5, "wall_s").seconds == pytest.approx(5.0)
+    curve = curve_of(0.0, 1.0)
+    assert curve.clock == "train_s"
+    elsewhere = curve.on_clock("wall_s", [evaluation.wall_s for evaluation in curve.evaluations])
+    assert elsewhere.clock == "wall_s"
+    assert time_to_target(elsewhere, 0.5).seconds == pytest.approx(5.0)
 
 
 def test_a_level_that_was_there_before_training_takes_no_time():
@@ -40,13 +42,13 @@ def test_a_level_that_was_there_before_training_takes_no_time():
     assert (there.step, there.seconds) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("values", [(), (0.1,), (0.1, 0.49), (math.nan, math.nan), (0.1, math.nan)])
+@pytest.mark.parametrize("values", [(), (0.1,), (0.1, 0.49), (None, None), (0.1, None)])
 def test_a_miss_is_none(values):
     assert time_to_target(curve_of(*values), 0.5) is None
 
 
 def test_nothing_is_interpolated_from_an_evaluation_that_gave_no_number():
-    assert time_to_target(curve_of(0.1, math.nan, 0.6), 0.5).step == 20
+    assert time_to_target(curve_of(0.1, None, 0.6), 0.5).step == 20
 
 
 def test_equal_values_at_the_level_need_no_slope():
@@ -54,16 +56,16 @@ def test_equal_values_at_the_level_need_no_slope():
 
 
 def test_best_and_final_value():
-    curve = curve_of(0.1, 0.8, math.nan, 0.7)
+    curve = curve_of(0.1, 0.8, None, 0.7)
     assert (curve.best(), curve.final()) == (0.8, 0.7)
-    assert math.isnan(curve_of().best())
-    assert math.isnan(curve_of().final())
-    assert math.isnan(curve_of(math.nan).best())
+    assert curve_of().best() is None
+    assert curve_of().final() is None
+    assert curve_of(None).best() is None
 
 
 def test_a_metric_that_was_not_evaluated_is_no_number():
     curve = Curve.from_events([evaluation(0, 0.5)], "precision@1")
-    assert math.isnan(curve.final())
+    assert curve.final() is None
 
 
 def steps_of(*events):
@@ -71,8 +73,8 @@ def steps_of(*events):
 
 
 def test_a_resumed_run_has_lost_what_it_evaluated_after_its_checkpoint():
-    events = [{"event": "start", "step": 0}, *(evaluation(step, 0.1) for step in (0, 10, 20, 30))]
-    resumed = [*events, {"event": "resume", "step": 15}]
+    events = [Start(), *(evaluation(step, 0.1) for step in (0, 10, 20, 30))]
+    resumed = [*events, Resume(step=15)]
     assert steps_of(*resumed) == [0, 10]
     assert steps_of(*resumed, evaluation(20, 0.2), evaluation(30, 0.3)) == [0, 10, 20, 30]
     assert Curve.from_events([*resumed, evaluation(20, 0.2)], "accuracy").final() == 0.2
@@ -80,17 +82,17 @@ def test_a_resumed_run_has_lost_what_it_evaluated_after_its_checkpoint():
 
 def test_resuming_at_an_evaluation_keeps_it_and_from_nothing_drops_all():
     events = [evaluation(0, 0.1), evaluation(10, 0.1)]
-    assert steps_of(*events, {"event": "resume", "step": 10}) == [0, 10]
-    assert steps_of(*events, {"event": "resume", "step": -1}) == []
+    assert steps_of(*events, Resume(step=10)) == [0, 10]
+    assert steps_of(*events, Resume(step=-1)) == []
 
 
 def test_a_second_resume_supersedes_the_first():
     assert steps_of(
-        evaluation(0, 0.1), evaluation(10, 0.1), {"event": "resume", "step": 0}, evaluation(10, 0.2),
-        evaluation(20, 0.2), {"event": "resume", "step": 12}, evaluation(30, 0.3),
+        evaluation(0, 0.1), evaluation(10, 0.1), Resume(step=0), evaluation(10, 0.2),
+        evaluation(20, 0.2), Resume(step=12), evaluation(30, 0.3),
     ) == [0, 10, 30]  # fmt: skip
 
 
 def test_a_repeated_step_and_a_new_start_supersede():
     assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), evaluation(10, 0.2)) == [0, 10]
-    assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), {"event": "start", "step": 0}) == []
+    assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), Start()) == []

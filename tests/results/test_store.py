@@ -1,19 +1,27 @@
 """The run directory survives what happens to disks and processes."""
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
+from fake_runs import evaluation, header
 
+from istbench.door import decode_own
 from istbench.errors import UserError
-from istbench.results.store import SCHEMA, RunDirectory
+from istbench.results.events import Note, Resume, Start, Stop
+from istbench.results.header import Header, Result
+from istbench.results.store import RunDirectory
 
-HEADER = {"schema": SCHEMA, "cell": "toy-ddp", "status": "running", "error": None}
+HEADER = msgspec.convert(header(status="running"), Header, dec_hook=decode_own)
+RESULT = Result(
+    steps=10, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": None}, bytes_sent_per_node=3,
+    bytes_received_per_node=3,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -25,8 +33,8 @@ def run(tmp_path):
 
 def test_a_header_is_read_back_and_updated(run):
     assert run.exists()
-    run.update(status="done", result={"final": {"accuracy": 0.5}})
-    assert run.header() == {**HEADER, "status": "done", "result": {"final": {"accuracy": 0.5}}}
+    run.update(status="done", result=RESULT)
+    assert run.header() == msgspec.structs.replace(HEADER, status="done", result=RESULT)
     assert [path.name for path in run.path.iterdir()] == ["run.json"]
 
 
@@ -41,7 +49,7 @@ def test_a_directory_without_a_header_is_no_run(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "\x00\x00", '{"schema": 1'])
 def test_a_header_that_is_not_json_is_named(run, text):
     run.run_json.write_text(text)
-    with pytest.raises(UserError, match=r"run\.json is not JSON .*delete .* to run it anew"):
+    with pytest.raises(UserError, match=r"run\.json: not JSON .*delete .* to run it anew"):
         run.header()
 
 
@@ -53,37 +61,33 @@ def test_a_header_of_another_schema_is_refused(run, text):
 
 
 def test_events_come_back_in_order(run):
-    events = [{"event": "start", "step": 0}, {"event": "evaluation", "step": 5, "metrics": {"a": 0.25}}]
+    events = [Start(time="now"), evaluation(5, 0.5, 0.25), evaluation(6, 0.6, None), Stop(status="done", step=6)]
     for event in events:
         run.append(event)
     assert run.events() == events
 
 
-def test_what_json_lacks_is_null_and_metrics_come_back_as_nan(run):
-    run.append({"event": "evaluation", "train_loss": math.inf, "metrics": {"accuracy": math.nan}})
-    assert "NaN" not in run.events_jsonl.read_text()
-    (event,) = run.events()
-    assert event["train_loss"] is None
-    assert math.isnan(event["metrics"]["accuracy"])
-    run.update(result={"final": {"accuracy": math.nan}})
-    assert run.header()["result"] == {"final": {"accuracy": None}}
+def test_what_was_not_a_number_is_null(run):
+    run.append(evaluation(5, 0.5, None))
+    assert '"accuracy":null' in run.events_jsonl.read_text()
+    assert run.events()[0].metrics == {"accuracy": None}
 
 
-@pytest.mark.parametrize("torn", ['{"event": "evalu', '{"event": "stop"}', "\x00\x00"])
+@pytest.mark.parametrize("torn", ['{"event": "evalu', '{"event": "stop", "status": "done"}', "\x00\x00"])
 def test_a_torn_last_line_is_ignored_and_then_healed(run, torn):
-    run.append({"event": "start"})
+    run.append(Start())
     with run.events_jsonl.open("a") as file:
         file.write(torn)
-    assert run.events() == [{"event": "start"}]
-    run.append({"event": "resume", "step": 0})
-    assert [event["event"] for event in run.events()] == ["start", "resume"]
+    assert run.events() == [Start()]
+    run.append(Resume(step=0))
+    assert run.events() == [Start(), Resume(step=0)]
     assert run.events_jsonl.read_text().count("\n") == 2
 
 
 def test_a_torn_first_line_is_healed(run):
     run.events_jsonl.write_text('{"ev')
-    run.append({"event": "start"})
-    assert run.events() == [{"event": "start"}]
+    run.append(Start())
+    assert run.events() == [Start()]
 
 
 @pytest.mark.parametrize("broken", ["{", "", "[]", '{"step": 1}', "\udc80"])
@@ -98,7 +102,7 @@ def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*file/run.*choose another --out"):
         RunDirectory(tmp_path / "file" / "run").create(HEADER)
     with pytest.raises(UserError, match=r"cannot write .*events\.jsonl"):
-        RunDirectory(tmp_path / "file" / "run").append({"event": "start"})
+        RunDirectory(tmp_path / "file" / "run").append(Start())
 
 
 def test_a_failed_write_of_the_header_keeps_the_old_one(run, monkeypatch):
@@ -113,12 +117,12 @@ def test_a_failed_write_of_the_header_keeps_the_old_one(run, monkeypatch):
 
 
 def test_a_short_write_leaves_no_torn_line(run, monkeypatch):
-    run.append({"event": "start"})
+    run.append(Start())
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
     with pytest.raises(UserError, match="no space left"):
-        run.append({"event": "stop"})
-    assert run.events_jsonl.read_text() == '{"event": "start"}\n'
+        run.append(Stop(status="done"))
+    assert run.events() == [Start()]
 
 
 @pytest.fixture
@@ -142,29 +146,30 @@ def test_a_full_disk_loses_nothing_recorded(tiny_disk):
     written = 0
     try:
         while True:
-            run.append({"event": "evaluation", "step": written, "padding": "x" * 900})
+            run.append(Resume(step=written, time="x" * 900))
             written += 1
     except UserError as error:
         assert "no space left" in str(error)  # noqa: PT017  (the loop ends in it)
-    assert [event["step"] for event in run.events()] == list(range(written))
+    assert [event.step for event in run.events()] == list(range(written))
     with pytest.raises(UserError, match="no space left"):
         run.update(status="failed", error="x" * 8000)
     assert run.header() == HEADER
     ballast.unlink()
     run.update(status="done")
-    run.append({"event": "stop", "step": written})
-    assert run.header()["status"] == "done"
-    assert run.events()[-1] == {"event": "stop", "step": written}
+    run.append(Stop(status="done", step=written))
+    assert run.header().status == "done"
+    assert run.events()[-1] == Stop(status="done", step=written)
 
 
 APPENDER = """
 import sys
 from pathlib import Path
+from istbench.results.events import Resume
 from istbench.results.store import RunDirectory
 run = RunDirectory(Path(sys.argv[1]))
 first = len(run.events())
 for step in range(first, 10**9):
-    run.append({"event": "evaluation", "step": step, "padding": "x" * 5000})
+    run.append(Resume(step=step, time="x" * 5000))
     print(step, flush=True)
 """
 
@@ -178,8 +183,8 @@ def test_kill_9_loses_at_most_the_line_being_written(run):
         told = process.stdout.read().split()
         process.wait()
         process.stdout.close()
-        steps = [event["step"] for event in run.events()]
+        steps = [event.step for event in run.events()]
         assert steps == list(range(len(steps)))
         assert len(steps) >= int(told[-1] if told else 0) + 1
-    run.append({"event": "stop"})
-    assert json.loads(run.events_jsonl.read_text().splitlines()[-1]) == {"event": "stop"}
+    run.append(Note(message="after"))
+    assert json.loads(run.events_jsonl.read_text().splitlines()[-1]) == {"event": "note", "message": "after"}

@@ -4,12 +4,15 @@ import mmap
 import struct
 from pathlib import Path
 
+from istbench.results.events import Event
+from istbench.results.header import Result
+
 _FORMAT = "<q"
 _NAME = "step"
 
 
 class StepCounter:
-    """The last finished step, in a file that both sides map."""
+    """A sink of steps alone: the last finished one, in a file that both sides map."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / _NAME
@@ -17,9 +20,15 @@ class StepCounter:
         with path.open("r+b") as file:
             self._bytes = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
 
-    def set(self, step: int) -> None:
-        """Say that `step` steps are done."""
-        struct.pack_into(_FORMAT, self._bytes, 0, step)
+    def step(self, done: int) -> None:
+        """Say that `done` steps are done."""
+        struct.pack_into(_FORMAT, self._bytes, 0, done)
+
+    def record(self, event: Event) -> None:
+        """Nothing: a counter counts."""
+
+    def finish(self, result: Result) -> None:
+        """Nothing: the last step was told."""
 
 
 def read_step(directory: Path) -> int:

@@ -19,23 +19,17 @@ if TYPE_CHECKING:
 _NAMED_AT_MOST = 8
 
 
-def replayed_run(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
-    """`run` with `cluster_s` on `profile` for its train time; `cluster` says how that was spent.
+def run_on_cluster(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
+    """`run` with its curve on the clock of `profile`; `cluster` says how the time is spent there.
 
     Raises:
         UserError: where the trace cannot be replayed.
     """
-    evaluations = run.curve.evaluations
-    time = cluster_time(trace, profile, [evaluation.step for evaluation in evaluations])
-    moved = tuple(
-        dataclasses.replace(evaluation, train_s=seconds)
-        for evaluation, seconds in zip(evaluations, time.seconds, strict=True)
-    )
-    curve = dataclasses.replace(run.curve, evaluations=moved)
-    return dataclasses.replace(run, header=_header(run, profile), curve=curve, cluster=time)
+    time = cluster_time(trace, profile, [evaluation.step for evaluation in run.curve.evaluations])
+    return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", time.seconds), cluster=time)
 
 
-def replay_runs(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tuple[list[list[Run]], list[str]]:
+def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tuple[list[list[Run]], list[str]]:
     """For each of `profiles` the `runs` on its clock, and a line for each finished run that has no clock there.
 
     Unfinished runs come along without being replayed, so that a report can count them. All runs without a trace
@@ -47,16 +41,16 @@ def replay_runs(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tupl
     problems: list[str] = []
     untraced: list[str] = []
     for run in runs:
-        cell = run.header["cell"]
+        cell = run.header.cell
         if not run.done:
-            moved = [dataclasses.replace(run, header=_header(run, profile)) for profile in profiles]
+            moved = [run] * len(profiles)
         elif not run.directory.trace.exists():
             untraced.append(cell)
             continue
         else:
             try:
                 trace = load_trace(run.directory.trace)
-                moved = [replayed_run(run, trace, profile) for profile in profiles]
+                moved = [run_on_cluster(run, trace, profile) for profile in profiles]
             except UserError as error:
                 problems.append(f"{cell}: {error}")
                 continue
@@ -69,7 +63,3 @@ def replay_runs(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tupl
             f"{', '.join(untraced[:_NAMED_AT_MOST])}{more}"
         )
     return on_clusters, problems
-
-
-def _header(run: Run, profile: ClusterProfile) -> dict[str, object]:
-    return {**run.header, "clock": "cluster_s", "host": {"name": profile.name}}

@@ -1,0 +1,44 @@
+"""How often a run is evaluated: after so many local steps, or so many train seconds."""
+
+import math
+import re
+from typing import Any
+
+_MOST_STEPS, _MOST_SECONDS = 2**40, 1e9
+
+
+class Interval:
+    """Written as a whole number of local steps, `200`, or as train seconds, `30s`; one of the two is set."""
+
+    def __init__(self, *, steps: int | None = None, seconds: float | None = None) -> None:
+        self.steps, self.seconds = steps, seconds
+
+    @classmethod
+    def decode(cls, value: Any) -> "Interval":
+        """From what a suite, a header or a command line holds.
+
+        Raises:
+            ValueError: saying what it must be.
+        """
+        if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_STEPS:
+            return cls(steps=value)
+        found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)s", value) if isinstance(value, str) else None
+        seconds = float(found[1]) if found else math.nan
+        if 0 < seconds <= _MOST_SECONDS:
+            return cls(seconds=seconds)
+        raise ValueError("must be local steps, such as 200, or train seconds, such as 30s")
+
+    def encode_plain(self) -> int | str:
+        """The inverse of `decode`."""
+        return self.steps if self.steps is not None else f"{self.seconds:g}s"
+
+    def __str__(self) -> str:
+        return str(self.encode_plain())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Interval) and (self.steps, self.seconds) == (other.steps, other.seconds)
+
+    def __hash__(self) -> int:
+        return hash((self.steps, self.seconds))

@@ -1,0 +1,27 @@
+"""Kinds of numbers, with the bounds beyond which they are a slip of the pen. None may be NaN or infinite."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+MOST_NODES = 4096
+MOST_SAMPLES = 2**40
+
+Nodes = Annotated[int, Meta(ge=1, le=MOST_NODES)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=1, le=2**40)]
+Natural = Annotated[int, Meta(ge=0, le=2**62)]
+Units = Annotated[int, Meta(ge=1, le=2**24)]
+"""Width of a layer, number of classes and the like."""
+Threads = Annotated[int, Meta(ge=1, le=4096)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Duration = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds that may be none at all."""
+Amount = Annotated[float, Meta(ge=0, le=1e24)]
+"""Of bytes or samples, when summed up or averaged."""
+Epochs = Annotated[float, Meta(gt=0, le=1e9)]
+Level = Annotated[float, Meta(gt=0, le=1)]
+"""Of a metric."""
+Rate = Annotated[float, Meta(ge=0, le=1e6)]
+"""A learning rate or weight decay."""
+Share = Annotated[float, Meta(ge=0, lt=1)]

@@ -1,0 +1,63 @@
+"""Options of methods and workloads: frozen dataclasses, filled in from texts or from values of their type."""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from istbench.door import convert
+from istbench.errors import UserError, printable, unknown_name
+
+# Bounds of a number whose type has none of its own.
+_MOST_WHOLE, _MOST = 2**53, 1e15
+_FLAGS = {"yes": True, "1": True, "no": False, "0": False}
+
+
+def build_options(options: type, given: Mapping[str, Any], what: str, defaults: Mapping[str, Any]) -> Any:
+    """An instance of dataclass `options` from `given` (values as typed, or already of their type).
+
+    `defaults` are laid under; names that the dataclass lacks are ignored there. `what` names the owner in
+    errors, such as "method 'ist'".
+
+    Raises:
+        UserError: for an unknown name, with the nearest valid one, or a value of another type or out of bounds.
+    """
+    kinds = typing.get_type_hints(options, include_extras=True)
+    known = {f.name for f in dataclasses.fields(options)}
+    values = {name: value for name, value in defaults.items() if name in known}
+    for name, value in given.items():
+        if name not in known:
+            raise unknown_name(f"option of {what}", name, known)
+        values[name] = _parse(value, kinds[name], f"{what}: option {name}")
+    return options(**values)
+
+
+def _parse(value: Any, kind: Any, where: str) -> Any:
+    if isinstance(value, str):
+        text = value.strip()
+        value = _FLAGS.get(text.lower(), text) if kind is bool else text
+        value = value.lower() if kind is bool and isinstance(value, str) else value
+    parsed = convert(value, kind, lambda _: where, text=isinstance(value, str))
+    if isinstance(parsed, int) and abs(parsed) > _MOST_WHOLE:
+        raise UserError(f"{where} must be a whole number of at most {_MOST_WHOLE}, not {parsed}")
+    if isinstance(parsed, float) and not (math.isfinite(parsed) and abs(parsed) <= _MOST):
+        raise UserError(f"{where} must be a number of at most {_MOST:g}, not {parsed:g}")
+    return parsed
+
+
+def parse_pairs(pairs: Iterable[str], flag: str) -> dict[str, str]:
+    """`name=value` texts as a dictionary.
+
+    Raises:
+        UserError: for a text without a name and an equals sign, or a name given twice.
+    """
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = (part.strip() for part in pair.partition("="))
+        if not separator or not name:
+            raise UserError(f"{flag} {printable(repr(pair))} is not of the form name=value")
+        if name in parsed:
+            raise UserError(f"{flag} {printable(name)} is given twice; leave one out")
+        parsed[name] = value
+    return parsed

@@ -1,0 +1,139 @@
+"""Suites: many cells, as TOML says them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from istbench.config.numbers import MOST_NODES, Nodes, Seed
+from istbench.config.run import RUN_OPTIONS, RunRequest
+from istbench.door import Locate, convert, parse_toml, read_text, toml_lines
+from istbench.errors import UserError
+
+MOST_CELLS = 10_000
+_OptionValue = bool | int | float | str
+_RunTable = msgspec.defstruct(
+    "run",
+    [(option.name, option.kind | None, None) for option in RUN_OPTIONS if option.in_suites],
+    kw_only=True,
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+
+
+class _SuiteTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    workload: Annotated[str, Meta(min_length=1)]
+    methods: Annotated[list[str | dict[str, _OptionValue]], Meta(min_length=1, max_length=1000)]
+    nodes: Nodes | Annotated[list[Nodes], Meta(min_length=1, max_length=MOST_NODES)] = msgspec.field(
+        default_factory=lambda: [2]
+    )
+    seeds: (
+        Annotated[int, Meta(ge=1, le=MOST_CELLS)] | Annotated[list[Seed], Meta(min_length=1, max_length=MOST_CELLS)]
+    ) = 1
+    workload_options: dict[str, _OptionValue] = {}
+    run: _RunTable = _RunTable()  # type: ignore[valid-type]
+
+
+class _SuitesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    suite: Annotated[list[_SuiteTable], Meta(min_length=1, max_length=1000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Many cells: methods x nodes x seeds over one workload.
+
+    Attributes:
+        methods: each one's name and its own options. run: fields of `RunRequest` for every cell.
+    """
+
+    workload: str
+    methods: tuple[tuple[str, Mapping[str, Any]], ...]
+    nodes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    workload_options: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def requests(self, plugins: tuple[str, ...] = ()) -> list[RunRequest]:
+        """The cells, in the order in which they are run: all methods of one seed before the next seed."""
+        return [
+            RunRequest(
+                workload=self.workload,
+                method=method,
+                nodes=nodes,
+                seed=seed,
+                method_options=options,
+                workload_options=self.workload_options,
+                plugins=plugins,
+                **self.run,
+            )
+            for seed in self.seeds
+            for nodes in self.nodes
+            for method, options in self.methods
+        ]
+
+
+def read_suite(path: Path) -> list[Suite]:
+    """The suites of a TOML file: `[[suite]]` tables, or one suite at the top level.
+
+    Keys of a suite: `workload`, `methods` (names, or tables with `method` and options), `nodes`, `seeds` (a
+    count or a list), `workload_options`, and `run` (steps, epochs, batch_size, ...).
+
+    Raises:
+        UserError: naming the file and the line.
+    """
+    text = read_text(path, "a TOML suite")
+    data = parse_toml(text, str(path))
+    locate = toml_lines(text, str(path))
+    tables: list[tuple[_SuiteTable, tuple[str | int, ...]]]
+    if "suite" in data:
+        listed = convert(data, _SuitesTable, locate).suite
+        tables = [(table, ("suite", number)) for number, table in enumerate(listed)]
+    else:
+        tables = [(convert(data, _SuiteTable, locate), ())]
+    check_cells(sum(_cells(table) for table, _ in tables), str(path))
+    return [_suite(table, at, locate) for table, at in tables]
+
+
+def check_cells(count: int, where: str) -> None:
+    """Refuse more cells than anyone runs.
+
+    Raises:
+        UserError: where they are more than `MOST_CELLS`.
+    """
+    if count > MOST_CELLS:
+        raise UserError(f"{where} asks for {count:,} cells, of at most {MOST_CELLS:,}; use fewer seeds")
+
+
+def _cells(table: _SuiteTable) -> int:
+    nodes = 1 if isinstance(table.nodes, int) else len(table.nodes)
+    seeds = table.seeds if isinstance(table.seeds, int) else len(table.seeds)
+    return math.prod((nodes, seeds, len(table.methods)))
+
+
+def _suite(table: _SuiteTable, at: tuple[str | int, ...], locate: Locate) -> Suite:
+    run = {name: value for name, value in msgspec.structs.asdict(table.run).items() if value is not None}
+    if "steps" in run and "epochs" in run:
+        raise UserError(f"{locate((*at, 'run', 'epochs'))} stands beside steps; give one of the two")
+    return Suite(
+        workload=table.workload,
+        methods=tuple(
+            _method(entry, locate((*at, "methods", number))) for number, entry in enumerate(table.methods)
+        ),
+        nodes=(table.nodes,) if isinstance(table.nodes, int) else tuple(table.nodes),
+        seeds=tuple(range(table.seeds)) if isinstance(table.seeds, int) else tuple(table.seeds),
+        workload_options=table.workload_options,
+        run=run,
+    )
+
+
+def _method(entry: str | dict[str, _OptionValue], where: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, str):
+        return entry, {}
+    name = entry.get("method")
+    if not isinstance(name, str):
+        raise UserError(f"{where} must be a name, or a table with 'method' and options")
+    return name, {key: value for key, value in entry.items() if key != "method"}

@@ -1,0 +1,23 @@
+"""The door: what comes from outside is read, bounded and decoded here, once, into a type."""
+
+from istbench.door.decode import convert, decode_json, decode_own, encode_own
+from istbench.door.explain import literal_choices, type_at
+from istbench.door.files import read_bytes, read_text, regular_file, utf8_path
+from istbench.door.toml import Locate, parse_toml, path_text, toml_lines
+
+__all__ = [
+    "Locate",
+    "convert",
+    "decode_json",
+    "decode_own",
+    "encode_own",
+    "literal_choices",
+    "parse_toml",
+    "path_text",
+    "read_bytes",
+    "read_text",
+    "regular_file",
+    "toml_lines",
+    "type_at",
+    "utf8_path",
+]

@@ -1,0 +1,79 @@
+"""Values from outside, decoded into a type: msgspec's decoding and bounds, with errors for readers."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from istbench.door.explain import explain
+from istbench.door.files import utf8_path
+from istbench.door.toml import Locate, path_text
+from istbench.errors import UserError, printable
+
+T = TypeVar("T")
+
+
+def decode_json(content: bytes, kind: type[T], where: str, way_out: str) -> T:
+    """JSON `content` as a `kind`; `where` names the file, `way_out` ends the error.
+
+    Raises:
+        UserError: naming the file and the field.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind, dec_hook=decode_own)
+    except msgspec.ValidationError as error:
+        raw = _raw_json(content)
+        reason = explain(error, raw, kind, lambda path: path_text(path) or "it")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        reason = f"not JSON ({printable(str(error)).removeprefix('JSON is malformed: ')})"
+    except RecursionError:
+        reason = "nested too deep"
+    raise UserError(f"{where}: {reason}; {way_out}") from None
+
+
+def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) -> T:
+    """`value` (of dictionaries, lists, numbers and texts) as a `kind`.
+
+    Args:
+        locate: says where a part of it stands, for errors.
+        text: whether texts may stand for numbers and flags, as on a command line.
+
+    Raises:
+        UserError: naming the place, and what it must be.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=not text, dec_hook=decode_own)
+    except msgspec.ValidationError as error:
+        raise UserError(explain(error, value, kind, locate)) from None
+    except RecursionError:
+        raise UserError(f"{locate(())} is nested too deep") from None
+
+
+def decode_own(kind: type, value: Any) -> Any:
+    """Types that msgspec does not know: those with a `decode` class method, and paths.
+
+    Raises:
+        ValueError: where `value` is none; the text says what it must be.
+    """
+    if hasattr(kind, "decode"):
+        return kind.decode(value)
+    if issubclass(kind, Path) and isinstance(value, str):
+        return utf8_path(value, "path")
+    raise ValueError(f"must be a {kind.__name__}")
+
+
+def encode_own(value: Any) -> Any:
+    """The inverse of `decode_own`, as plain values."""
+    if hasattr(value, "encode_plain"):
+        return value.encode_plain()
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"cannot write a {type(value).__name__}")
+
+
+def _raw_json(content: bytes) -> Any:
+    with contextlib.suppress(ValueError, RecursionError, UnicodeDecodeError):
+        return json.loads(content)
+    return None

@@ -1,0 +1,81 @@
+"""Files from outside: regular ones of a bounded size, with names and text that are UTF-8."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from istbench.errors import UserError, printable
+
+LARGEST_TEXT = 16 * 2**20
+
+
+def read_bytes(path: Path, what: str, most: int = LARGEST_TEXT) -> bytes:
+    """Content of the regular file `path`, at most `most` bytes; `what` says what it is to be, in errors.
+
+    Raises:
+        UserError: where it is missing, not a regular file (which might never end), too large or unreadable.
+    """
+    with regular_file(path, what, most) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def regular_file(path: Path, what: str, most: int) -> Iterator[int]:
+    """A descriptor of `path`, opened for reading, closed at the end.
+
+    Raises:
+        UserError: as `read_bytes`.
+    """
+    try:
+        # A FIFO without a writer must not hang the open.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise UserError(f"{path} is {_kind(found.st_mode)}, not a file; give {what}")
+            if found.st_size > most:
+                raise UserError(f"{path} has {found.st_size:,} bytes, more than {most:,}: it is not {what}")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise UserError(f"no file {path}; give {what}") from None
+    except ValueError:  # a NUL in the name
+        raise UserError(f"{str(path)!r} is no name of a file; give {what}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; give {what}") from None
+
+
+def read_text(path: Path, what: str) -> str:
+    """Text of the regular file `path`, which is UTF-8.
+
+    Raises:
+        UserError: as `read_bytes`, and where it is not UTF-8.
+    """
+    try:
+        return read_bytes(path, what).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); give {what}") from None
+
+
+def utf8_path(text: str, flag: str) -> Path:
+    """`text` as a path.
+
+    Raises:
+        UserError: where it is empty, or its name is not UTF-8 and so could not be written down.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{flag}: the name {printable(text)} is not UTF-8; rename it") from None
+    if not text or "\0" in text:
+        raise UserError(f"{flag}: {text!r} is no name of a file or directory")
+    return Path(text)
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device or socket"

@@ -1,0 +1,69 @@
+"""TOML: its tables, and the line that a value stands in."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+from istbench.errors import UserError, printable
+
+Locate = Callable[[tuple[str | int, ...]], str]
+"""Says in words where the value at a path of keys and indices stands."""
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The table that TOML `text` holds; `where` names its file.
+
+    Raises:
+        UserError: with file and line, where it is not TOML or nested too deep.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        number = int(line[1]) if line else max(1, len(text.splitlines()))
+        raise UserError(f"{where}, line {number}: not TOML ({printable(str(error))}); mend that line") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deep; write it flat") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise UserError(f"{where}: not TOML ({printable(str(error))}); mend it") from None
+
+
+def toml_lines(text: str, where: str) -> Locate:
+    """Says where a value stands in TOML `text`: file, line and name."""
+
+    def locate(path: tuple[str | int, ...]) -> str:
+        return f"{where}, line {toml_line(text, path)}: {path_text(path) or 'it'}"
+
+    return locate
+
+
+def toml_line(text: str, path: tuple[str | int, ...]) -> int:
+    """The line, from 1, that sets what lies at `path`; of a list of tables, within its own table."""
+    lines = text.splitlines()
+    first = 0
+    for key, after in zip(path, (*path[1:], None), strict=True):
+        if not isinstance(key, str):
+            continue
+        times = after + 1 if isinstance(after, int) else 1
+        array = re.compile(rf"""\s*\[\[\s*(?:[\w-]+\.)*["']?{re.escape(key)}["']?\s*\]\]""")
+        single = re.compile(rf"""\s*(?:\[\s*)?(?:[\w-]+\.)*["']?{re.escape(key)}["']?\s*[=.\]]""")
+        inline = re.compile(rf"""[{{,]\s*["']?{re.escape(key)}["']?\s*=""")
+        headers = [number for number, line in enumerate(lines) if number >= first and array.match(line)]
+        if headers:
+            first = headers[min(times, len(headers)) - 1]
+            continue
+        rest = range(first, len(lines))
+        found = next((number for number in rest if single.match(lines[number])), None)
+        if found is None:
+            found = next((number for number in rest if inline.search(lines[number])), first)
+        first = found
+    return first + 1
+
+
+def path_text(path: tuple[str | int, ...]) -> str:
+    """`suite[1].run.steps`."""
+    text = ""
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return printable(text)

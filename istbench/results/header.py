@@ -1,0 +1,106 @@
+"""What run.json holds: what was run, where, and what came of it."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from istbench.config.data_source import DataSource
+from istbench.config.numbers import Count, Duration, Level, Natural, Nodes, Seed
+from istbench.config.run import RunConfig
+
+SCHEMA = 1
+TIMING_RULE = 1
+
+Status = Literal["running", "done", "failed", "interrupted"]
+Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+Metrics = dict[str, float | None]
+"""Metrics by name; None where one was not a number."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that clocks depend on, and its network where that is a lab's."""
+
+    name: str = "an unnamed machine"
+    cores: Count | None = None
+    machine: str = ""
+    lab: str | None = None
+
+
+class Git(msgspec.Struct, frozen=True):
+    """The commit of the source tree that istbench ran from, and whether it had changes."""
+
+    commit: str
+    dirty: bool
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a finished run: totals of all its parts, and its last evaluation.
+
+    Attributes:
+        bytes_sent_per_node, bytes_received_per_node: training traffic of the busiest node.
+        peak_memory_bytes_per_node: of training, None where this system does not tell.
+        weights_sha256: of the assembled model's parameters and buffers.
+    """
+
+    steps: Natural
+    samples: Natural
+    train_s: Duration
+    wall_s: Duration
+    train_loss: float | None = None
+    final: Metrics
+    bytes_sent_per_node: Natural
+    bytes_received_per_node: Natural
+    peak_memory_bytes_per_node: Natural | None = None
+    weights_sha256: str = ""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """One run's header.
+
+    Attributes:
+        schema: version of this format. timing_rule: number of the rule of what train_s counts.
+        cell: its name. workload_label, method_label: their names, with the options that are not defaults.
+        targets: metric levels to report, rising. data: the kind of data. budget: how long it may train, in words.
+        versions: of istbench, torch and Python.
+    """
+
+    schema: int
+    timing_rule: Annotated[int, Meta(ge=1, le=1000)]
+    cell: Name
+    status: Status
+    workload: Name
+    workload_label: Name
+    method: Name
+    method_label: Name
+    nodes: Nodes
+    seed: Seed
+    batch_size: Count
+    metric: Name
+    targets: Annotated[tuple[Level, ...], Meta(max_length=100)]
+    parameters: Natural = 0
+    data: Name
+    data_source: DataSource
+    config: RunConfig
+    budget: str
+    versions: dict[str, str] = {}
+    host: Host = Host()
+    git: Git | None = None
+    error: str | None = None
+    result: Result | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class _Versioned(msgspec.Struct):
+    schema: Any = None
+
+
+def schema_of(content: bytes) -> Any:
+    """The schema version that JSON `content` says it has; None where it says none."""
+    try:
+        return msgspec.json.decode(content, type=_Versioned).schema
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return SCHEMA  # what is wrong, decoding the whole of it says better
