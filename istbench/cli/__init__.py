@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from istbench import __version__
-from istbench.errors import RunFailed, UserError
+from istbench.errors import RunFailed, UserError, printable
 
 _COMMANDS = {
     "check": "Run the conformance tests on a method or workload.",
@@ -61,13 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False)
     except UserError as error:
-        _fail(str(error), EXIT_WRONG_USE)
+        _fail(printable(str(error)), EXIT_WRONG_USE)
     except RunFailed as error:
-        _fail(str(error), EXIT_FAILED)
+        _fail("\n".join(map(printable, str(error).splitlines())), EXIT_FAILED)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        _fail(f"{error.format_message().rstrip('.')}{hint}", EXIT_WRONG_USE)
+        _fail(printable(f"{error.format_message().rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
     except BrokenPipeError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from istbench.door import convert
-from istbench.errors import UserError, printable, unknown_name
+from istbench.errors import UserError, shown, unknown_name
 
 # Bounds of a number whose type has none of its own.
 _MOST_WHOLE, _MOST = 2**53, 1e15
@@ -56,8 +56,8 @@ def parse_pairs(pairs: Iterable[str], flag: str) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = (part.strip() for part in pair.partition("="))
         if not separator or not name:
-            raise UserError(f"{flag} {printable(repr(pair))} is not of the form name=value")
+            raise UserError(f"{flag} {shown(pair)} is not of the form name=value")
         if name in parsed:
-            raise UserError(f"{flag} {printable(name)} is given twice; leave one out")
+            raise UserError(f"{flag} {shown(name)} is given twice; leave one out")
         parsed[name] = value
     return parsed

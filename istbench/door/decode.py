@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from istbench.door.explain import explain
-from istbench.door.files import utf8_path
+from istbench.door.files import name_problem
 from istbench.door.toml import Locate, path_text
-from istbench.errors import UserError, printable
+from istbench.errors import UserError, printable, shown
 
 T = TypeVar("T")
 
@@ -49,6 +49,8 @@ def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) ->
         raise UserError(explain(error, value, kind, locate)) from None
     except RecursionError:
         raise UserError(f"{locate(())} is nested too deep") from None
+    except UnicodeEncodeError:
+        raise UserError(f"{locate(())} must be text in UTF-8, not {shown(value)}") from None
 
 
 def decode_own(kind: type, value: Any) -> Any:
@@ -59,8 +61,10 @@ def decode_own(kind: type, value: Any) -> Any:
     """
     if hasattr(kind, "decode"):
         return kind.decode(value)
-    if issubclass(kind, Path) and isinstance(value, str):
-        return utf8_path(value, "path")
+    if issubclass(kind, Path):
+        if isinstance(value, str) and name_problem(value) is None:
+            return Path(value)
+        raise ValueError("must be the name of a file or directory, in UTF-8")
     raise ValueError(f"must be a {kind.__name__}")
 
 

@@ -9,14 +9,13 @@ from typing import Any, Literal
 import msgspec
 
 from istbench.door.toml import Locate
-from istbench.errors import nearest_name, printable
+from istbench.errors import nearest_name, shown
 
 _NOUNS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "array": "a list",
     "object": "a table", "null": "none",
 }  # fmt: skip
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
-_LONGEST_SHOWN = 60
 
 
 def explain(error: msgspec.ValidationError, raw: Any, kind: Any, locate: Locate) -> str:
@@ -32,7 +31,7 @@ def explain(error: msgspec.ValidationError, raw: Any, kind: Any, locate: Locate)
     if found:
         return f"{locate((*path, found[1]))} is missing"
     value, there = _value_at(raw, path)
-    return f"{locate(path)} {_wanted(reason, type_at(kind, path))}{f', not {_show(value)}' if there else ''}"
+    return f"{locate(path)} {_wanted(reason, type_at(kind, path))}{f', not {shown(value)}' if there else ''}"
 
 
 def _wanted(reason: str, kind: Any) -> str:
@@ -128,11 +127,3 @@ def _value_at(raw: Any, path: tuple[str | int, ...]) -> tuple[Any, bool]:
         except (KeyError, IndexError, TypeError):
             return None, False
     return raw, True
-
-
-def _show(value: Any) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python writes
-        return "too large to show"
-    return printable(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")

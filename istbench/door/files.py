@@ -6,9 +6,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from istbench.errors import UserError, printable
+from istbench.errors import UserError, shown
 
 LARGEST_TEXT = 16 * 2**20
+# Of most file systems, with room for what is appended to a name.
+_LONGEST_NAME, _LONGEST_PATH = 200, 3500
 
 
 def read_bytes(path: Path, what: str, most: int = LARGEST_TEXT) -> bytes:
@@ -43,7 +45,7 @@ def regular_file(path: Path, what: str, most: int) -> Iterator[int]:
     except FileNotFoundError:
         raise UserError(f"no file {path}; give {what}") from None
     except ValueError:  # a NUL in the name
-        raise UserError(f"{str(path)!r} is no name of a file; give {what}") from None
+        raise UserError(f"{shown(str(path))} is no name of a file; give {what}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; give {what}") from None
 
@@ -66,13 +68,21 @@ def utf8_path(text: str, flag: str) -> Path:
     Raises:
         UserError: where it is empty, or its name is not UTF-8 and so could not be written down.
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{flag}: the name {printable(text)} is not UTF-8; rename it") from None
-    if not text or "\0" in text:
-        raise UserError(f"{flag}: {text!r} is no name of a file or directory")
+    problem = name_problem(text)
+    if problem:
+        raise UserError(f"{flag}: {shown(text)} {problem}")
     return Path(text)
+
+
+def name_problem(text: str) -> str | None:
+    """What keeps `text` from naming a file that can be written down; None where nothing does."""
+    if not text or "\0" in text:
+        return "is no name of a file or directory"
+    try:
+        longest = max(len(part) for part in text.encode().split(b"/"))
+    except UnicodeEncodeError:
+        return "is not UTF-8; rename it"
+    return "is too long for a name" if longest > _LONGEST_NAME or len(text) > _LONGEST_PATH else None
 
 
 def _kind(mode: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from istbench.errors import UserError, printable
 
+_LONGEST_KEY = 60
 Locate = Callable[[tuple[str | int, ...]], str]
 """Says in words where the value at a path of keys and indices stands."""
 
@@ -65,5 +66,5 @@ def path_text(path: tuple[str | int, ...]) -> str:
     """`suite[1].run.steps`."""
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+        text += f"[{key}]" if isinstance(key, int) else f".{key[:_LONGEST_KEY]}" if text else key[:_LONGEST_KEY]
     return printable(text)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from istbench.door import decode_json, encode_own, read_bytes
-from istbench.errors import UserError
+from istbench.errors import UserError, shown
 from istbench.files import sync
 from istbench.results.events import Event
 from istbench.results.header import SCHEMA, Header, schema_of
@@ -85,7 +85,7 @@ class RunDirectory:
         found = schema_of(content)
         if found != SCHEMA:
             raise UserError(
-                f"{self.run_json} has schema {found}, this istbench reads {SCHEMA}; "
+                f"{self.run_json} has schema {shown(found)}, this istbench reads {SCHEMA}; "
                 "use the istbench that wrote it, or another --out"
             )
         return decode_json(content, Header, str(self.run_json), self._way_out)

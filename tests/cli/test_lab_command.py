@@ -59,7 +59,7 @@ def test_replays_are_measured_against_shaped_links(namespaces, tmp_path):
     [
         (["--bandwidth", "1gbyte", "--", "run"], "'1gbyte' is not a bandwidth"),
         (["--latency", "5", "--", "run"], "'5' is not a time"),
-        (["--nodes", "1", "--", "run"], "2 to 250 nodes"),
+        (["--nodes", "1", "--", "run"], "1 is not in the range 2<=x<=250"),
         (["--nodes", "3", "--", "run", "--method", "ist", "--workload", "toy", "--nodes", "2"], "lab has 3 nodes"),
         (["validate", "--bandwidth", "fast"], "'fast' is not a bandwidth"),
         (["validate", "--methods", "its"], "did you mean 'ist'"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from istbench.cli import main
+from istbench.results.events import Resume
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
@@ -94,13 +95,16 @@ def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path):
         (["--method", "ist", "--workload", "toy", "--set", "lr"], "--set 'lr' is not of the form name=value"),
         (["--method", "ist", "--workload", "toy", "--workload-set", "hiden=4"], "did you mean 'hidden'"),
         (["--method", "ist", "--workload", "toy", "--nodes", "17"], "has 16 units for 17 nodes"),
-        (["--method", "ist", "--workload", "toy", "--nodes", "0"], "nodes must be above zero"),
-        (["--method", "ist", "--workload", "toy", "--steps", "-1"], "steps must be above zero"),
-        (["--method", "ist", "--workload", "toy", "--batch-size", "0"], "batch-size must be above zero"),
+        (["--method", "ist", "--workload", "toy", "--nodes", "0"], "--nodes must be a whole number of at least 1"),
+        (["--method", "ist", "--workload", "toy", "--steps", "-1"], "--steps must be a whole number of at least 1"),
+        (
+            ["--method", "ist", "--workload", "toy", "--batch-size", "0"],
+            "--batch-size must be a whole number of at least 1",
+        ),
         (["--method", "ist", "--workload", "toy", "--batch-size", "600"], "larger than a node's data"),
         (["--method", "ist", "--workload", "toy", "--data", "/nowhere"], "leave out --data"),
         (["--method", "ist", "--workload", "toy", "--plugin", "none.py"], "no plug-in file none.py"),
-        (["--method", "ist", "--workload", "toy", "--device", "tpu"], "device must be auto, cpu or cuda"),
+        (["--method", "ist", "--workload", "toy", "--device", "tpu"], "--device must be one of auto, cpu, cuda"),
         (["--method", "ist"], "Missing option '--workload'"),
     ],
 )
@@ -140,11 +144,11 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
         line = one_line(istbench(*run))
         assert "no space left" in line
         (events,) = disk.glob("runs/*/events.jsonl")
-        before = [json.loads(text) for text in events.read_text().splitlines() if text.endswith("}")]
-        assert any(event["event"] == "evaluation" for event in before)
+        before = [text for text in events.read_text().splitlines() if text.endswith("}")]
+        assert any(json.loads(text)["event"] == "evaluation" for text in before)
         (disk / "filler").unlink()
         shown = istbench(*run, "--json", timeout=200)
-        assert events.read_text().startswith("\n".join(json.dumps(event) for event in before[:2]))
+        assert events.read_text().startswith("\n".join(before[:2]))
         assert shown.returncode in (0, 2)
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -236,7 +240,7 @@ def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped
     assert curves[0].values == curves[1].values
     assert len(curves[0].evaluations) == 61
     events = RunDirectory(Path(other["run_dir"])).events()
-    assert [event["step"] > 0 for event in events if event["event"] == "resume"] == [True]
+    assert [event.step > 0 for event in events if isinstance(event, Resume)] == [True]
     assert not (Path(other["run_dir"]) / "checkpoint").exists()
 
 
