@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
-from istbench.cluster.program import round_ends
-from istbench.cluster.replay import Span, replay
-from istbench.cluster.trace import KINDS, POST, STEP, Trace
+from istbench.cluster.simulator import Span, replay
+from istbench.cluster.trace import KINDS, POST, STEP, Trace, round_ends
 from istbench.report.timeline import Activity, Timeline, Transfer, check_round, joined, make_timeline
 
 _DIGITS = 4  # of a bandwidth in a title

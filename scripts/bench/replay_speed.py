@@ -8,7 +8,7 @@ import statistics
 import time
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace, TraceBuilder, merge
 
 SAMPLED_ROUNDS, BUCKETS = 20, 4

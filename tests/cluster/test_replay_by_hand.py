@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from traces import BANDWIDTH, LATENCY, OVERHEAD, cluster, random_trace, same, trace
 
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, POST, RECEIVE, SEND
 from istbench.errors import UserError
 

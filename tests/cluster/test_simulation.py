@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import TraceBuilder, merge
 from istbench.errors import UserError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import AFTER, EVENT, POST, SEND, merge
 from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import batches_of, open_workload, set_up

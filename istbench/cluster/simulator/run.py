@@ -8,8 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.program import Floats, Ints, Program, compile_trace, round_ends, stops
-from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, KINDS, MARK, RECEIVE, ROUND, SEND, Trace
+from istbench.cluster.simulator.program import Program, compile_trace, stops
+from istbench.cluster.trace import (
+    ALL_REDUCE,
+    BARRIER,
+    BROADCAST,
+    KINDS,
+    MARK,
+    RECEIVE,
+    ROUND,
+    SEND,
+    Floats,
+    Ints,
+    Trace,
+    round_ends,
+)
 from istbench.errors import UserError
 
 _SLOTS_AT_ONCE = 100_000
@@ -104,8 +117,8 @@ def replay(
         UserError: where there are no rounds to replay, the trace has no calibration and no `compute_scale` is
             given, or its nodes wait for one another in a circle.
     """
-    from istbench.cluster.simulate import simulate
-    from istbench.cluster.state import new_state
+    from istbench.cluster.simulator.simulate import simulate
+    from istbench.cluster.simulator.state import new_state
 
     rounds = trace.rounds if rounds is None else rounds
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):

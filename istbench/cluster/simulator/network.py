@@ -11,9 +11,9 @@ Sends wait in a priority queue before their connection, which holds `window` of 
 
 import numpy as np
 
-from istbench.cluster.jit import jit
-from istbench.cluster.program import Program
-from istbench.cluster.state import State
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import State
 
 
 @jit

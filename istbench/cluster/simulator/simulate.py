@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from istbench.cluster.collectives import advance, arrive, left, ready_transfer, start_collectives, wake
-from istbench.cluster.jit import jit
-from istbench.cluster.network import add_span, end_flow, fill_window, share_links, start_flow
-from istbench.cluster.program import Ints, Program
-from istbench.cluster.state import SPAN_COMPUTE, SPAN_TRANSFER, State
-from istbench.cluster.trace import AFTER, COMPUTE, POST, RECEIVE, SEND, WAIT
+from istbench.cluster.simulator.collectives import advance, arrive, left, ready_transfer, start_collectives, wake
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.network import add_span, end_flow, fill_window, share_links, start_flow
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_TRANSFER, State
+from istbench.cluster.trace import AFTER, COMPUTE, POST, RECEIVE, SEND, WAIT, Ints
 
 
 @jit

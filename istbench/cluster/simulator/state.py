@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.program import Floats, Ints, Program, Records, records
+from istbench.cluster.simulator.program import Program, Records, records
+from istbench.cluster.trace import Floats, Ints
 
 SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_TRANSFER = range(4)
 

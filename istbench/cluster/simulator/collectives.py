@@ -4,10 +4,10 @@ A node sends its next message of a collective when the one before has left, what
 receiver has started the same collective; `streams` collectives of a node run at once, started in posted order.
 """
 
-from istbench.cluster.jit import jit
-from istbench.cluster.network import add_span, put_on_wire, queue_send
-from istbench.cluster.program import Program
-from istbench.cluster.state import SPAN_COMMUNICATION, SPAN_IDLE, State
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.network import add_span, put_on_wire, queue_send
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_IDLE, State
 from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, SEND
 
 

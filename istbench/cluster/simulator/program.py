@@ -6,10 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, ROUND, SEND, Trace
+from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, Ints, Trace, round_ends
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Records: TypeAlias = np.recarray[Any, Any]
 
 
@@ -82,18 +80,6 @@ def stops(trace: Trace, rounds: int) -> Ints:
             marks = np.flatnonzero(node["code"] == MARK)
             counts[rank] += int(marks[round_ends(node["kind"][marks])[rest - 1]]) + 1
     return np.array(counts, np.int64)
-
-
-def round_ends(kinds: NDArray[np.uint8]) -> Ints:
-    """Which of a sample's marks, of these `kinds`, ends each round [rounds]; each step where none ends a round.
-
-    A round may be marked inside the step that ends it: then that step's mark, which follows, still belongs to it.
-    """
-    rounds = np.flatnonzero(kinds == ROUND)
-    if not len(rounds):
-        return np.arange(len(kinds))
-    inside = rounds[-1] + 1 < len(kinds)
-    return rounds + 1 if inside else rounds
 
 
 def _owners(code: Ints, argument: Ints) -> Ints:

@@ -1,0 +1,5 @@
+"""The simulation of a trace on a cluster profile. Numba compiles it, and is imported by the first replay only."""
+
+from istbench.cluster.simulator.run import Replay, Span, replay
+
+__all__ = ["Replay", "Span", "replay"]
