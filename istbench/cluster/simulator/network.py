@@ -121,10 +121,10 @@ def end_flow(s: State, n: int, which: int, now: float) -> int:
 
 @jit
 def _send_off(s: State, slot: int, target: int, at: float) -> None:
-    # A broadcast may have several messages under way: where to is kept with the message.
+    # An operation may have several messages under way: what differs is kept with the message.
     shared = s.shared[0]
     arrival = s.arrival[shared.arrival_tail % len(s.arrival)]
-    arrival.slot, arrival.target, arrival.at = slot, target, at
+    arrival.slot, arrival.target, arrival.counts, arrival.at = slot, target, s.slot[slot].counts, at
     shared.arrival_tail += 1
 
 

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.simulator.program import Program, compile_trace, stops
 from istbench.cluster.trace import (
-    ALL_REDUCE,
-    BARRIER,
-    BROADCAST,
     KINDS,
     MARK,
     RECEIVE,
@@ -132,7 +129,7 @@ def replay(
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
     held = min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1)))
-    room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
+    room = int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0
     state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
     seconds = simulate(program, state, ends)
     _check_finished(program, state.node.waits_for)
@@ -157,15 +154,9 @@ def replay(
     )
 
 
-def transfers(program: Program) -> int:
+def _messages(program: Program) -> int:
     """Messages between nodes that one repetition of `program` puts on the network."""
-    n, kinds = program.n, program.op.kind[program.members[:, 0]] if len(program.members) else np.zeros(0)
-    rings = sum(
-        n * (n - 1) * (2 if kind == ALL_REDUCE else 1) for kind in kinds if kind not in (BROADCAST, BARRIER)
-    )
-    trees = int(np.count_nonzero(kinds == BROADCAST)) * (n - 1)
-    barriers = int(np.count_nonzero(kinds == BARRIER)) * n * (n - 1).bit_length()
-    return rings + trees + barriers + int(np.count_nonzero(program.op.kind == SEND))
+    return int(program.op.messages.sum()) + int(np.count_nonzero(program.op.kind == SEND))
 
 
 def _scale(trace: Trace, profile: ClusterProfile) -> float:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from istbench.cluster.simulator.collectives import advance, arrive, left, ready_transfer, start_collectives, wake
 from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.network import add_span, end_flow, fill_window, share_links, start_flow
+from istbench.cluster.simulator.operations import advance, arrive, left, ready_transfer, start_collectives, wake
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_TRANSFER, State
 from istbench.cluster.trace import AFTER, COMPUTE, POST, RECEIVE, SEND, WAIT, Ints
@@ -67,7 +67,7 @@ def _happen(p: Program, s: State, now: float) -> None:
         if arrival.at > now:
             break
         shared.arrival_head += 1
-        arrive(p, s, arrival.slot, arrival.target, now)
+        arrive(p, s, arrival.slot, arrival.target, arrival.counts, now)
     for number in range(p.n):
         node = s.node[number]
         if node.busy_until <= now:

@@ -24,9 +24,9 @@ _CONNECTION: _Fields = (
 _LINK: _Fields = ("flows tight", "left")
 _FLOW: _Fields = ("pair fixed", "")
 _OVERHEAD: _Fields = ("pair", "until")
-_ARRIVAL: _Fields = ("slot target", "at")
+_ARRIVAL: _Fields = ("slot target counts", "at")
 _SLOT: _Fields = (
-    "next ready missing done started sending sent received after_head in_todo",
+    "next ready missing done started sending sent counts received after_head in_todo",
     "bytes posted_at",
 )
 _REPETITION: _Fields = ("number open_ops", "")

@@ -1,14 +1,13 @@
-"""Collectives as messages between nodes: ring all-reduce and all-gather, binomial tree, dissemination barrier.
+"""Operations from when they are posted until they are done: transfers between two nodes, and collectives.
 
-A node sends its next message of a collective when the one before has left, what it needs has arrived, and the
-receiver has started the same collective; `streams` collectives of a node run at once, started in posted order.
+`streams` collectives of a node run at once, started in posted order; `collectives` says what they send.
 """
 
 from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.network import add_span, put_on_wire, queue_send
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_IDLE, State
-from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, SEND
+from istbench.cluster.trace import SEND
 
 
 @jit
@@ -60,60 +59,35 @@ def advance(p: Program, s: State, slot: int, now: float) -> None:
     if not own.started or own.sending or own.done:
         return
     op = p.op[slot % p.ops]
-    base, n, rank, step = slot - slot % p.ops, p.n, op.node, own.sent
-    size, target, may = op.bytes, (rank + 1) % n, False
-    if op.kind == BROADCAST:
-        place = (rank - op.peer) % n
-        hop = 1
-        while hop <= place:
-            hop *= 2
-        hop <<= step
-        more = place + hop < n
-        target = (rank + hop) % n
-        may = place == 0 or own.received > 0
-        received_all = may
-    elif op.kind == BARRIER:
-        size = 0.0
-        more = (1 << step) < n
-        target = (rank + (1 << step)) % n
-        may = own.received & ((1 << step) - 1) == (1 << step) - 1
-        received_all = may
-    else:
-        steps = 2 * (n - 1) if op.kind == ALL_REDUCE else n - 1
-        more = step < steps
-        may = own.received >= step
-        received_all = own.received == steps
-        if op.kind == ALL_REDUCE:
-            size /= n
-        elif more:
-            size = p.op[p.members[op.collective, (rank - step) % n]].bytes
-    if more:
-        if may and s.slot[base + p.members[op.collective, target]].started:
-            own.sending = 1
-            own.bytes = size
-            put_on_wire(s, rank * n + target, slot, now)
-    elif received_all:
-        s.node[rank].collectives_running -= 1
-        complete(p, s, slot, now)
-        start_collectives(p, s, rank)
+    base, rank = slot - slot % p.ops, op.node
+    if own.sent == op.messages:
+        if own.received == op.awaits:
+            s.node[rank].collectives_running -= 1
+            complete(p, s, slot, now)
+            start_collectives(p, s, rank)
+        return
+    message = p.message[op.first_message + own.sent]
+    if own.received < message.after:
+        return
+    members = p.members[op.collective]
+    target = (rank + message.to) % p.n
+    if s.slot[base + members[target]].started:
+        own.sending = 1
+        own.bytes = p.op[members[(rank + message.part_of) % p.n]].bytes / message.parts
+        own.counts = message.counts
+        put_on_wire(s, rank * p.n + target, slot, now)
 
 
 @jit
-def arrive(p: Program, s: State, slot: int, target: int, now: float) -> None:
-    """A message of the sender's `slot` is at node `target`, and added up where it is to be."""
+def arrive(p: Program, s: State, slot: int, target: int, counts: int, now: float) -> None:
+    """A message of the sender's `slot` is at node `target`."""
     op = p.op[slot % p.ops]
     base = slot - slot % p.ops
     if op.kind == SEND:
         complete(p, s, base + op.partner, now)
         return
     there = base + p.members[op.collective, target]
-    if op.kind == BARRIER:
-        distance, step = (target - op.node) % p.n, 0
-        while (1 << step) < distance:
-            step += 1
-        s.slot[there].received |= 1 << step
-    else:
-        s.slot[there].received += 1
+    s.slot[there].received += counts
     remember(s, there)
 
 
