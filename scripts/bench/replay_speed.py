@@ -49,8 +49,8 @@ def main() -> None:
             seconds.append(time.perf_counter() - started)
         median = statistics.median(seconds)
         spread = f"{median:.2f} [{min(seconds):.2f}-{max(seconds):.2f}]"
-        rate = (found.events + found.transfers) / median
-        print(f"| {nodes} | {found.rounds} | {spread} | {found.events} | {found.transfers} | {rate:,.0f} |")
+        rate = (found.events + found.messages) / median
+        print(f"| {nodes} | {found.rounds} | {spread} | {found.events} | {found.messages} | {rate:,.0f} |")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_ring_all_reduce(nodes):
     seconds = 2 * (nodes - 1) * (SIZE / nodes / BANDWIDTH + LATENCY + OVERHEAD)
     assert result.finish_s[:, 0] == exactly(np.full(nodes, seconds))
     assert result.bytes_sent == exactly(np.full(nodes, 2 * (nodes - 1) * SIZE / nodes))
-    assert result.transfers == 2 * nodes * (nodes - 1)
+    assert result.messages == 2 * nodes * (nodes - 1)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
@@ -128,7 +128,7 @@ def queued(priorities, window):
     sender = [("post", "send", SIZE, (1,), priority) for priority in priorities]
     receiver = [("post", "receive", SIZE, (0,)) for _ in priorities]
     result = replay(trace([("compute", 0.0), *sender], receiver), cluster(), window=window, spans=True)
-    return [span.op for span in result.spans if span.kind == "transfer"]
+    return [span.op for span in result.spans if span.activity == "message"]
 
 
 def test_urgent_sends_overtake_what_is_not_in_the_window():
@@ -303,11 +303,11 @@ def test_spans_tell_where_the_time_went():
         ("communication", result.communication_s),
         ("idle", result.idle_s),
     ):
-        spans = [span for span in result.spans if span.kind == kind]
+        spans = [span for span in result.spans if span.activity == kind]
         for node in (0, 1):
             assert sum(s.end - s.start for s in spans if s.node == node) == exactly(seconds[node, -1])
-    carried = [span for span in result.spans if span.kind == "transfer"]
-    assert len(carried) == result.transfers == 12
+    carried = [span for span in result.spans if span.activity == "message"]
+    assert len(carried) == result.messages == 12
     assert sum(span.bytes for span in carried) == exactly(result.bytes_sent.sum())
     assert all(span.end - span.start == exactly(OVERHEAD + FLOW / 2 + LATENCY) for span in carried)
 

@@ -54,7 +54,7 @@ def overtaken(trace):
     after = np.flatnonzero(events["code"] == AFTER)
     replies = {int(op) for op in events["op"][after + 1][events["code"][after + 1] == POST]}
     spans = replay(trace, SLOW, compute_scale=1.0, spans=True).spans
-    pushes = [span.op for span in spans if span.kind == "transfer" and span.node == 0 and span.op not in replies]
+    pushes = [span.op for span in spans if span.activity == "message" and span.node == 0 and span.op not in replies]
     return sum(later < earlier for earlier, later in pairwise(pushes))
 
 
