@@ -8,7 +8,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
 
 if TYPE_CHECKING:
-    from istbench.cluster.replay import Replay
+    from istbench.cluster.simulator import Replay
     from istbench.cluster.trace import Trace
 
 # A synchronous method is in its steady state after the first rounds; from there every repetition lasts as long.
@@ -45,7 +45,7 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
     Raises:
         UserError: as `replay` does, and where the trace marks no local steps.
     """
-    from istbench.cluster.replay import replay
+    from istbench.cluster.simulator import replay
     from istbench.cluster.trace import STEP
 
     sample = trace.steps

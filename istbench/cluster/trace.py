@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 TRACE_VERSION = 1
 
 # Codes of events, operations and marks, as saved. Only ever append to these.
@@ -245,6 +248,18 @@ def _unmatched_transfer(trace: Trace) -> str | None:
         if given != taken:
             return f"sends {between} and their receives differ in size"
     return None
+
+
+def round_ends(kinds: NDArray[np.uint8]) -> Ints:
+    """Which of a sample's marks, of these `kinds`, ends each round [rounds]; each step where none ends a round.
+
+    A round may be marked inside the step that ends it: then that step's mark, which follows, still belongs to it.
+    """
+    rounds = np.flatnonzero(kinds == ROUND)
+    if not len(rounds):
+        return np.arange(len(kinds))
+    inside = rounds[-1] + 1 < len(kinds)
+    return rounds + 1 if inside else rounds
 
 
 def mean_compute_seconds(trace: Trace) -> float:

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.program import Floats
-from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, Trace
+from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, Floats, Trace
 from istbench.timeline.timeline import (
     Activity,
     Timeline,

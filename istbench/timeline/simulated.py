@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
-from istbench.cluster.program import round_ends
-from istbench.cluster.replay import Span, replay
-from istbench.cluster.trace import KINDS, POST, STEP, Trace
+from istbench.cluster.simulator import Span, replay
+from istbench.cluster.trace import KINDS, POST, STEP, Trace, round_ends
 from istbench.timeline.timeline import Activity, Timeline, Transfer, check_round, joined, make_timeline
 
 _DIGITS = 4  # of a bandwidth in a title
@@ -31,7 +30,7 @@ def replayed(trace: Trace, profile: ClusterProfile, round_number: int) -> Timeli
     sent = []
     for span in found.spans or ():
         begin, end = limits[span.node]
-        if span.kind == "transfer":
+        if span.activity == "message":
             sent.append(span)
         elif span.start < end and span.end > begin:
             own[span.node].append(span)
@@ -51,9 +50,9 @@ def _bandwidth(profile: ClusterProfile) -> str:
 def _activities(spans: Iterable[Span], limits: tuple[float, float]) -> Iterator[Activity]:
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         start, end = max(span.start, limits[0]), min(span.end, limits[1])
-        if span.kind != "transfer":
-            busy = end - start if span.kind == "compute" else 0.0
-            yield Activity(node=span.node, kind=span.kind, start=start, end=end, busy_s=busy)
+        if span.activity != "message":
+            busy = end - start if span.activity == "compute" else 0.0
+            yield Activity(node=span.node, kind=span.activity, start=start, end=end, busy_s=busy)
 
 
 def _transfers(trace: Trace, spans: Sequence[Span]) -> Iterator[Transfer]:

@@ -6,8 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from istbench.cluster.program import Floats, Ints, round_ends
-from istbench.cluster.trace import MARK, STEP, Trace
+from istbench.cluster.trace import MARK, STEP, Floats, Ints, Trace, round_ends
 from istbench.errors import UserError
 
 ActivityKind = Literal["compute", "communication", "idle"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval

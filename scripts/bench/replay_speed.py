@@ -8,7 +8,7 @@ import statistics
 import time
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace, TraceBuilder, merge
 
 SAMPLED_ROUNDS, BUCKETS = 20, 4
@@ -49,8 +49,8 @@ def main() -> None:
             seconds.append(time.perf_counter() - started)
         median = statistics.median(seconds)
         spread = f"{median:.2f} [{min(seconds):.2f}-{max(seconds):.2f}]"
-        rate = (found.events + found.transfers) / median
-        print(f"| {nodes} | {found.rounds} | {spread} | {found.events} | {found.transfers} | {rate:,.0f} |")
+        rate = (found.events + found.messages) / median
+        print(f"| {nodes} | {found.rounds} | {spread} | {found.events} | {found.messages} | {rate:,.0f} |")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.registry import build_workload

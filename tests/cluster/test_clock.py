@@ -8,7 +8,7 @@ from fake_runs import averaging_trace
 
 from istbench.cluster.clock import cluster_seconds, cluster_time, dollars
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import STEP, TraceBuilder, merge
 from istbench.errors import UserError
 

@@ -1,10 +1,19 @@
 """Traces made by hand, and a cluster whose figures are easy to compute with."""
 
+import pytest
+
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import TraceBuilder, merge
 
 BANDWIDTH = 1e6  # bytes a second
 LATENCY, OVERHEAD = 0.003, 0.0007  # seconds
+SIZE = 60_000
+FLOW = SIZE / BANDWIDTH
+HOP = OVERHEAD + FLOW + LATENCY
+
+
+def exactly(seconds):
+    return pytest.approx(seconds, rel=1e-9, abs=1e-15)
 
 
 def cluster(**changes):
@@ -42,6 +51,11 @@ def trace(*programs, **meta):
 def same(nodes, program, **meta):
     """`nodes` nodes that all do `program`."""
     return trace(*[program] * nodes, **meta)
+
+
+def blocking(kind, bytes=0, peers=()):
+    """A program that does one operation and waits for it."""
+    return [("post", kind, bytes, peers), ("wait", 0)]
 
 
 def random_trace(random, nodes, operations, rounds):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.replay import replay
+from istbench.cluster.simulator import replay
 from istbench.cluster.trace import AFTER, EVENT, POST, SEND, merge
 from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import batches_of, open_workload, set_up
@@ -54,7 +54,7 @@ def overtaken(trace):
     after = np.flatnonzero(events["code"] == AFTER)
     replies = {int(op) for op in events["op"][after + 1][events["code"][after + 1] == POST]}
     spans = replay(trace, SLOW, compute_scale=1.0, spans=True).spans
-    pushes = [span.op for span in spans if span.kind == "transfer" and span.node == 0 and span.op not in replies]
+    pushes = [span.op for span in spans if span.activity == "message" and span.node == 0 and span.op not in replies]
     return sum(later < earlier for earlier, later in pairwise(pushes))
 
 

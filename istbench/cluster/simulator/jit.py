@@ -28,7 +28,7 @@ def jit(function: _Function) -> _Function:
 
 @contextmanager
 def _cache_of_these_sources(config: Any) -> Iterator[None]:
-    """Inside, numba caches in a folder that is named after what the sources beside this file say.
+    """Inside, numba caches in a folder that is named after what the sources of `istbench.cluster` say.
 
     By itself it compiles a function again when its own file has changed, but not when another has that it calls.
     """
@@ -44,5 +44,5 @@ def _cache_of_these_sources(config: Any) -> Iterator[None]:
 @functools.cache
 def _folder() -> str:
     here = Path(__file__).parent
-    sources = b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))
+    sources = b"".join(path.read_bytes() for path in sorted(here.parent.rglob("*.py")))
     return str(here / "__pycache__" / f"compiled-{hashlib.sha256(sources).hexdigest()[:16]}")

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, ROUND, SEND, Trace
+from istbench.cluster.simulator.collectives import SCHEDULES, Schedule
+from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, Ints, Trace, round_ends
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Records: TypeAlias = np.recarray[Any, Any]
+
+
+_OPERATION = ["kind", "node", "peer", "priority", "partner", "collective", "first_message", "messages", "awaits"]
 
 
 class Program(NamedTuple):
@@ -20,9 +22,10 @@ class Program(NamedTuple):
         start, op_base: of each node [n], its first event and operation; `start` has the end too.
         event: `code`, `argument` (the operation, or the kind of mark), `owner` (of an after: the operation that
             comes after), `seconds`.
-        op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`,
-            `bytes`.
+        op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`, `bytes`;
+            of a collective, where in `message` its node's `messages` begin, and what is to arrive (`awaits`).
         members: the operations of each collective [collectives, n].
+        message: of all schedules that are used, as `collectives.Message` has them.
     """
 
     n: int
@@ -32,6 +35,7 @@ class Program(NamedTuple):
     event: Records
     op: Records
     members: Ints
+    message: Records
 
 
 def compile_trace(trace: Trace, compute_scale: float) -> Program:
@@ -49,10 +53,10 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
     members = np.flatnonzero(~transfer).reshape(n, -1).T
     collective = np.full(len(posts), -1, dtype=np.int64)
     collective[members] = np.arange(len(members))[:, None]
-    op = records(len(posts), ["kind", "node", "peer", "priority", "partner", "collective"], ["bytes"])
-    for name in ("kind", "peer", "priority"):
+    op = records(len(posts), _OPERATION, ["bytes"])
+    for name in ("kind", "peer", "priority", "bytes"):
         op[name] = posts[name]
-    op.node, op.partner, op.collective, op.bytes = node, _partners(posts, node), collective, posts["bytes"]
+    op.node, op.partner, op.collective = node, _partners(posts, node), collective
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
@@ -64,6 +68,7 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
         event=event,
         op=op,
         members=np.ascontiguousarray(members, dtype=np.int64),
+        message=_schedule(op, n),
     )
 
 
@@ -84,16 +89,36 @@ def stops(trace: Trace, rounds: int) -> Ints:
     return np.array(counts, np.int64)
 
 
-def round_ends(kinds: NDArray[np.uint8]) -> Ints:
-    """Which of a sample's marks, of these `kinds`, ends each round [rounds]; each step where none ends a round.
+def _schedule(op: Records, n: int) -> Records:
+    """The messages of all collectives in `op` for `n` nodes; says in `op` which are its own."""
+    kinds = np.unique(op.kind[op.collective >= 0]).tolist()
+    schedules = {kind: SCHEDULES[kind](n) for kind in kinds}
+    flat = [message for schedule in schedules.values() for row in schedule for message in row]
+    message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
+    for name in message.dtype.names or ():
+        message[name] = [getattr(own, name) for own in flat]
+    first = 0
+    for kind, schedule in schedules.items():
+        own = op.kind == kind
+        place = (op.node[own] - np.maximum(op.peer[own], 0)) % n
+        lengths = np.array([len(row) for row in schedule])
+        op.first_message[own] = first + (np.cumsum(lengths) - lengths)[place % len(schedule)]
+        op.messages[own] = lengths[place % len(schedule)]
+        op.awaits[own] = _awaits(schedule, n)[place]
+        first += int(lengths.sum())
+    return message
 
-    A round may be marked inside the step that ends it: then that step's mark, which follows, still belongs to it.
-    """
-    rounds = np.flatnonzero(kinds == ROUND)
-    if not len(rounds):
-        return np.arange(len(kinds))
-    inside = rounds[-1] + 1 < len(kinds)
-    return rounds + 1 if inside else rounds
+
+def _awaits(schedule: Schedule, n: int) -> Ints:
+    """What the messages that arrive at each place [n] count."""
+    awaits = np.zeros(n, np.int64)
+    for place, row in enumerate(schedule):
+        for message in row:
+            if len(schedule) == 1:
+                awaits += message.counts
+            else:
+                awaits[(place + message.to) % n] += message.counts
+    return awaits
 
 
 def _owners(code: Ints, argument: Ints) -> Ints:

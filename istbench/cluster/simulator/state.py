@@ -5,27 +5,28 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.program import Floats, Ints, Program, Records, records
+from istbench.cluster.simulator.program import Program, Records, records
+from istbench.cluster.trace import Floats, Ints
 
-SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_TRANSFER = range(4)
+SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
     "window streams duplex flowing links_changed todo runnable "
-    "overhead_head overhead_tail arrival_head arrival_tail spans transfers",
+    "overhead_head overhead_tail arrival_head arrival_tail spans messages",
     "latency overhead capacity_out capacity_in next_end",
 )
 _CONNECTION: _Fields = (
     "queue_head queue_tail wire_head wire_tail in_window",
-    "rate left since end flow_start",
+    "rate bytes_left since end flow_start",
 )
-_LINK: _Fields = ("flows tight", "left")
+_LINK: _Fields = ("flows tight", "capacity_left")
 _FLOW: _Fields = ("pair fixed", "")
 _OVERHEAD: _Fields = ("pair", "until")
-_ARRIVAL: _Fields = ("slot target", "at")
+_ARRIVAL: _Fields = ("slot target counts", "at")
 _SLOT: _Fields = (
-    "next ready missing done started sending sent received after_head in_todo",
+    "next ready missing done started sending sent counts received after_head in_todo",
     "bytes posted_at",
 )
 _REPETITION: _Fields = ("number open_ops", "")

@@ -1,81 +1,28 @@
-"""What a traced run would have taken on another cluster: seconds, where they went, and dollars."""
+"""Replaying a trace: what its nodes would have done on another cluster, and when."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.program import Floats, Ints, Program, compile_trace, round_ends, stops
-from istbench.cluster.trace import ALL_REDUCE, BARRIER, BROADCAST, KINDS, MARK, RECEIVE, ROUND, SEND, Trace
+from istbench.cluster.simulator.outcome import ACTIVITIES, Replay, Span
+from istbench.cluster.simulator.program import Program, compile_trace, stops
+from istbench.cluster.trace import (
+    KINDS,
+    MARK,
+    RECEIVE,
+    ROUND,
+    SEND,
+    Floats,
+    Ints,
+    Trace,
+    round_ends,
+)
 from istbench.errors import UserError
 
 _SLOTS_AT_ONCE = 100_000
-_SPAN_KINDS: tuple[Literal["compute", "communication", "idle", "transfer"], ...] = (
-    "compute",
-    "communication",
-    "idle",
-    "transfer",
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """Something that took from `start` to `end` (seconds since the replay began) on or from `node`.
-
-    Attributes:
-        kind: `compute`; waiting for operation `op`: `communication` or `idle`, as in `Replay`; or `transfer` of
-            `bytes` to `peer`, on its connection until the last byte has arrived.
-        op: as numbered in the trace on that node; -1 of a compute.
-    """
-
-    node: int
-    kind: Literal["compute", "communication", "idle", "transfer"]
-    start: float
-    end: float
-    op: int
-    bytes: float
-    peer: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """Some rounds of a trace on a cluster.
-
-    Attributes:
-        profile: the cluster.
-        compute_scale: seconds computed there for one recorded.
-        rounds, steps: how many were replayed.
-        mark_kind: of every mark [marks], `trace.STEP` or `trace.ROUND`.
-        finish_s: when each node got to each mark [nodes, marks], seconds.
-        compute_s, communication_s, idle_s: how each node spent that time [nodes, marks], seconds. Waiting is
-            communication from when every node that takes part has posted its part, and idle before.
-        bytes_sent, bytes_received: by each node [nodes].
-        utilisation_out, utilisation_in: of each node's link [nodes], payload over capacity x `seconds`.
-        seconds: when the last node ended, and the last message that it had sent was there.
-        events, transfers: of the trace, and messages of the network, that were simulated.
-        spans: the timeline in order of their end, where asked for.
-    """
-
-    profile: ClusterProfile
-    compute_scale: float
-    rounds: int
-    steps: int
-    mark_kind: NDArray[np.uint8]
-    finish_s: Floats
-    compute_s: Floats
-    communication_s: Floats
-    idle_s: Floats
-    bytes_sent: Floats
-    bytes_received: Floats
-    utilisation_out: Floats
-    utilisation_in: Floats
-    seconds: float
-    events: int
-    transfers: int
-    spans: tuple[Span, ...] | None = None
 
 
 def replay(
@@ -104,8 +51,8 @@ def replay(
         UserError: where there are no rounds to replay, the trace has no calibration and no `compute_scale` is
             given, or its nodes wait for one another in a circle.
     """
-    from istbench.cluster.simulate import simulate
-    from istbench.cluster.state import new_state
+    from istbench.cluster.simulator.simulate import simulate
+    from istbench.cluster.simulator.state import new_state
 
     rounds = trace.rounds if rounds is None else rounds
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
@@ -119,7 +66,7 @@ def replay(
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
     held = min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1)))
-    room = int(ends.sum()) * 2 + transfers(program) * repetitions if spans else 0
+    room = int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0
     state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
     seconds = simulate(program, state, ends)
     _check_finished(program, state.node.waits_for)
@@ -139,20 +86,14 @@ def replay(
         utilisation_in=_share(state.node.bytes_in, profile.bandwidth_in, seconds),
         seconds=seconds,
         events=int(ends.sum()),
-        transfers=int(state.shared[0].transfers),
+        messages=int(state.shared[0].messages),
         spans=_spans(state.span[: state.shared[0].spans].tolist()) if spans else None,
     )
 
 
-def transfers(program: Program) -> int:
+def _messages(program: Program) -> int:
     """Messages between nodes that one repetition of `program` puts on the network."""
-    n, kinds = program.n, program.op.kind[program.members[:, 0]] if len(program.members) else np.zeros(0)
-    rings = sum(
-        n * (n - 1) * (2 if kind == ALL_REDUCE else 1) for kind in kinds if kind not in (BROADCAST, BARRIER)
-    )
-    trees = int(np.count_nonzero(kinds == BROADCAST)) * (n - 1)
-    barriers = int(np.count_nonzero(kinds == BARRIER)) * n * (n - 1).bit_length()
-    return rings + trees + barriers + int(np.count_nonzero(program.op.kind == SEND))
+    return int(program.op.messages.sum()) + int(np.count_nonzero(program.op.kind == SEND))
 
 
 def _scale(trace: Trace, profile: ClusterProfile) -> float:
@@ -193,6 +134,6 @@ def _check_finished(program: Program, waits_for: Ints) -> None:
 def _spans(recorded: list[tuple[Any, ...]]) -> tuple[Span, ...]:
     rows = sorted(recorded, key=lambda row: (row[5], row[4], row[:4]))
     return tuple(
-        Span(node=node, kind=_SPAN_KINDS[kind], start=start, end=end, op=op, bytes=size, peer=peer)
-        for kind, node, op, peer, start, end, size in rows
+        Span(node=node, activity=ACTIVITIES[activity], start=start, end=end, op=op, bytes=size, peer=peer)
+        for activity, node, op, peer, start, end, size in rows
     )

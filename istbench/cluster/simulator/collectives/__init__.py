@@ -1,0 +1,26 @@
+"""Collectives as messages between nodes, a file each.
+
+A node sends the messages of a collective one after the other: the next when the one before has left, those that it
+needs have arrived, and its receiver has started the same collective. Having sent and received all, it is done.
+"""
+
+from collections.abc import Callable
+
+from istbench.cluster.simulator.collectives import (
+    binomial_broadcast,
+    dissemination_barrier,
+    ring_all_gather,
+    ring_all_reduce,
+)
+from istbench.cluster.simulator.collectives.message import Message, Schedule
+from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST
+
+__all__ = ["SCHEDULES", "Message", "Schedule"]
+
+# The schedule of each kind of collective for so many nodes.
+SCHEDULES: dict[int, Callable[[int], Schedule]] = {
+    ALL_REDUCE: ring_all_reduce.schedule,
+    ALL_GATHER: ring_all_gather.schedule,
+    BROADCAST: binomial_broadcast.schedule,
+    BARRIER: dissemination_barrier.schedule,
+}

@@ -1,0 +1,124 @@
+"""Connections of the simulated cluster, and the messages on them.
+
+Every ordered pair of nodes has one connection, first in first out, one message on the wire at a time; before its
+bytes flow a message holds it for `overhead` seconds. The last byte arrives `latency` seconds after it left.
+Sends wait in a priority queue before their connection, which holds `window` of them and never reorders those.
+"""
+
+import numpy as np
+
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import State
+
+
+@jit
+def add_span(state: State, kind: int, rank: int, op: int, peer: int, size: float, start: float, end: float) -> None:
+    shared = state.shared[0]
+    if shared.spans < len(state.span):
+        span = state.span[shared.spans]
+        span.kind, span.node, span.op, span.peer = kind, rank, op, peer
+        span.start, span.end, span.bytes = start, end, size
+        shared.spans += 1
+
+
+@jit
+def queue_send(program: Program, state: State, slot: int, now: float) -> None:
+    """A send whose two ends are ready: into the priority queue of its connection, behind its equals."""
+    op = program.op[slot % program.ops]
+    pair = op.node * program.n + op.peer
+    connection = state.connection[pair]
+    state.slot[slot].bytes = op.bytes
+    state.slot[slot].next = -1
+    if connection.queue_head < 0:
+        connection.queue_head = connection.queue_tail = slot
+    elif program.op[connection.queue_tail % program.ops].priority <= op.priority:
+        state.slot[connection.queue_tail].next = slot
+        connection.queue_tail = slot
+    else:
+        before, at = -1, connection.queue_head
+        while at >= 0 and program.op[at % program.ops].priority <= op.priority:
+            before, at = at, state.slot[at].next
+        state.slot[slot].next = at
+        if before < 0:
+            connection.queue_head = slot
+        else:
+            state.slot[before].next = slot
+    fill_window(state, pair, now)
+
+
+@jit
+def fill_window(state: State, pair: int, now: float) -> None:
+    connection = state.connection[pair]
+    while connection.in_window < state.shared[0].window and connection.queue_head >= 0:
+        slot = connection.queue_head
+        connection.queue_head = state.slot[slot].next
+        if connection.queue_head < 0:
+            connection.queue_tail = -1
+        connection.in_window += 1
+        put_on_wire(state, pair, slot, now)
+
+
+@jit
+def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
+    """Commit a message to its connection, behind what is there."""
+    connection = state.connection[pair]
+    state.slot[slot].next = -1
+    if connection.wire_head < 0:
+        connection.wire_head = connection.wire_tail = slot
+        _start_head(state, pair, now)
+    else:
+        state.slot[connection.wire_tail].next = slot
+        connection.wire_tail = slot
+
+
+@jit
+def _start_head(state: State, pair: int, now: float) -> None:
+    shared = state.shared[0]
+    state.connection[pair].flow_start = now
+    if shared.overhead > 0:
+        waiting = state.overhead[shared.overhead_tail % len(state.overhead)]
+        waiting.pair, waiting.until = pair, now + shared.overhead
+        shared.overhead_tail += 1
+    else:
+        start_flow(state, pair, now)
+
+
+@jit
+def start_flow(state: State, pair: int, now: float) -> None:
+    shared, connection = state.shared[0], state.connection[pair]
+    state.flow[shared.flowing].pair = pair
+    shared.flowing += 1
+    shared.links_changed = 1
+    connection.bytes_left = state.slot[connection.wire_head].bytes
+    connection.rate = 0.0
+    connection.since = now
+    connection.end = now if connection.bytes_left <= 0 else np.inf
+
+
+@jit
+def end_flow(state: State, n: int, which: int, now: float) -> int:
+    """Take flow number `which` off the wire; returns its slot, on its way to arrive."""
+    shared, pair = state.shared[0], state.flow[which].pair
+    connection = state.connection[pair]
+    shared.flowing -= 1
+    state.flow[which].pair = state.flow[shared.flowing].pair
+    shared.links_changed = 1
+    shared.messages += 1
+    slot = connection.wire_head
+    connection.wire_head = state.slot[slot].next
+    state.node[pair // n].bytes_out += state.slot[slot].bytes
+    state.node[pair % n].bytes_in += state.slot[slot].bytes
+    _send_off(state, slot, pair % n, now + shared.latency)
+    if connection.wire_head >= 0:
+        _start_head(state, pair, now)
+    return int(slot)
+
+
+@jit
+def _send_off(state: State, slot: int, target: int, at: float) -> None:
+    # An operation may have several messages under way: what differs is kept with the message.
+    shared = state.shared[0]
+    arrival = state.arrival[shared.arrival_tail % len(state.arrival)]
+    arrival.slot, arrival.target, arrival.counts, arrival.at = slot, target, state.slot[slot].counts, at
+    shared.arrival_tail += 1

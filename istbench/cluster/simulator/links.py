@@ -1,0 +1,77 @@
+"""Links of the simulated cluster, and how the messages that flow share them.
+
+Nodes hang on a switch that never blocks. The messages flowing share the links they cross (the sender's outgoing,
+the receiver's incoming; one for both where not full duplex) max-min fairly, as TCP connections of equal round-trip
+time do. Store and forward, one message a link, would be simpler, but makes peers that are served in rank order
+queue up behind each other, which gloo's concurrent connections do not.
+"""
+
+import numpy as np
+
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.state import State
+
+
+@jit
+def share_links(state: State, n: int, now: float) -> None:
+    """Give every flow its max-min fair rate, by filling all links at once until one is full, and so on."""
+    shared = state.shared[0]
+    shared.links_changed = 0
+    flows, shift = shared.flowing, n if shared.duplex else 0
+    links = n + shift
+    for number in range(links):
+        state.link[number].flows = 0
+    most = 0
+    for number in range(flows):
+        pair = state.flow[number].pair
+        out, into = state.link[pair // n], state.link[pair % n + shift]
+        out.flows += 1
+        into.flows += 1
+        most = max(most, out.flows, into.flows)
+    shared.next_end = np.inf
+    if most <= 1:
+        alone = min(shared.capacity_out, shared.capacity_in)
+        for number in range(flows):
+            _set_rate(state, state.flow[number].pair, alone, now)
+    else:
+        _fill_links(state, n, links, shift, now)
+
+
+@jit
+def _fill_links(state: State, n: int, links: int, shift: int, now: float) -> None:
+    shared = state.shared[0]
+    flows = todo = shared.flowing
+    for number in range(links):
+        state.link[number].capacity_left = shared.capacity_out if number < n else shared.capacity_in
+    for number in range(flows):
+        state.flow[number].fixed = 0
+    while todo > 0:
+        share = np.inf
+        for number in range(links):
+            link = state.link[number]
+            if link.flows > 0:
+                share = min(share, link.capacity_left / link.flows)
+        for number in range(links):
+            link = state.link[number]
+            link.tight = 1 if link.flows > 0 and link.capacity_left / link.flows <= share * (1 + 1e-12) else 0
+        for number in range(flows):
+            flow = state.flow[number]
+            out, into = state.link[flow.pair // n], state.link[flow.pair % n + shift]
+            if not flow.fixed and (out.tight or into.tight):
+                flow.fixed = 1
+                todo -= 1
+                for link in (out, into):
+                    link.flows -= 1
+                    link.capacity_left -= share
+                _set_rate(state, flow.pair, share, now)
+
+
+@jit
+def _set_rate(state: State, pair: int, rate: float, now: float) -> None:
+    shared, connection = state.shared[0], state.connection[pair]
+    if rate != connection.rate:
+        connection.bytes_left = max(0.0, connection.bytes_left - connection.rate * (now - connection.since))
+        connection.since = now
+        connection.rate = rate
+        connection.end = now + connection.bytes_left / rate
+    shared.next_end = min(shared.next_end, connection.end)

@@ -1,0 +1,143 @@
+"""Operations from when they are posted until they are done: transfers between two nodes, and collectives.
+
+`streams` collectives of a node run at once, started in posted order; `collectives` says what they send.
+"""
+
+from istbench.cluster.simulator.connections import add_span, put_on_wire, queue_send
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_IDLE, State
+from istbench.cluster.trace import SEND
+
+
+@jit
+def remember(state: State, slot: int) -> None:
+    """Look at this collective again before time goes on."""
+    if not state.slot[slot].in_todo:
+        state.slot[slot].in_todo = 1
+        state.todo[state.shared[0].todo] = slot
+        state.shared[0].todo += 1
+
+
+@jit
+def wake(state: State, rank: int) -> None:
+    state.runnable[state.shared[0].runnable] = rank
+    state.shared[0].runnable += 1
+
+
+@jit
+def ready_transfer(program: Program, state: State, slot: int, now: float) -> None:
+    """One end of a transfer may start: it does when the other end may too."""
+    number = slot % program.ops
+    op = program.op[number]
+    other = slot - number + op.partner
+    state.slot[slot].ready = 1
+    if state.slot[other].ready:
+        queue_send(program, state, slot if op.kind == SEND else other, now)
+
+
+@jit
+def start_collectives(program: Program, state: State, rank: int) -> None:
+    """Start what was posted on node `rank`, as far as its streams allow."""
+    collectives = len(program.members)
+    node = state.node[rank]
+    while node.collectives_running < state.shared[0].streams and node.collectives_started < node.collectives_posted:
+        repetition, number = divmod(node.collectives_started, collectives)
+        base = repetition % len(state.repetition) * program.ops
+        node.collectives_started += 1
+        node.collectives_running += 1
+        state.slot[base + program.members[number, rank]].started = 1
+        for member in program.members[number]:
+            if state.slot[base + member].started:
+                remember(state, base + member)
+
+
+@jit
+def advance(program: Program, state: State, slot: int, now: float) -> None:
+    """Send the next message of collective `slot` if that can be, or finish it."""
+    own = state.slot[slot]
+    own.in_todo = 0
+    if not own.started or own.sending or own.done:
+        return
+    op = program.op[slot % program.ops]
+    base, rank = slot - slot % program.ops, op.node
+    if own.sent == op.messages:
+        if own.received == op.awaits:
+            state.node[rank].collectives_running -= 1
+            complete(program, state, slot, now)
+            start_collectives(program, state, rank)
+        return
+    message = program.message[op.first_message + own.sent]
+    if own.received < message.after:
+        return
+    members = program.members[op.collective]
+    target = (rank + message.to) % program.n
+    if state.slot[base + members[target]].started:
+        own.sending = 1
+        own.bytes = program.op[members[(rank + message.part_of) % program.n]].bytes / message.parts
+        own.counts = message.counts
+        put_on_wire(state, rank * program.n + target, slot, now)
+
+
+@jit
+def message_arrived(program: Program, state: State, slot: int, target: int, counts: int, now: float) -> None:
+    """A message of the sender's `slot` is at node `target`."""
+    op = program.op[slot % program.ops]
+    base = slot - slot % program.ops
+    if op.kind == SEND:
+        complete(program, state, base + op.partner, now)
+        return
+    there = base + program.members[op.collective, target]
+    state.slot[there].received += counts
+    remember(state, there)
+
+
+@jit
+def message_left(program: Program, state: State, slot: int, now: float) -> None:
+    """The last byte of the message of `slot` has left."""
+    if program.op[slot % program.ops].kind == SEND:
+        complete(program, state, slot, now)
+    else:
+        state.slot[slot].sending = 0
+        state.slot[slot].sent += 1
+        remember(state, slot)
+
+
+@jit
+def complete(program: Program, state: State, slot: int, now: float) -> None:
+    """Operation `slot` is done on its node: wake the node if it waits, and start what comes after it."""
+    state.slot[slot].done = 1
+    state.repetition[slot // program.ops].open_ops -= 1
+    rank = program.op[slot % program.ops].node
+    node = state.node[rank]
+    if node.waits_for == slot:
+        node.waits_for = -1
+        _account_wait(program, state, slot, rank, now)
+        wake(state, rank)
+    edge = state.slot[slot].after_head
+    while edge >= 0:
+        owner = slot - slot % program.ops + program.event[edge % len(program.event)].owner
+        state.slot[owner].missing -= 1
+        if state.slot[owner].missing == 0 and state.slot[owner].posted_at >= 0:
+            ready_transfer(program, state, owner, now)
+        edge = state.after_next[edge]
+
+
+@jit
+def _account_wait(program: Program, state: State, slot: int, rank: int, now: float) -> None:
+    """Waiting is idle until the last node that takes part has posted its part, and communication from there."""
+    number, since = slot % program.ops, state.node[rank].wait_since
+    op, base = program.op[number], slot - number
+    all_posted = state.slot[slot].posted_at
+    if op.partner >= 0:
+        all_posted = max(all_posted, state.slot[base + op.partner].posted_at)
+    else:
+        for member in program.members[op.collective]:
+            all_posted = max(all_posted, state.slot[base + member].posted_at)
+    between = min(max(all_posted, since), now)
+    state.spent[rank, SPAN_IDLE] += between - since
+    state.spent[rank, SPAN_COMMUNICATION] += now - between
+    if between > since:
+        add_span(state, SPAN_IDLE, rank, number - program.op_base[rank], -1, 0.0, since, between)
+    if now > between:
+        add_span(state, SPAN_COMMUNICATION, rank, number - program.op_base[rank], -1, 0.0, between, now)

@@ -1,0 +1,192 @@
+"""The event loop: nodes run their programs over the network until all have reached their end."""
+
+import numpy as np
+
+from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, start_flow
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.links import share_links
+from istbench.cluster.simulator.operations import (
+    advance,
+    message_arrived,
+    message_left,
+    ready_transfer,
+    start_collectives,
+    wake,
+)
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
+from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, Ints
+
+
+@jit
+def simulate(program: Program, state: State, stops: Ints) -> float:
+    """Run every node to event number `stops[rank]`, and what is on the wire to its end; returns when that is.
+
+    A node that has not got to its stop when this returns waits for something that no node does.
+    """
+    now = 0.0
+    shared = state.shared[0]
+    for rank in range(program.n):
+        wake(state, program.n - 1 - rank)
+    while True:
+        while shared.runnable > 0 or shared.todo > 0:
+            if shared.todo > 0:
+                shared.todo -= 1
+                advance(program, state, state.todo[shared.todo], now)
+            else:
+                shared.runnable -= 1
+                _run(program, state, state.runnable[shared.runnable], stops, now)
+        if shared.links_changed:
+            share_links(state, program.n, now)
+        later = _next_time(program, state)
+        if later == np.inf:
+            return now
+        now = later
+        _happen(program, state, now)
+
+
+@jit
+def _next_time(program: Program, state: State) -> float:
+    shared = state.shared[0]
+    soonest = shared.next_end if shared.flowing > 0 else np.inf
+    for rank in range(program.n):
+        soonest = min(soonest, state.node[rank].busy_until)
+    if shared.overhead_head < shared.overhead_tail:
+        soonest = min(soonest, state.overhead[shared.overhead_head % len(state.overhead)].until)
+    if shared.arrival_head < shared.arrival_tail:
+        soonest = min(soonest, state.arrival[shared.arrival_head % len(state.arrival)].at)
+    return float(soonest)
+
+
+@jit
+def _happen(program: Program, state: State, now: float) -> None:
+    """Everything that is due at `now`, in a fixed order."""
+    shared = state.shared[0]
+    while shared.overhead_head < shared.overhead_tail:
+        waiting = state.overhead[shared.overhead_head % len(state.overhead)]
+        if waiting.until > now:
+            break
+        shared.overhead_head += 1
+        start_flow(state, waiting.pair, now)
+    if shared.next_end <= now:
+        _end_flows(program, state, now)
+    while shared.arrival_head < shared.arrival_tail:
+        arrival = state.arrival[shared.arrival_head % len(state.arrival)]
+        if arrival.at > now:
+            break
+        shared.arrival_head += 1
+        message_arrived(program, state, arrival.slot, arrival.target, arrival.counts, now)
+    for rank in range(program.n):
+        node = state.node[rank]
+        if node.busy_until <= now:
+            node.busy_until = np.inf
+            wake(state, rank)
+        if node.stalled and _may_enter(program, state, node.repetition + 1):
+            node.stalled = 0
+            wake(state, rank)
+
+
+@jit
+def _end_flows(program: Program, state: State, now: float) -> None:
+    which = 0
+    while which < state.shared[0].flowing:
+        pair = state.flow[which].pair
+        connection = state.connection[pair]
+        if connection.end > now:
+            which += 1
+            continue
+        start = connection.flow_start
+        slot = end_flow(state, program.n, which, now)
+        number = slot % program.ops
+        if len(state.span) > 0:
+            rank, peer = pair // program.n, pair % program.n
+            op, arrives = number - program.op_base[rank], now + state.shared[0].latency
+            add_span(state, SPAN_MESSAGE, rank, op, peer, state.slot[slot].bytes, start, arrives)
+        if program.op[number].kind == SEND:
+            connection.in_window -= 1
+            fill_window(state, pair, now)
+        message_left(program, state, slot, now)
+
+
+@jit
+def _may_enter(program: Program, state: State, number: int) -> bool:
+    """Whether there is room for the operations of repetition `number`: those it replaces are done and left."""
+    replaced = state.repetition[number % len(state.repetition)]
+    if program.ops == 0 or replaced.number == number or replaced.number < 0:
+        return True
+    if replaced.open_ops > 0:
+        return False
+    for rank in range(program.n):  # noqa: SIM110  (numba compiles no generators)
+        if state.node[rank].repetition <= replaced.number:
+            return False
+    return True
+
+
+@jit
+def _enter(program: Program, state: State, number: int) -> None:
+    place = number % len(state.repetition)
+    if state.repetition[place].number == number:
+        return
+    state.repetition[place].number = number
+    state.repetition[place].open_ops = program.ops
+    for slot in range(place * program.ops, (place + 1) * program.ops):
+        own = state.slot[slot]
+        own.posted_at = -1.0
+        own.after_head = -1
+        own.ready = own.missing = own.done = own.started = own.sending = own.sent = own.received = 0
+
+
+@jit
+def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> None:
+    """Let node `rank` go on until it computes, waits or stops."""
+    node = state.node[rank]
+    first = program.start[rank]
+    events = program.start[rank + 1] - first
+    while node.position < stops[rank]:
+        repetition, at = divmod(node.position, events)
+        if repetition > node.repetition:
+            if not _may_enter(program, state, repetition):
+                node.stalled = 1
+                return
+            _enter(program, state, repetition)
+            node.repetition = repetition
+        place = repetition % len(state.repetition)
+        event = program.event[first + at]
+        node.position += 1
+        slot = place * program.ops + event.argument
+        if event.code == COMPUTE:
+            if event.seconds > 0:
+                node.busy_until = now + event.seconds
+                state.spent[rank, SPAN_COMPUTE] += event.seconds
+                add_span(state, SPAN_COMPUTE, rank, -1, -1, 0.0, now, node.busy_until)
+                return
+        elif event.code == POST:
+            _post(program, state, slot, rank, now)
+        elif event.code == WAIT:
+            if not state.slot[slot].done:
+                node.waits_for = slot
+                node.wait_since = now
+                return
+        elif event.code == AFTER:
+            if not state.slot[slot].done:
+                edge = place * len(program.event) + first + at
+                state.after_next[edge] = state.slot[slot].after_head
+                state.slot[slot].after_head = edge
+                state.slot[place * program.ops + event.owner].missing += 1
+        elif event.code == MARK:
+            state.mark_at[rank, node.marks] = now
+            for column in range(3):
+                state.mark_spent[rank, node.marks, column] = state.spent[rank, column]
+            node.marks += 1
+
+
+@jit
+def _post(program: Program, state: State, slot: int, rank: int, now: float) -> None:
+    state.slot[slot].posted_at = now
+    kind = program.op[slot % program.ops].kind
+    if kind in (SEND, RECEIVE):
+        if state.slot[slot].missing == 0:
+            ready_transfer(program, state, slot, now)
+    else:
+        state.node[rank].collectives_posted += 1
+        start_collectives(program, state, rank)

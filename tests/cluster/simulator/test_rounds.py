@@ -1,0 +1,42 @@
+"""What is replayed of a sample: all of its rounds, some, or the sample again and again."""
+
+import numpy as np
+import pytest
+from traces import SIZE, blocking, cluster, exactly, same, trace
+
+from istbench.cluster.simulator import replay
+
+
+def test_compute_only_is_scaled_by_the_speeds():
+    work = same(3, [("compute", 2.0), ("compute", 1.0)], gflops=50.0)
+    assert replay(work, cluster(gflops=100.0)).finish_s.tolist() == [[1.5]] * 3
+    assert replay(work, cluster(), compute_scale=2.0).seconds == 6.0
+
+
+def test_repeating_the_sample_repeats_its_seconds():
+    step = [("compute", 0.1), *blocking("all_reduce", SIZE)]
+    once = replay(same(4, step), cluster())
+    often = replay(same(4, step), cluster(), rounds=50)
+    assert often.finish_s[:, -1] == exactly(50 * once.finish_s[:, -1])
+    assert often.bytes_sent == exactly(50 * once.bytes_sent)
+    assert (often.rounds, often.steps, often.events) == (50, 50, 50 * once.events)
+
+
+def test_repeating_the_sample_repeats_the_wait_for_a_straggler():
+    programs = [[("compute", 1.0 + rank), *blocking("all_reduce", SIZE)] for rank in range(3)]
+    work = trace(*[[*program, ("mark", "round"), ("mark", "step")] for program in programs])
+    one, many = replay(work, cluster()), replay(work, cluster(), rounds=50)
+    assert many.rounds == many.steps == 50
+    assert many.seconds == exactly(50 * one.seconds)
+    assert np.array_equal(replay(work, cluster(), rounds=50).finish_s, many.finish_s)
+
+
+@pytest.mark.parametrize("order", [("round", "step"), ("step", "round")])
+def test_a_part_of_the_sample_ends_with_a_round_and_its_step(order):
+    """A method marks a round inside the step that ends it, so the step is marked after it."""
+    step = [("compute", 1.0), ("mark", "step")]
+    end = [("compute", 1.0), ("mark", order[0]), ("mark", order[1])]
+    work = same(2, [*step, *end, *step, *step, *end])
+    result = replay(work, cluster(), rounds=3)
+    assert (result.rounds, result.steps, result.seconds) == (3, 7, 7.0)
+    assert replay(work, cluster(), rounds=1).steps == 2
