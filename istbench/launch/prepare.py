@@ -1,7 +1,6 @@
 """From what a user asked to what a cell is: names resolved, data made ready, what cannot work refused."""
 
 import dataclasses
-import os
 import platform
 import socket
 import subprocess
@@ -16,6 +15,7 @@ import torch
 import istbench
 from istbench.config import RunConfig, RunRequest, build_options
 from istbench.errors import UserError
+from istbench.machine import cores
 from istbench.methods.base import Method
 from istbench.registry import load_method, load_workload
 from istbench.results.store import SCHEMA, TIMING_RULE
@@ -46,7 +46,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         model = workload.build_model()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = _device(request.device)
-    threads = request.threads or max(1, (os.cpu_count() or 1) // request.nodes)
+    threads = request.threads or max(1, cores() // request.nodes)
     method_type.check(options, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
     batch_size = request.batch_size or workload.batch_size
@@ -166,7 +166,7 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
 
 def _host(lab: Mapping[str, Any] | None) -> dict[str, Any]:
     """The machine that clocks depend on, and its network where that is a lab's."""
-    machine = {"name": socket.gethostname(), "cores": os.cpu_count(), "machine": platform.machine()}
+    machine = {"name": socket.gethostname(), "cores": cores(), "machine": platform.machine()}
     return machine if lab is None else {**machine, "lab": lab["summary"]}
 
 

@@ -13,8 +13,9 @@ import torch
 
 from istbench.conformance.processes import on_nodes
 from istbench.errors import UserError
-from istbench.launch import cores, lab
+from istbench.launch import control_groups, lab
 from istbench.launch.lab import Lab
+from istbench.machine import cores
 
 try:
     lab.check()
@@ -49,7 +50,7 @@ def namespace():
 
 def traces_of_labs():
     namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-    groups = [path.name for path in cores.GROUPS.glob("istbench-lab-*")]
+    groups = [path.name for path in control_groups.GROUPS.glob("istbench-lab-*")]
     return [line for line in namespaces.splitlines() if "istbench-lab" in line] + groups
 
 
@@ -69,10 +70,10 @@ def test_every_node_has_a_network_of_its_own():
 
 
 def test_more_nodes_than_cores_are_dilated():
-    nodes = 2 * cores.available()
+    nodes = 2 * cores()
     place = Lab(nodes=nodes, bandwidth=1e9)
     try:
-        cores.check()
+        control_groups.check()
     except UserError as reason:
         pytest.skip(str(reason))
     assert place.dilation == pytest.approx(2 / 0.8)
