@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from istbench.errors import RunFailed, UserError
-from istbench.launch.local import launch
-from istbench.launch.place import Place
+from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.results.store import RunDirectory
 from istbench.worker import train_cell
@@ -21,13 +20,11 @@ def run_directory(out: Path, name: str) -> RunDirectory:
     return RunDirectory(out / "runs" / name)
 
 
-def execute(
-    cell: Cell, run: RunDirectory, scratch: Path, *, again: bool = False, place: Place | None = None
-) -> bool:
+def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
     """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
     `scratch` is an empty directory for what the workers print and how far they are; what they printed is kept
-    with a run that failed. `again` throws away what is in `run` and starts anew. `place` is where the nodes live.
+    with a run that failed. `launcher` runs the nodes. `again` throws away what is in `run` and starts anew.
 
     Raises:
         UserError: for bad input that only showed on the way, or a run directory that cannot be written.
@@ -39,26 +36,30 @@ def execute(
     if run.exists() and run.header()["status"] == "done":
         return False
     with _alone(run):
-        return _execute(cell, run, scratch, place)
+        _execute(cell, run, scratch, launcher)
+    return True
 
 
-def _execute(cell: Cell, run: RunDirectory, scratch: Path, place: Place | None) -> bool:
+def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
+    job = Job(
+        target=train_cell,
+        args=(str(run.path), str(scratch)),
+        nodes=cell.config.nodes,
+        threads=cell.config.threads,
+        logs=scratch / "logs",
+    )
     _open(cell, run)
     try:
-        config = cell.config
-        target = (str(run.path), str(scratch))
-        logs = scratch / "logs"
-        launch(train_cell, target, nodes=config.nodes, logs=logs, threads=config.threads, place=place)
+        launch(launcher, job)
     except KeyboardInterrupt:
         _close(run, "interrupted", None)
         raise
     except (UserError, RunFailed) as error:
         _close(run, "failed", str(error))
-        _keep_logs(scratch / "logs", run.logs)
+        _keep_logs(job.logs, run.logs)
         raise
     _close(run, "done", None)
     shutil.rmtree(run.checkpoint, ignore_errors=True)
-    return True
 
 
 @contextlib.contextmanager
