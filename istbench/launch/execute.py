@@ -31,11 +31,13 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
         RunFailed: where a worker died; the run is marked failed.
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
     """
-    if again and run.path.exists():
-        shutil.rmtree(run.path)
-    if run.exists() and run.header()["status"] == "done":
+    if not again and _is_done(run):
         return False
     with _alone(run):
+        if again:
+            _clear(run)
+        elif _is_done(run):
+            return False
         _execute(cell, run, scratch, launcher)
     return True
 
@@ -62,6 +64,10 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
     shutil.rmtree(run.checkpoint, ignore_errors=True)
 
 
+def _is_done(run: RunDirectory) -> bool:
+    return run.exists() and run.header()["status"] == "done"
+
+
 @contextlib.contextmanager
 def _alone(run: RunDirectory) -> Iterator[None]:
     """Refuse to share a run directory with another istbench; the system frees the lock of a killed one."""
@@ -71,12 +77,29 @@ def _alone(run: RunDirectory) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write {run.path}: {error.strerror}; choose another --out") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another istbench is running {run.path.name} in {run.path}; wait for it") from None
         yield
-    except BlockingIOError:
-        raise UserError(f"another istbench is running {run.path.name} in {run.path}; wait for it") from None
     finally:
         os.close(folder)
+
+
+def _clear(run: RunDirectory) -> None:
+    """Throw away what is in `run`, first what would make a half-emptied one look done or worth resuming."""
+    if run.path.is_symlink():
+        raise UserError(f"{run.path} is a symbolic link: remove it to run anew, or choose another --out")
+    order = {run.checkpoint: 0, run.run_json: 1}
+    try:
+        for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        what = error.filename or run.path
+        raise UserError(f"cannot delete {what} to run anew: {error.strerror}; choose another --out") from None
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:
