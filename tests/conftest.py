@@ -2,13 +2,13 @@
 
 import pytest
 
-from istbench.launch import local
+from istbench.launch.local import preload
 
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server():
     """Start importing torch for worker processes while the first tests run."""
-    local.preload()
+    preload()
 
 
 @pytest.fixture(scope="session", autouse=True)

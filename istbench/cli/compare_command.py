@@ -58,9 +58,9 @@ def command(
     for request in requests:
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
-    from istbench.launch import local
+    from istbench.launch.local import preload
 
-    local.preload()
+    preload()
     from istbench.cli.progress import Display, replaying
 
     with Display() as display:
@@ -126,8 +126,11 @@ def _run_all(
 ) -> tuple[list[str], list[str]]:
     """Run every cell; returns the names of all cells and a line for each that failed."""
     from istbench.launch.execute import execute, run_directory
+    from istbench.launch.local import LocalLauncher
+    from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
 
+    launcher = LocalLauncher(place=lab or ThisMachine())
     cells, failures, notes = [], [], set()
     # All are prepared first, so that a wrong name in the last one costs no hour of training.
     for request in requests:
@@ -139,7 +142,7 @@ def _run_all(
         run = run_directory(out, cell.name)
         try:
             with display.training(cell.header, run) as scratch:
-                fresh = execute(cell, run, scratch, again=again, place=lab)
+                fresh = execute(cell, run, scratch, launcher, again=again)
             display.note(f"[{number}/{len(cells)}] {cell.name}: {'done' if fresh else 'done before'}")
         except (RunFailed, UserError) as error:
             failures.append(f"{cell.name}: {error}")

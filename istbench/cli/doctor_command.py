@@ -15,6 +15,7 @@ import click
 
 from istbench.cli import EXIT_FAILED
 from istbench.errors import UserError
+from istbench.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
     from istbench.fabric import Fabric
@@ -64,9 +65,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("ok", "processor", f"{cores} cores, {memory:.0f} GiB of memory")
+    yield Finding("ok", "processor", f"{cores()} cores, {memory_bytes() / 2**30:.0f} GiB of memory")
 
 
 def _gpu() -> Iterator[Finding]:
@@ -103,11 +102,11 @@ def average_of_ranks(fabric: "Fabric") -> float:
 
 
 def _lab() -> Iterator[Finding]:
-    from istbench.launch import cores, lab
+    from istbench.launch import control_groups, lab
 
     try:
         lab.check()
-        cores.check()
+        control_groups.check()
     except UserError as error:
         yield Finding("missing", "lab", str(error))
         return

@@ -45,11 +45,12 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
     # Workers need torch, and so does this process: both start importing it now, side by side.
-    from istbench.launch import local
+    from istbench.launch.local import LocalLauncher, preload
 
-    local.preload()
+    preload()
     from istbench.cli.progress import Display, replaying
     from istbench.launch.execute import execute, run_directory
+    from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
     from istbench.report.summary import run_summary
     from istbench.results.load import load_run
@@ -59,7 +60,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
         display.note(cell.header.data_source.note)
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
-            fresh = execute(cell, run, scratch, again=again, place=lab)
+            fresh = execute(cell, run, scratch, LocalLauncher(place=lab or ThisMachine()), again=again)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
         for note in dict.fromkeys(event.message for event in run.events() if isinstance(event, Note)):

@@ -50,9 +50,9 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
         parse_bandwidth(text)
     latency_s = parse_time(given["latency"], "--latency")
     lab.check()
-    from istbench.launch import local
+    from istbench.launch.local import preload
 
-    local.preload()
+    preload()
     from istbench.cli.progress import Display
     from istbench.validation.measure import validate
 

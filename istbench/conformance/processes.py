@@ -10,24 +10,28 @@ from typing import Any
 import torch
 
 from istbench.fabric import connect
-from istbench.launch.local import launch
-from istbench.launch.place import Place
+from istbench.launch.launcher import Job, Launcher, launch
+from istbench.launch.local import LocalLauncher
 
 
 def on_nodes(
-    function: Callable[..., Any], nodes: int, *args: Any, timeout_s: float = 60.0, place: Place | None = None
+    function: Callable[..., Any],
+    nodes: int,
+    *args: Any,
+    timeout_s: float = 60.0,
+    launcher: Launcher | None = None,
 ) -> list[Any]:
     """`function(fabric, *args)` on each of `nodes` processes; returns what each returned, by rank.
 
-    `function` must be importable by name; arguments are pickled, results go through JSON. `place` is where the
-    processes live, by default the loopback interface.
+    `function` must be importable by name; arguments are pickled, results go through JSON. `launcher` runs the
+    processes; by default they are this machine's, and talk over its loopback interface.
 
     Raises:
         RunFailed: where a process failed, with what it said.
     """
     with tempfile.TemporaryDirectory() as folder:
-        target = (function, args, folder, timeout_s)
-        launch(_node, target, nodes=nodes, logs=Path(folder) / "logs", threads=1, place=place)
+        job = Job(target=_node, args=(function, args, folder, timeout_s), nodes=nodes, logs=Path(folder) / "logs")
+        launch(launcher or LocalLauncher(), job)
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(nodes)]
 
 

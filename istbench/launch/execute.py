@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from istbench.errors import RunFailed, UserError
-from istbench.launch.local import launch
-from istbench.launch.place import Place
+from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.node.worker import train_cell
 from istbench.results.events import Evaluation, Fault, Resume, Start, Stop
@@ -25,44 +24,52 @@ def run_directory(out: Path, name: str) -> RunDirectory:
     return RunDirectory(out / "runs" / name)
 
 
-def execute(
-    cell: Cell, run: RunDirectory, scratch: Path, *, again: bool = False, place: Place | None = None
-) -> bool:
+def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
     """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
     `scratch` is an empty directory for what the workers print and how far they are; what they printed is kept
-    with a run that failed. `again` throws away what is in `run` and starts anew. `place` is where the nodes live.
+    with a run that failed. `launcher` runs the nodes. `again` throws away what is in `run` and starts anew.
 
     Raises:
         UserError: for bad input that only showed on the way, or a run directory that cannot be written.
         RunFailed: where a worker died; the run is marked failed.
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
     """
-    if again and run.path.exists():
-        shutil.rmtree(run.path)
-    if run.exists() and run.header().status == "done":
+    if not again and _is_done(run):
         return False
     with _alone(run):
-        return _execute(cell, run, scratch, place)
+        if again:
+            _clear(run)
+        elif _is_done(run):
+            return False
+        _execute(cell, run, scratch, launcher)
+    return True
 
 
-def _execute(cell: Cell, run: RunDirectory, scratch: Path, place: Place | None) -> bool:
+def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
+    job = Job(
+        target=train_cell,
+        args=(str(run.path), str(scratch)),
+        nodes=cell.config.nodes,
+        threads=cell.config.threads,
+        logs=scratch / "logs",
+    )
     _open(cell, run)
     try:
-        config = cell.config
-        target = (str(run.path), str(scratch))
-        logs = scratch / "logs"
-        launch(train_cell, target, nodes=config.nodes, logs=logs, threads=config.threads, place=place)
+        launch(launcher, job)
     except KeyboardInterrupt:
         _close(run, "interrupted", None)
         raise
     except (UserError, RunFailed) as error:
         _close(run, "failed", str(error))
-        _keep_logs(scratch / "logs", run.logs)
+        _keep_logs(job.logs, run.logs)
         raise
     _close(run, "done", None)
     shutil.rmtree(run.checkpoint, ignore_errors=True)
-    return True
+
+
+def _is_done(run: RunDirectory) -> bool:
+    return run.exists() and run.header().status == "done"
 
 
 @contextlib.contextmanager
@@ -74,12 +81,29 @@ def _alone(run: RunDirectory) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write {run.path}: {error.strerror}; choose another --out") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another istbench is running {run.path.name} in {run.path}; wait for it") from None
         yield
-    except BlockingIOError:
-        raise UserError(f"another istbench is running {run.path.name} in {run.path}; wait for it") from None
     finally:
         os.close(folder)
+
+
+def _clear(run: RunDirectory) -> None:
+    """Throw away what is in `run`, first what would make a half-emptied one look done or worth resuming."""
+    if run.path.is_symlink():
+        raise UserError(f"{run.path} is a symbolic link: remove it to run anew, or choose another --out")
+    order = {run.checkpoint: 0, run.run_json: 1}
+    try:
+        for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        what = error.filename or run.path
+        raise UserError(f"cannot delete {what} to run anew: {error.strerror}; choose another --out") from None
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:

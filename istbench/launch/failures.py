@@ -11,43 +11,63 @@ from istbench.errors import RunFailed, UserError
 _LAST_LINES = 5
 
 
-def failure_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written."""
-    return logs / f"rank-{rank}.failure.json"
+def log_directory(logs: Path, rank: int) -> Path:
+    """Where a worker's stdout.log and stderr.log lie, and its last word."""
+    return logs / f"rank-{rank}"
 
 
-def describe(failures: Mapping[int, Any], logs: Path, early: str = "") -> Exception:
-    """The error to raise for the elastic agent's `failures` by rank.
+def last_word_path(logs: Path, rank: int) -> Path:
+    """Where a worker's last word is written: kind "user", "fabric" or "error", and message."""
+    return log_directory(logs, rank) / "failure.json"
 
-    `logs` is where the workers' output went, and `early` what was said before it was redirected there.
-    When one worker dies, its peers lose their connections and fail too: they are not the cause.
+
+def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exception:
+    """The error to raise for workers that failed: `exit_codes` by rank, of those that did first.
+
+    `logs` is their job's, and `early` what was said before their output went there. When one worker dies, its
+    peers lose their connections and fail too: they are not the cause.
     """
-    words = [word for rank in _known_ranks(logs) if (word := _last_word(logs, rank))]
-    for word in words:
+    words = _last_words(logs)
+    for word in words.values():
         if word["kind"] == "user":
             return UserError(word["message"])
-    silent = [
-        rank for rank, failure in sorted(failures.items()) if failure.exitcode < 0 or not _last_word(logs, rank)
-    ]
-    for rank in silent:
-        return RunFailed(f"worker {rank} {_how(failures[rank].exitcode)}{_tail(logs, rank, early)}")
+    for rank, exit_code in sorted(exit_codes.items()):
+        if exit_code < 0 or rank not in words:
+            return RunFailed(f"worker {rank} {_how(exit_code)}{last_lines(_said(logs, rank), early)}")
     for kind in ("error", "fabric"):
-        for word in words:
+        for rank, word in words.items():
             if word["kind"] == kind:
-                tail = _tail(logs, word["rank"]) if kind == "error" else ""
-                return RunFailed(f"worker {word['rank']} failed: {word['message']}{tail}")
+                tail = last_lines(_said(logs, rank)) if kind == "error" else ""
+                return RunFailed(f"worker {rank} failed: {word['message']}{tail}")
     return RunFailed(f"a worker failed without a word; see {logs}")
 
 
-def _known_ranks(logs: Path) -> list[int]:
-    return sorted(int(path.name.split(".")[0].removeprefix("rank-")) for path in logs.glob("rank-*.failure.json"))
+def last_lines(*texts: str) -> str:
+    """The end of a message: the last lines of the first of `texts` that has any."""
+    for text in texts:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if lines:
+            return "; its last lines:\n" + "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
+    return "; it printed nothing"
 
 
-def _last_word(logs: Path, rank: int) -> dict[str, Any] | None:
+def _last_words(logs: Path) -> dict[int, dict[str, Any]]:
+    """By rank, in order. One that was cut short is left out, as if never said."""
+    words = {}
+    for directory in logs.glob("rank-*"):
+        rank = int(directory.name.removeprefix("rank-"))
+        try:
+            words[rank] = dict(json.loads(last_word_path(logs, rank).read_text()))
+        except (OSError, ValueError):
+            continue
+    return dict(sorted(words.items()))
+
+
+def _said(logs: Path, rank: int) -> str:
     try:
-        return dict(json.loads(failure_path(logs, rank).read_text()))
-    except (OSError, ValueError):
-        return None
+        return (log_directory(logs, rank) / "stderr.log").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _how(exit_code: int) -> str:
@@ -56,12 +76,3 @@ def _how(exit_code: int) -> str:
     name = signal.Signals(-exit_code).name
     hint = " (the machine may be out of memory)" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
-
-
-def _tail(logs: Path, rank: int, early: str = "") -> str:
-    said = [path.read_text(errors="replace") for path in logs.glob(f"*/attempt_*/{rank}/stderr.log")]
-    for text in (*said, early):
-        lines = [line for line in text.splitlines() if line.strip()]
-        if lines:
-            return "; its last lines:\n" + "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
-    return "; it printed nothing"

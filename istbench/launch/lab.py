@@ -22,7 +22,8 @@ from typing import IO, Any
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.lab import Lab as LabRecord
 from istbench.errors import UserError
-from istbench.launch import cores
+from istbench.launch import control_groups
+from istbench.machine import cores
 
 _PREFIX = "istbench-lab-"
 _HUB = f"{_PREFIX}hub"
@@ -60,7 +61,7 @@ class Lab:
     @property
     def dilation(self) -> float:
         """How many times slower than asked everything runs; 1 where every node has a core."""
-        crowd = self.nodes / cores.available()
+        crowd = self.nodes / cores()
         return crowd / _NODES_SHARE if crowd > 1 else 1.0
 
     @cached_property
@@ -106,7 +107,7 @@ class Lab:
         _enter_namespace(_name(rank))
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
         if self.dilation > 1:
-            cores.join(_name(rank))
+            control_groups.join(_name(rank))
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:
@@ -117,7 +118,7 @@ class Lab:
         """
         check()
         if self.dilation > 1:
-            cores.check()
+            control_groups.check()
         with _lock() as lock:
             _clean()
             reaper = _start_reaper(lock)
@@ -126,7 +127,7 @@ class Lab:
                 self._shape()
                 if self.dilation > 1:
                     for rank in range(self.nodes):
-                        cores.limit(_name(rank), 1 / self.dilation)
+                        control_groups.limit(_name(rank), 1 / self.dilation)
                 yield
             finally:
                 assert reaper.stdin is not None
@@ -236,7 +237,7 @@ for namespace in $(ip netns list | grep -o '^{_PREFIX}[a-z0-9]*'); do
     ip netns pids $namespace | xargs -r kill -9
     ip netns del $namespace
 done
-for group in {cores.GROUPS}/{_PREFIX}*; do
+for group in {control_groups.GROUPS}/{_PREFIX}*; do
     [ -d $group ] || continue
     for attempt in 1 2 3 4 5 6 7 8 9 10; do rmdir $group && break; sleep 0.1; done
 done

@@ -1,7 +1,6 @@
 """From what a user asked to what a cell is: names resolved, data made ready, what cannot work refused."""
 
 import dataclasses
-import os
 import platform
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import UserError
+from istbench.machine import cores
 from istbench.methods.base import Method
 from istbench.registry import build_method, build_workload
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
@@ -50,7 +50,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         model = workload.build_model()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = _device(request.device)
-    threads = request.threads or max(1, (os.cpu_count() or 1) // request.nodes)
+    threads = request.threads or max(1, cores() // request.nodes)
     method.check(method.options, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
     batch_size = request.batch_size or workload.batch_size
@@ -150,9 +150,7 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
 
 def _host(lab: Lab | None) -> Host:
     machine = platform.machine()
-    return Host(
-        name=socket.gethostname(), cores=os.cpu_count(), machine=machine, lab=None if lab is None else lab.summary
-    )
+    return Host(name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary)
 
 
 def _git_state() -> Git | None:

@@ -15,6 +15,8 @@ from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.lab import Lab
+from istbench.launch.local import LocalLauncher
+from istbench.launch.place import ThisMachine
 from istbench.launch.prepare import prepare_cell
 from istbench.results.load import load_run
 from istbench.validation.measurement import ReplayError
@@ -75,7 +77,7 @@ def _run(request: RunRequest, lab: Lab | None, display: Any) -> Timed:
     with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
         run = run_directory(Path(folder), cell.name)
         with display.training(cell.header, run) as scratch:
-            execute(cell, run, scratch, place=lab)
+            execute(cell, run, scratch, LocalLauncher(place=lab or ThisMachine()))
         warm, *_, last = load_run(run).curve.evaluations[1:]
         return Timed(last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
 

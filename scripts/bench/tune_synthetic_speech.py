@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from istbench.machine import cores
 from istbench.node.evaluate import calibrated
 from istbench.workloads.base import Batch, DataSource
 from istbench.workloads.initialise import initializers
@@ -100,7 +101,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, help="recorded words instead of synthetic ones")
     parser.add_argument("--cache", type=Path, required=True, help="directory for the prepared features")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=cores())
     return parser.parse_args()
 
 

@@ -13,8 +13,10 @@ import torch
 
 from istbench.conformance.processes import on_nodes
 from istbench.errors import UserError
-from istbench.launch import cores, lab
+from istbench.launch import control_groups, lab
 from istbench.launch.lab import Lab
+from istbench.launch.local import LocalLauncher
+from istbench.machine import cores
 
 try:
     lab.check()
@@ -49,13 +51,13 @@ def namespace():
 
 def traces_of_labs():
     namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-    groups = [path.name for path in cores.GROUPS.glob("istbench-lab-*")]
+    groups = [path.name for path in control_groups.GROUPS.glob("istbench-lab-*")]
     return [line for line in namespaces.splitlines() if "istbench-lab" in line] + groups
 
 
 def test_a_link_carries_no_more_than_asked():
     place = Lab(nodes=2, bandwidth=100e6)
-    slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, place=place)
+    slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, launcher=LocalLauncher(place=place))
     # Each of two nodes sends 4 MB; what the buckets give for nothing is 72 kB an end.
     assert min(slow) > (4_000_000 - 2 * 72_000) * 8 / 100e6
     assert traces_of_labs() == []
@@ -63,20 +65,20 @@ def test_a_link_carries_no_more_than_asked():
 
 def test_every_node_has_a_network_of_its_own():
     place = Lab(nodes=2, bandwidth=1e9)
-    first, second = on_nodes(interfaces, 2, place=place)
+    first, second = on_nodes(interfaces, 2, launcher=LocalLauncher(place=place))
     assert sorted(first[0]) == sorted(second[0]) == ["eth0", "lo"]
     assert len({first[1], second[1], namespace()}) == 3
 
 
 def test_more_nodes_than_cores_are_dilated():
-    nodes = 2 * cores.available()
+    nodes = 2 * cores()
     place = Lab(nodes=nodes, bandwidth=1e9)
     try:
-        cores.check()
+        control_groups.check()
     except UserError as reason:
         pytest.skip(str(reason))
     assert place.dilation == pytest.approx(2 / 0.8)
-    seconds = on_nodes(seconds_of_work, nodes, place=place)
+    seconds = on_nodes(seconds_of_work, nodes, launcher=LocalLauncher(place=place))
     assert min(seconds) > 0.9 * 0.4
 
 

@@ -43,7 +43,7 @@ def test_the_number_of_cores_makes_no_difference(
     two_blocks = replace(SMALL, clips_per_word=58)
     fingerprints = set()
     for cores in (1, 3):
-        monkeypatch.setattr(build.os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(build, "cores", lambda cores=cores: cores)
         fingerprints.add(build.prepare_synthetic(two_blocks, tmp_path / str(cores), no_progress).fingerprint)
     assert len(fingerprints) == 1
 

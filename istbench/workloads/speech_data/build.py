@@ -1,6 +1,5 @@
 """From clips to a prepared directory of features, for recorded and for synthetic speech."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from istbench.errors import UserError
+from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech_data import espeak, synthetic
 from istbench.workloads.speech_data.cache import SplitWriter, prepared
@@ -86,7 +86,7 @@ def _render(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
     with ExitStack() as stack:
         running: list[_Renderer] = []
         while running or waiting:
-            while waiting and len(running) < (os.cpu_count() or 1):
+            while waiting and len(running) < cores():
                 running.append(stack.enter_context(_Renderer(corpus, waiting.pop())))
             for renderer in list(running):
                 yield renderer.read()

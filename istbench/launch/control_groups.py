@@ -1,20 +1,16 @@
-"""This machine's cores, and control groups that hold a process to a share of one."""
+"""Control groups that hold a process to a share of a core."""
 
 import os
 from pathlib import Path
 
 from istbench.errors import UserError
+from istbench.machine import cores
 
 _VERSION_1 = Path("/sys/fs/cgroup/cpu")
 _VERSION_2 = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
 
 GROUPS = _VERSION_1 if _VERSION_1.is_dir() else _VERSION_2
-
-
-def available() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check() -> None:
@@ -29,7 +25,7 @@ def check() -> None:
     except OSError as error:
         raise UserError(
             "more nodes than cores need the cpu control group, to give every node the same share, and it "
-            f"cannot be had here ({error.strerror}); use at most {available()} nodes"
+            f"cannot be had here ({error.strerror}); use at most {cores()} nodes"
         ) from None
 
 

@@ -1,0 +1,74 @@
+"""What this process may use of its machine: cores and memory, within the limits of its control groups."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path("/")
+
+
+def cores(root: Path = _ROOT) -> int:
+    """Cores that this process may keep busy, at least 1: those it is scheduled on, or its CPU quota if lower.
+
+    `root` holds the `proc` and `sys` that say what the control groups allow.
+    """
+    schedulable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([schedulable, *map(int, _cpu_quotas(root))]))
+
+
+def memory_bytes(root: Path = _ROOT) -> int:
+    """Bytes of memory that this process may have: what the machine has, or its control groups' limit if lower.
+
+    `root` is as for `cores`.
+    """
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_memory_limits(root)])
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """CPU seconds a second, of every control group that limits them."""
+    for group in _groups(root, ""):
+        match _words(group / "cpu.max"):
+            case [quota, period] if quota != "max":
+                yield int(quota) / int(period)
+    for group in _groups(root, "cpu"):
+        match _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us"):
+            case [quota], [period] if int(quota) > 0:
+                yield int(quota) / int(period)
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    """Bytes, of every control group that limits them."""
+    for group in _groups(root, ""):
+        match _words(group / "memory.max"):
+            case [limit] if limit != "max":
+                yield int(limit)
+    for group in _groups(root, "memory"):
+        match _words(group / "memory.limit_in_bytes"):
+            case [limit]:
+                yield int(limit)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Directories of this process's control group and all above it; of version 2 where `controller` is "".
+
+    A container often sees its own group mounted as the top, under a path that is the host's: directories of such
+    a path are not there, and the top is.
+    """
+    top = root / "sys/fs/cgroup" / controller
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            yield from (top.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []

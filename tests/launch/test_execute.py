@@ -1,0 +1,141 @@
+"""What becomes of a run directory, with a launcher that only pretends to train."""
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from istbench.config import RunConfig
+from istbench.errors import RunFailed, UserError
+from istbench.launch.execute import execute, run_directory
+from istbench.launch.prepare import Cell
+from istbench.results.store import SCHEMA
+
+CONFIG = RunConfig(
+    workload="toy", method="ist", nodes=3, seed=0, workload_options={}, method_options={}, batch_size=1, steps=10,
+    eval_every=5, max_seconds=None, target=None, device="cpu", threads=2,
+)  # fmt: skip
+CELL = Cell(name="toy-ist", config=CONFIG, header={"schema": SCHEMA, "status": "running", "error": None})
+
+
+class Pretended:
+    """A launcher whose workers record one evaluation and end with `outcome`; keeps the jobs it was given."""
+
+    def __init__(self, outcome=None):
+        self.outcome, self.jobs = outcome, []
+
+    def start(self, job):
+        self.jobs.append(job)
+        return self
+
+    def wait(self):
+        run_path, _ = self.jobs[-1].args
+        evaluation = {"event": "evaluation", "step": 5, "metrics": {}}
+        with (Path(run_path) / "events.jsonl").open("a") as events:
+            events.write(json.dumps(evaluation) + "\n")
+        self.jobs[-1].logs.mkdir()
+        (self.jobs[-1].logs / "stderr.log").write_text("what it said")
+        if self.outcome is not None:
+            raise self.outcome
+
+    def end(self):
+        pass
+
+
+@pytest.fixture
+def run(tmp_path):
+    return run_directory(tmp_path, CELL.name)
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    return tmp_path / "scratch"
+
+
+def names_of(events):
+    return [event["event"] for event in events]
+
+
+def test_a_job_is_the_cell_on_its_nodes(run, scratch):
+    launcher = Pretended()
+    assert execute(CELL, run, scratch, launcher)
+    (job,) = launcher.jobs
+    assert (job.nodes, job.threads, job.args) == (3, 2, (str(run.path), str(scratch)))
+    assert run.header()["status"] == "done"
+    assert names_of(run.events()) == ["start", "evaluation", "stop"]
+    assert not run.logs.exists()
+
+
+def test_a_done_run_is_not_run_again_unless_asked(run, scratch):
+    execute(CELL, run, scratch, Pretended())
+    shutil.rmtree(scratch / "logs")
+    launcher = Pretended()
+    assert not execute(CELL, run, scratch, launcher)
+    assert launcher.jobs == []
+    (run.path / "checkpoint").mkdir()
+    (run.path / "checkpoint" / "rank-0.safetensors").write_text("of old")
+    assert execute(CELL, run, scratch, launcher, again=True)
+    assert names_of(run.events()) == ["start", "evaluation", "stop"]
+
+
+def test_an_interrupted_run_goes_on(run, scratch):
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
+    assert run.header()["status"] == "interrupted"
+    shutil.rmtree(scratch / "logs")
+    assert execute(CELL, run, scratch, Pretended())
+    assert names_of(run.events()) == ["start", "evaluation", "stop", "resume", "evaluation", "stop"]
+
+
+def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):
+    with pytest.raises(RunFailed, match="worker 1 was killed"):
+        execute(CELL, run, scratch, Pretended(RunFailed("worker 1 was killed")))
+    assert (run.header()["status"], run.header()["error"]) == ("failed", "worker 1 was killed")
+    assert names_of(run.events()) == ["start", "evaluation", "fault", "stop"]
+    assert (run.logs / "stderr.log").read_text() == "what it said"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_in_progress_is_left_alone(run, scratch, again):
+    run.create({**CELL.header, "started_at": "now"})
+    run.append({"event": "start", "step": 0})
+    before = {path.name: path.read_text() for path in run.path.iterdir()}
+    other = os.open(run.path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(UserError, match="another istbench is running toy-ist in .*; wait for it"):
+            execute(CELL, run, scratch, Pretended(), again=again)
+    finally:
+        os.close(other)
+    assert {path.name: path.read_text() for path in run.path.iterdir()} == before
+
+
+def test_running_anew_deletes_nothing_behind_a_link(run, scratch, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("")
+    run.path.parent.mkdir()
+    run.path.symlink_to(elsewhere)
+    with pytest.raises(UserError, match="toy-ist is a symbolic link"):
+        execute(CELL, run, scratch, Pretended(), again=True)
+    run.path.unlink()
+    run.path.mkdir()
+    (run.path / "trace.npz").symlink_to(elsewhere / "kept")
+    (run.path / "logs").symlink_to(elsewhere)
+    assert execute(CELL, run, scratch, Pretended(), again=True)
+    assert (elsewhere / "kept").exists()
+
+
+def test_what_cannot_be_deleted_is_named(run, scratch, monkeypatch):
+    execute(CELL, run, scratch, Pretended())
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(UserError, match="cannot delete .*toy-ist.* to run anew: Permission denied; choose another"):
+        execute(CELL, run, scratch, Pretended(), again=True)

@@ -1,0 +1,63 @@
+"""The cause among many failures: one message."""
+
+import json
+
+import pytest
+
+from istbench.errors import RunFailed, UserError
+from istbench.launch.failures import describe, last_word_path, log_directory
+
+
+@pytest.fixture
+def say(tmp_path):
+    """Have a worker say its last word, and print."""
+
+    def say(rank, kind=None, message="", printed=""):
+        log_directory(tmp_path, rank).mkdir(exist_ok=True)
+        (log_directory(tmp_path, rank) / "stderr.log").write_text(printed)
+        if kind:
+            last_word_path(tmp_path, rank).write_text(json.dumps({"kind": kind, "message": message}))
+
+    return say
+
+
+def test_what_the_user_can_mend_comes_first(tmp_path, say):
+    say(0, "error", "KeyError: 'a'")
+    say(1, "user", "no such file")
+    error = describe({0: 1, 1: 1}, tmp_path)
+    assert isinstance(error, UserError)
+    assert str(error) == "no such file"
+
+
+def test_a_killed_worker_is_the_cause_of_its_peers_lost_connections(tmp_path, say):
+    say(0, "fabric", "rank 2 was silent")
+    say(2, printed="\n".join(f"line {number}" for number in range(9)))
+    error = describe({0: 1, 2: -9}, tmp_path)
+    assert isinstance(error, RunFailed)
+    lines = str(error).splitlines()
+    assert lines[0] == "worker 2 was killed by SIGKILL (the machine may be out of memory); its last lines:"
+    assert lines[1:] == [f"  line {number}" for number in range(4, 9)]
+
+
+def test_an_error_comes_before_what_peers_saw_of_it(tmp_path, say):
+    say(0, "fabric", "rank 1 was silent")
+    say(1, "error", "ValueError: no", printed="Traceback\n\n")
+    assert str(describe({0: 1, 1: 1}, tmp_path)) == "worker 1 failed: ValueError: no; its last lines:\n  Traceback"
+
+
+def test_a_silent_network_is_said_without_a_traceback(tmp_path, say):
+    say(10, "fabric", "rank 2 was silent", printed="Traceback")
+    say(9, "fabric", "rank 2 was late", printed="Traceback")
+    assert str(describe({10: 1, 9: 1}, tmp_path)) == "worker 9 failed: rank 2 was late"
+
+
+def test_a_worker_that_fell_before_it_had_a_log(tmp_path):
+    error = describe({3: 1}, tmp_path, early="ImportError: no module\n")
+    assert str(error) == "worker 3 ended with exit status 1; its last lines:\n  ImportError: no module"
+    assert str(describe({3: 2}, tmp_path)) == "worker 3 ended with exit status 2; it printed nothing"
+
+
+def test_a_last_word_that_was_cut_short_counts_as_none(tmp_path, say):
+    say(0, "error", "ValueError: no", printed="No space left")
+    last_word_path(tmp_path, 0).write_text('{"kind": "err')
+    assert str(describe({0: 1}, tmp_path)).startswith("worker 0 ended with exit status 1; its last lines:")

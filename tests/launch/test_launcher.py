@@ -1,0 +1,105 @@
+"""Starting, watching and ending, whatever comes between: with workers that are only pretended."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from istbench.errors import RunFailed
+from istbench.launch.launcher import Job, launch
+
+ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
+JOB = Job(target=print, nodes=2, logs=Path("nowhere"))
+
+
+class Pretended:
+    """A launcher, and its workers: notes what is called, and does what it is told to there."""
+
+    def __init__(self, **actions):
+        self.actions, self.calls = actions, []
+
+    def start(self, job):
+        self._call("start")
+        return self
+
+    def wait(self):
+        self._call("wait")
+
+    def end(self):
+        self._call("end")
+
+    def _call(self, name):
+        self.calls.append(name)
+        self.actions.get(name, lambda: None)()
+        self.calls.append(f"{name} returned")
+
+
+def send(number):
+    """To this process; its handler has run when this returns or raises."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+def fail():
+    raise RunFailed("worker 0 was killed")
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Those of before are there afterwards."""
+    before = [signal.getsignal(number) for number in ENDING]
+    yield
+    assert [signal.getsignal(number) for number in ENDING] == before
+
+
+def test_a_job_that_ends_well():
+    launcher = Pretended()
+    launch(launcher, JOB)
+    assert launcher.calls == ["start", "start returned", "wait", "wait returned", "end", "end returned"]
+
+
+def test_a_job_that_fails_is_ended():
+    launcher = Pretended(wait=fail)
+    with pytest.raises(RunFailed, match="worker 0 was killed"):
+        launch(launcher, JOB)
+    assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
+
+
+def test_what_does_not_start_is_not_ended():
+    launcher = Pretended(start=fail)
+    with pytest.raises(RunFailed):
+        launch(launcher, JOB)
+    assert launcher.calls == ["start"]
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_ends_the_watching(number):
+    launcher = Pretended(wait=send(number))
+    with pytest.raises(KeyboardInterrupt, match=number.name):
+        launch(launcher, JOB)
+    assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
+
+
+def test_a_signal_while_starting_waits_until_all_are_started():
+    launcher = Pretended(start=send(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        launch(launcher, JOB)
+    assert launcher.calls == ["start", "start returned", "end", "end returned"]
+
+
+@pytest.mark.parametrize("failure", [{}, {"wait": fail}, {"wait": send(signal.SIGINT)}])
+def test_a_signal_while_ending_waits_until_all_are_ended(failure):
+    launcher = Pretended(end=send(signal.SIGTERM), **failure)
+    with pytest.raises(KeyboardInterrupt):
+        launch(launcher, JOB)
+    assert launcher.calls[-2:] == ["end", "end returned"]
+
+
+def test_a_signal_that_this_process_was_told_to_ignore_is_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        launcher = Pretended(wait=send(signal.SIGHUP))
+        launch(launcher, JOB)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert launcher.calls[-1] == "end returned"

@@ -1,0 +1,103 @@
+"""Cores and memory are counted as the control groups of made-up machines allow them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from istbench import machine
+from istbench.machine import cores, memory_bytes
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    """A file system at `root` with these files."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+
+VERSION_2 = "0::/user/job\n"
+VERSION_1 = "4:memory:/user/job\n2:cpu,cpuacct:/user/job\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"proc/self/cgroup": VERSION_2}, 8),
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/cpu.max": "max 100000\n"}, 8),
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/cpu.max": "250000 100000\n"}, 2),
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/cpu.max": "50000 100000\n"}, 1),
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/cpu.max": "9900000 100000\n"}, 8),
+        (
+            {
+                "proc/self/cgroup": VERSION_2,
+                "sys/fs/cgroup/user/job/cpu.max": "400000 100000\n",
+                "sys/fs/cgroup/user/cpu.max": "300000 100000\n",
+            },
+            3,
+        ),
+        # A container whose own group is mounted as the top, under the host's path.
+        ({"proc/self/cgroup": "0::/docker/ab12\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/../job\n", "sys/fs/cgroup/job/cpu.max": "200000 100000\n"}, 2),
+        (
+            {
+                "proc/self/cgroup": VERSION_1,
+                "sys/fs/cgroup/cpu/user/job/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/user/job/cpu.cfs_period_us": "100000\n",
+            },
+            8,
+        ),
+        (
+            {
+                "proc/self/cgroup": VERSION_1,
+                "sys/fs/cgroup/cpu/user/cpu.cfs_quota_us": "35000\n",
+                "sys/fs/cgroup/cpu/user/cpu.cfs_period_us": "10000\n",
+            },
+            3,
+        ),
+        # Another process's group says nothing of this one.
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/other/cpu.max": "100000 100000\n"}, 8),
+    ],
+)
+def test_cores(tmp_path: Path, files: dict[str, str], expected: int) -> None:
+    assert cores(write(tmp_path, files)) == expected
+
+
+def test_cores_it_may_not_be_scheduled_on_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {3}, raising=False)
+    quota = {"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/cpu.max": "400000 100000\n"}
+    assert cores(write(tmp_path, quota)) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/memory.max": "1048576\n"}, 1048576),
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/memory.max": "2097152\n"}, 2097152),
+        ({"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/memory.max": "max\n"}, None),
+        ({"proc/self/cgroup": VERSION_1, "sys/fs/cgroup/memory/user/job/memory.limit_in_bytes": "4096\n"}, 4096),
+        (
+            {
+                "proc/self/cgroup": VERSION_1,
+                "sys/fs/cgroup/memory/user/job/memory.limit_in_bytes": "9223372036854771712\n",
+            },
+            None,
+        ),
+        ({}, None),
+    ],
+)
+def test_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory_bytes(write(tmp_path, files)) == (physical if expected is None else expected)
+
+
+def test_this_machine() -> None:
+    assert cores() >= 1
+    assert memory_bytes() > 1 << 20
