@@ -80,4 +80,4 @@ def encode_own(value: Any) -> Any:
 def _raw_json(content: bytes) -> Any:
     with contextlib.suppress(ValueError, RecursionError, UnicodeDecodeError):
         return json.loads(content)
-    return None
+    return msgspec.UNSET

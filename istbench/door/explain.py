@@ -121,6 +121,8 @@ def _parse_path(text: str) -> tuple[str | int, ...]:
 
 
 def _value_at(raw: Any, path: tuple[str | int, ...]) -> tuple[Any, bool]:
+    if raw is msgspec.UNSET:
+        return None, False
     for key in path:
         try:
             raw = raw[key]

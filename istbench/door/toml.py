@@ -43,21 +43,22 @@ def toml_line(text: str, path: tuple[str | int, ...]) -> int:
     """The line, from 1, that sets what lies at `path`; of a list of tables, within its own table."""
     lines = text.splitlines()
     first = 0
-    for key, after in zip(path, (*path[1:], None), strict=True):
+    for number, key in enumerate(path):
         if not isinstance(key, str):
             continue
+        after = path[number + 1] if number + 1 < len(path) else 0
         times = after + 1 if isinstance(after, int) else 1
         array = re.compile(rf"""\s*\[\[\s*(?:[\w-]+\.)*["']?{re.escape(key)}["']?\s*\]\]""")
         single = re.compile(rf"""\s*(?:\[\s*)?(?:[\w-]+\.)*["']?{re.escape(key)}["']?\s*[=.\]]""")
         inline = re.compile(rf"""[{{,]\s*["']?{re.escape(key)}["']?\s*=""")
-        headers = [number for number, line in enumerate(lines) if number >= first and array.match(line)]
+        headers = [place for place, line in enumerate(lines) if place >= first and array.match(line)]
         if headers:
             first = headers[min(times, len(headers)) - 1]
             continue
         rest = range(first, len(lines))
-        found = next((number for number in rest if single.match(lines[number])), None)
+        found = next((place for place in rest if single.match(lines[place])), None)
         if found is None:
-            found = next((number for number in rest if inline.search(lines[number])), first)
+            found = next((place for place in rest if inline.search(lines[place])), first)
         first = found
     return first + 1
 

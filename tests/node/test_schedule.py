@@ -1,0 +1,46 @@
+"""When evaluations fall, after local steps and after train seconds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from istbench.config.interval import Interval
+from istbench.node.schedule import segment_end
+
+
+def test_steps_fall_on_multiples_also_after_a_resumption():
+    every = Interval(steps=5)
+    assert [segment_end(every, first, 12, 0.0, 0) for first in (0, 5, 7, 10)] == [5, 10, 10, 12]
+
+
+def test_seconds_become_steps_by_the_rate_so_far():
+    every = Interval(seconds=2.0)
+    assert segment_end(every, 0, 1000, 0.0, 0) == 10
+    assert segment_end(every, 10, 1000, 0.5, 10) == 10 + 40
+    assert segment_end(every, 50, 1000, 2.5, 40) == 50 + 40
+    assert segment_end(every, 50, 60, 2.5, 40) == 60
+
+
+def test_a_first_rate_that_is_off_does_not_ruin_the_rest():
+    assert segment_end(Interval(seconds=100.0), 10, 10**9, 1e-6, 10) == 10 + 100
+
+
+def test_a_step_that_takes_longer_than_the_interval_is_evaluated_each_time():
+    assert segment_end(Interval(seconds=0.1), 10, 100, 50.0, 1) == 11
+
+
+@given(
+    every=st.one_of(
+        st.integers(1, 100).map(lambda steps: Interval(steps=steps)),
+        st.floats(1e-3, 1e9).map(lambda seconds: Interval(seconds=seconds)),
+    ),
+    first=st.integers(0, 99),
+    train_s=st.floats(0, 1e12),
+    before=st.integers(0, 100),
+)
+def test_a_segment_goes_on_and_ends_in_the_budget(every, first, train_s, before):
+    assert first < segment_end(every, first, 100, train_s, before) <= 100
+
+
+def test_a_resumed_run_goes_on_at_the_rate_of_its_first_part():
+    assert segment_end(Interval(seconds=1.0), 500, 1000, 10.0, 0) == pytest.approx(550)
