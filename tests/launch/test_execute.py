@@ -1,24 +1,26 @@
 """What becomes of a run directory, with a launcher that only pretends to train."""
 
 import fcntl
-import json
 import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
+from fake_runs import evaluation, header
 
-from istbench.config import RunConfig
+from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.prepare import Cell
-from istbench.results.store import SCHEMA
+from istbench.results.events import Start
+from istbench.results.header import Header
+from istbench.results.store import RunDirectory
 
-CONFIG = RunConfig(
-    workload="toy", method="ist", nodes=3, seed=0, workload_options={}, method_options={}, batch_size=1, steps=10,
-    eval_every=5, max_seconds=None, target=None, device="cpu", threads=2,
-)  # fmt: skip
-CELL = Cell(name="toy-ist", config=CONFIG, header={"schema": SCHEMA, "status": "running", "error": None})
+HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
+HEAD["config"]["threads"] = 2
+HEADER = msgspec.convert(HEAD, Header, dec_hook=decode_own)
+CELL = Cell(name="toy-ist", config=HEADER.config, header=HEADER)
 
 
 class Pretended:
@@ -33,9 +35,7 @@ class Pretended:
 
     def wait(self):
         run_path, _ = self.jobs[-1].args
-        evaluation = {"event": "evaluation", "step": 5, "metrics": {}}
-        with (Path(run_path) / "events.jsonl").open("a") as events:
-            events.write(json.dumps(evaluation) + "\n")
+        RunDirectory(Path(run_path)).append(evaluation(5, 1.0, 0.5))
         self.jobs[-1].logs.mkdir()
         (self.jobs[-1].logs / "stderr.log").write_text("what it said")
         if self.outcome is not None:
@@ -57,7 +57,7 @@ def scratch(tmp_path):
 
 
 def names_of(events):
-    return [event["event"] for event in events]
+    return [type(event).__name__.lower() for event in events]
 
 
 def test_a_job_is_the_cell_on_its_nodes(run, scratch):
@@ -65,7 +65,7 @@ def test_a_job_is_the_cell_on_its_nodes(run, scratch):
     assert execute(CELL, run, scratch, launcher)
     (job,) = launcher.jobs
     assert (job.nodes, job.threads, job.args) == (3, 2, (str(run.path), str(scratch)))
-    assert run.header()["status"] == "done"
+    assert run.header().status == "done"
     assert names_of(run.events()) == ["start", "evaluation", "stop"]
     assert not run.logs.exists()
 
@@ -85,7 +85,7 @@ def test_a_done_run_is_not_run_again_unless_asked(run, scratch):
 def test_an_interrupted_run_goes_on(run, scratch):
     with pytest.raises(KeyboardInterrupt):
         execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
-    assert run.header()["status"] == "interrupted"
+    assert run.header().status == "interrupted"
     shutil.rmtree(scratch / "logs")
     assert execute(CELL, run, scratch, Pretended())
     assert names_of(run.events()) == ["start", "evaluation", "stop", "resume", "evaluation", "stop"]
@@ -94,15 +94,15 @@ def test_an_interrupted_run_goes_on(run, scratch):
 def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):
     with pytest.raises(RunFailed, match="worker 1 was killed"):
         execute(CELL, run, scratch, Pretended(RunFailed("worker 1 was killed")))
-    assert (run.header()["status"], run.header()["error"]) == ("failed", "worker 1 was killed")
+    assert (run.header().status, run.header().error) == ("failed", "worker 1 was killed")
     assert names_of(run.events()) == ["start", "evaluation", "fault", "stop"]
     assert (run.logs / "stderr.log").read_text() == "what it said"
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_run_in_progress_is_left_alone(run, scratch, again):
-    run.create({**CELL.header, "started_at": "now"})
-    run.append({"event": "start", "step": 0})
+    run.create(CELL.header)
+    run.append(Start())
     before = {path.name: path.read_text() for path in run.path.iterdir()}
     other = os.open(run.path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
