@@ -21,7 +21,7 @@ from istbench.cli.options import (
 from istbench.cluster.profile import ClusterProfile
 from istbench.config import RunRequest, Suite, read_suite
 from istbench.errors import RunFailed, UserError, unknown_name
-from istbench.launch.lab import Lab
+from istbench.launch.lab import ShapedNetwork
 from istbench.registry import check_name, load_method
 
 
@@ -119,7 +119,7 @@ def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
 
 
 def _run_all(
-    requests: list[RunRequest], out: Path, again: bool, lab: Lab | None, display: Any
+    requests: list[RunRequest], out: Path, again: bool, lab: ShapedNetwork | None, display: Any
 ) -> tuple[list[str], list[str]]:
     """Run every cell; returns the names of all cells and a line for each that failed."""
     from istbench.launch.execute import execute, run_directory

@@ -11,7 +11,7 @@ import click
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config import RunRequest, parse_pairs
 from istbench.errors import UserError
-from istbench.launch.lab import Lab
+from istbench.launch.lab import ShapedNetwork
 
 _Command = Callable[..., Any]
 
@@ -136,10 +136,10 @@ def cell_options(command: _Command) -> _Command:
     return command
 
 
-def lab_and_nodes(nodes: Any) -> tuple[Lab | None, Any]:
+def lab_and_nodes(nodes: Any) -> tuple[ShapedNetwork | None, Any]:
     """The lab that the current command runs in, if any, and `--nodes`, by default all that the lab has."""
     context = click.get_current_context()
-    lab = context.find_object(Lab)
+    lab = context.find_object(ShapedNetwork)
     typed = context.get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
     return lab, nodes if lab is None or typed else type(nodes)(lab.nodes)
 
@@ -154,7 +154,13 @@ def request_fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_request(
-    workload: str, method: str, nodes: int, seed: int, plugins: tuple[str, ...], lab: Lab | None, **given: Any
+    workload: str,
+    method: str,
+    nodes: int,
+    seed: int,
+    plugins: tuple[str, ...],
+    lab: ShapedNetwork | None,
+    **given: Any,
 ) -> RunRequest:
     """A `RunRequest` from a command's arguments."""
     fields = request_fields(given)
@@ -162,7 +168,7 @@ def build_request(
     return in_lab(request, lab)
 
 
-def in_lab(request: RunRequest, lab: Lab | None) -> RunRequest:
+def in_lab(request: RunRequest, lab: ShapedNetwork | None) -> RunRequest:
     """`request` as it is run in `lab`.
 
     Raises:
@@ -172,4 +178,4 @@ def in_lab(request: RunRequest, lab: Lab | None) -> RunRequest:
         return request
     if request.nodes != lab.nodes:
         raise UserError(f"the lab has {lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}")
-    return dataclasses.replace(request, lab=lab.to_json())
+    return dataclasses.replace(request, lab=dataclasses.asdict(lab.lab))
