@@ -23,7 +23,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import RunFailed, UserError, unknown_name
-from istbench.launch.lab import Lab
+from istbench.launch.lab import ShapedNetwork
 from istbench.registry import check_name, load_method
 
 
@@ -122,7 +122,7 @@ def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
 
 
 def _run_all(
-    requests: list[RunRequest], out: Path, again: bool, lab: Lab | None, display: Any
+    requests: list[RunRequest], out: Path, again: bool, lab: ShapedNetwork | None, display: Any
 ) -> tuple[list[str], list[str]]:
     """Run every cell; returns the names of all cells and a line for each that failed."""
     from istbench.launch.execute import execute, run_directory

@@ -7,7 +7,7 @@ import click
 from istbench.cli import compare_command, run_command, validate_command
 from istbench.cli.options import parse_time
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.launch.lab import MOST_NODES, Lab, check
+from istbench.launch.lab import MOST_NODES, ShapedNetwork, check
 
 
 @click.group("lab")
@@ -35,19 +35,21 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if context.invoked_subcommand == "validate":
         return
-    place = Lab(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency, "--latency"))
+    place = ShapedNetwork(
+        nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency, "--latency")
+    )
     check()
     context.obj = place
     _say(place)
 
 
-def _say(place: Lab) -> None:
-    click.echo(f"lab: {place.nodes} nodes, {place.to_json()['summary']}", err=True)
-    if place.dilation > 1:
-        slowed = bandwidth_text(place.bandwidth / place.dilation)
+def _say(place: ShapedNetwork) -> None:
+    click.echo(f"lab: {place.nodes} nodes, {place.lab.summary}", err=True)
+    if place.lab.dilation > 1:
+        slowed = bandwidth_text(place.bandwidth / place.lab.dilation)
         click.echo(
-            f"lab: more nodes than cores: compute and links run {place.dilation:g} times slower ({slowed}), and "
-            "clocks are divided by that",
+            f"lab: more nodes than cores: compute and links run {place.lab.dilation:g} times slower ({slowed}), "
+            "and clocks are divided by that",
             err=True,
         )
 

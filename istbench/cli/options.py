@@ -15,7 +15,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
-from istbench.launch.lab import Lab
+from istbench.launch.lab import ShapedNetwork
 
 _Command = Callable[..., Any]
 
@@ -191,10 +191,10 @@ def cell_options(command: _Command) -> _Command:
     return run_options(*(option.name for option in RUN_OPTIONS if option.in_suites))(command)
 
 
-def lab_and_nodes(nodes: Any) -> tuple[Lab | None, Any]:
+def lab_and_nodes(nodes: Any) -> tuple[ShapedNetwork | None, Any]:
     """The lab that the current command runs in, if any, and `--nodes`, by default all that the lab has."""
     context = click.get_current_context()
-    lab = context.find_object(Lab)
+    lab = context.find_object(ShapedNetwork)
     typed = context.get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
     return lab, nodes if lab is None or typed else type(nodes)(lab.nodes)
 
@@ -209,7 +209,13 @@ def request_fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_request(
-    workload: str, method: str, nodes: int, seed: int, plugins: tuple[str, ...], lab: Lab | None, **given: Any
+    workload: str,
+    method: str,
+    nodes: int,
+    seed: int,
+    plugins: tuple[str, ...],
+    lab: ShapedNetwork | None,
+    **given: Any,
 ) -> RunRequest:
     """A `RunRequest` from a command's arguments."""
     fields = request_fields(given)
@@ -217,7 +223,7 @@ def build_request(
     return in_lab(request, lab)
 
 
-def in_lab(request: RunRequest, lab: Lab | None) -> RunRequest:
+def in_lab(request: RunRequest, lab: ShapedNetwork | None) -> RunRequest:
     """`request` as it is run in `lab`.
 
     Raises:
@@ -227,4 +233,4 @@ def in_lab(request: RunRequest, lab: Lab | None) -> RunRequest:
         return request
     if request.nodes != lab.nodes:
         raise UserError(f"the lab has {lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}")
-    return dataclasses.replace(request, lab=lab.record)
+    return dataclasses.replace(request, lab=lab.lab)

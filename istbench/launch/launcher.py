@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def launch(launcher: Launcher, job: Job) -> None:
 
     Raises:
         UserError, RunFailed: as `Launcher.start` and `Workers.wait` do.
-        KeyboardInterrupt: after SIGINT, SIGTERM, SIGHUP or SIGQUIT, unless this process was told to ignore it.
+        KeyboardInterrupt: after SIGTERM, SIGINT, SIGQUIT, or SIGHUP unless it is ignored, as under nohup.
     """
     with _Signals() as signals:
         workers = launcher.start(job)
@@ -82,7 +82,7 @@ class _Signals:
         self._raised = False
 
     def __enter__(self) -> "_Signals":
-        heard = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        heard = _ENDING if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (*_ENDING, signal.SIGHUP)
         self._before = {number: signal.signal(number, self._hear) for number in heard}
         return self
 

@@ -12,9 +12,10 @@ from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
+from istbench.config.lab import Lab
 from istbench.config.run import RunRequest
 from istbench.launch.execute import execute, run_directory
-from istbench.launch.lab import Lab
+from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
 from istbench.launch.place import ThisMachine
 from istbench.launch.prepare import prepare_cell
@@ -49,35 +50,35 @@ def validate(
         UserError: where a request or bandwidth cannot work, or this machine cannot have a lab.
         RunFailed: where a run does not finish.
     """
-    labs = {
-        text: Lab(nodes=requests[0].nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s)
+    networks = {
+        text: ShapedNetwork(nodes=requests[0].nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s)
         for text in bandwidths
     }
     timed = [_in_whole_rounds(request, display) for request in requests]
     for repeat in range(repeats):
         for request in timed:
             elsewhere = _run(request, None, display)
-            for text, lab in labs.items():
-                there = _run(request, lab, display)
+            for text, network in networks.items():
+                there = _run(request, network, display)
                 yield ReplayError(
                     method=request.method,
                     nodes=request.nodes,
                     bandwidth=text,
                     repeat=repeat,
                     measured_s=there.seconds,
-                    replayed_s=_replayed(there.trace, lab, there.steps),
-                    recorded_elsewhere_s=_replayed(elsewhere.trace, lab, there.steps),
-                    dilation=lab.dilation,
+                    replayed_s=_replayed(there.trace, network.lab, there.steps),
+                    recorded_elsewhere_s=_replayed(elsewhere.trace, network.lab, there.steps),
+                    dilation=network.lab.dilation,
                 )
 
 
-def _run(request: RunRequest, lab: Lab | None, display: Any) -> Timed:
-    asked = dataclasses.replace(request, lab=lab.record if lab else None)
+def _run(request: RunRequest, network: ShapedNetwork | None, display: Any) -> Timed:
+    asked = dataclasses.replace(request, lab=network.lab if network else None)
     cell = prepare_cell(asked, display.preparing)
     with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
         run = run_directory(Path(folder), cell.name)
         with display.training(cell.header, run) as scratch:
-            execute(cell, run, scratch, LocalLauncher(place=lab or ThisMachine()))
+            execute(cell, run, scratch, LocalLauncher(place=network or ThisMachine()))
         warm, *_, last = load_run(run).curve.evaluations[1:]
         return Timed(last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
 

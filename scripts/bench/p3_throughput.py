@@ -132,12 +132,12 @@ def main() -> None:
             rank, nodes, seconds = fabric.rank, fabric.world_size, measure(fabric, *what)
     else:
         from istbench.conformance.processes import on_nodes
-        from istbench.launch.lab import Lab
+        from istbench.launch.lab import ShapedNetwork
         from istbench.launch.local import LocalLauncher
         from istbench.launch.place import ThisMachine
 
         rank, nodes = 0, arguments.nodes
-        place = Lab(nodes=nodes, bandwidth=arguments.bandwidth) if arguments.bandwidth else ThisMachine()
+        place = ShapedNetwork(nodes=nodes, bandwidth=arguments.bandwidth) if arguments.bandwidth else ThisMachine()
         seconds = on_nodes(measure, nodes, *what, timeout_s=300.0, launcher=LocalLauncher(place=place))[0]
     if rank == 0:
         report(seconds, nodes * arguments.batch_size, arguments.steps)

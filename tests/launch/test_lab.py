@@ -14,7 +14,7 @@ import torch
 from istbench.conformance.processes import on_nodes
 from istbench.errors import UserError
 from istbench.launch import control_groups, lab
-from istbench.launch.lab import Lab
+from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
 from istbench.machine import cores
 
@@ -56,7 +56,7 @@ def traces_of_labs():
 
 
 def test_a_link_carries_no_more_than_asked():
-    place = Lab(nodes=2, bandwidth=100e6)
+    place = ShapedNetwork(nodes=2, bandwidth=100e6)
     slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, launcher=LocalLauncher(place=place))
     # Each of two nodes sends 4 MB; what the buckets give for nothing is 72 kB an end.
     assert min(slow) > (4_000_000 - 2 * 72_000) * 8 / 100e6
@@ -64,7 +64,7 @@ def test_a_link_carries_no_more_than_asked():
 
 
 def test_every_node_has_a_network_of_its_own():
-    place = Lab(nodes=2, bandwidth=1e9)
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
     first, second = on_nodes(interfaces, 2, launcher=LocalLauncher(place=place))
     assert sorted(first[0]) == sorted(second[0]) == ["eth0", "lo"]
     assert len({first[1], second[1], namespace()}) == 3
@@ -72,20 +72,20 @@ def test_every_node_has_a_network_of_its_own():
 
 def test_more_nodes_than_cores_are_dilated():
     nodes = 2 * cores()
-    place = Lab(nodes=nodes, bandwidth=1e9)
+    place = ShapedNetwork(nodes=nodes, bandwidth=1e9)
     try:
         control_groups.check()
     except UserError as reason:
         pytest.skip(str(reason))
-    assert place.dilation == pytest.approx(2 / 0.8)
+    assert place.lab.dilation == pytest.approx(2 / 0.8)
     seconds = on_nodes(seconds_of_work, nodes, launcher=LocalLauncher(place=place))
     assert min(seconds) > 0.9 * 0.4
 
 
 def test_a_killed_lab_takes_itself_down():
     script = (
-        "from istbench.launch.lab import Lab\nimport time\n"
-        "with Lab(nodes=2, bandwidth=1e9).built():\n print('built', flush=True)\n time.sleep(60)\n"
+        "from istbench.launch.lab import ShapedNetwork\nimport time\n"
+        "with ShapedNetwork(nodes=2, bandwidth=1e9).built():\n print('built', flush=True)\n time.sleep(60)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"built\n"
@@ -93,7 +93,7 @@ def test_a_killed_lab_takes_itself_down():
     process.send_signal(signal.SIGKILL)
     process.wait()
     # The next one waits for that, whatever is left.
-    with Lab(nodes=2, bandwidth=1e9).built():
+    with ShapedNetwork(nodes=2, bandwidth=1e9).built():
         pass
     assert traces_of_labs() == []
 
@@ -101,7 +101,7 @@ def test_a_killed_lab_takes_itself_down():
 def test_names_that_a_crashed_lab_left_are_cleaned_up():
     subprocess.run(["ip", "netns", "add", "istbench-lab-hub"], check=True)
     subprocess.run(["ip", "netns", "add", "istbench-lab-7"], check=True)
-    with Lab(nodes=2, bandwidth=1e9).built():
+    with ShapedNetwork(nodes=2, bandwidth=1e9).built():
         assert sorted(name.split()[0] for name in traces_of_labs()) == [
             "istbench-lab-0", "istbench-lab-1", "istbench-lab-hub",
         ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_names_that_a_crashed_lab_left_are_cleaned_up():
 
 def test_what_cannot_be_had_is_said(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="2 to 250 nodes"):
-        Lab(nodes=1, bandwidth=1e9)
+        ShapedNetwork(nodes=1, bandwidth=1e9)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="install iproute2"):
         lab.check()

@@ -46,10 +46,11 @@ def fail():
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Those of before are there afterwards."""
-    before = [signal.getsignal(number) for number in ENDING]
+    """Those of before are there afterwards; none of them is the tests' own environment's."""
+    found = [signal.signal(number, signal.SIG_DFL) for number in ENDING]
     yield
-    assert [signal.getsignal(number) for number in ENDING] == before
+    left = [signal.signal(number, handler) for number, handler in zip(ENDING, found, strict=True)]
+    assert left == [signal.SIG_DFL] * len(ENDING)
 
 
 def test_a_job_that_ends_well():
@@ -95,11 +96,11 @@ def test_a_signal_while_ending_waits_until_all_are_ended(failure):
     assert launcher.calls[-2:] == ["end", "end returned"]
 
 
-def test_a_signal_that_this_process_was_told_to_ignore_is_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def test_a_job_under_nohup_outlives_its_terminal():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    launcher = Pretended(wait=send(signal.SIGHUP))
     try:
-        launcher = Pretended(wait=send(signal.SIGHUP))
         launch(launcher, JOB)
     finally:
-        signal.signal(signal.SIGHUP, before)
-    assert launcher.calls[-1] == "end returned"
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert launcher.calls[-3:] == ["wait returned", "end", "end returned"]
