@@ -11,8 +11,9 @@ import re
 import shutil
 from pathlib import Path
 
-from istbench.report.build import build_report
-from istbench.report.render import report_json, table_markdown
+from istbench.report.output.json_document import report_json
+from istbench.report.output.markdown import table_markdown
+from istbench.report.report import build_report
 from istbench.results.frame import evaluations_frame
 
 _HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-time|time-to-target))")

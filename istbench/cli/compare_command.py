@@ -66,8 +66,8 @@ def command(
     with Display() as display:
         names, failures = _run_all(requests, out, again, lab, display)
         display.note("\n".join(failures))
-    from istbench.report.build import build_report
-    from istbench.report.render import print_report
+    from istbench.report.output.formats import print_report
+    from istbench.report.report import build_report
 
     with replaying():
         report = build_report(out, cells=names, cluster=cluster)

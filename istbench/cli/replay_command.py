@@ -46,8 +46,8 @@ def command(
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
     from istbench.cli.progress import replaying
-    from istbench.report.render import print_report
-    from istbench.report.replay import build_replay
+    from istbench.report.on_clusters import build_replay
+    from istbench.report.output.formats import print_report
 
     with replaying():
         report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)

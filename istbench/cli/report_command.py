@@ -21,8 +21,8 @@ def command(
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
     from istbench.cli.progress import replaying
-    from istbench.report.build import build_report
-    from istbench.report.render import print_report
+    from istbench.report.output.formats import print_report
+    from istbench.report.report import build_report
 
     with replaying():
         report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)

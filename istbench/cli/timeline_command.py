@@ -40,7 +40,7 @@ def command(
     """
     profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace
-    from istbench.report.render import print_table
+    from istbench.report.output.terminal import print_table
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
     from istbench.timeline.perfetto import write_perfetto

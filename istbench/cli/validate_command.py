@@ -58,7 +58,8 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
 
     with Display() as display:
         errors = list(validate(requests, bandwidths, given["repeats"], latency_s, display))
-    from istbench.report.render import print_table, table_markdown
+    from istbench.report.output.markdown import table_markdown
+    from istbench.report.output.terminal import print_table
     from istbench.validation.picture import draw_errors
     from istbench.validation.table import error_table
 

@@ -1,6 +1,6 @@
 """Where the seconds of one round went, as a table."""
 
-from istbench.report.table import Cell, Column, Table, number, plain
+from istbench.report.tables.table import Cell, Column, Table, number, plain
 from istbench.timeline.timeline import KINDS, Timeline
 
 _LEAST_STALLED_SHARE = 0.05

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.cluster.profile import parse_bandwidth
-from istbench.report.draw import write_figure
+from istbench.report.output.pictures import write_figure
 from istbench.report.palette import looks
 from istbench.validation.measurement import ReplayError
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from istbench.report.table import Cell, Column, Table, number, plain
+from istbench.report.tables.table import Cell, Column, Table, number, plain
 from istbench.validation.measurement import ReplayError, by_setting, median_and_largest
 
 

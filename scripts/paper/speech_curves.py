@@ -18,9 +18,9 @@ from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace_file import load_trace
-from istbench.report.draw import write_figure
+from istbench.report.output.pictures import write_figure
 from istbench.report.palette import looks
-from istbench.report.table import number
+from istbench.report.tables.table import number
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import run_on_cluster
 

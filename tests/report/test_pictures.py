@@ -10,10 +10,11 @@ from fake_runs import evaluation, header, write_plausible, write_run
 from test_tables import ramp
 
 from istbench.errors import UserError
-from istbench.report.build import build_report
 from istbench.report.groups import group_runs
 from istbench.report.palette import looks
-from istbench.report.plots import metric_over_time, time_by_nodes
+from istbench.report.plots.by_nodes import time_by_nodes
+from istbench.report.plots.over_time import metric_over_time
+from istbench.report.report import build_report
 from istbench.results.load import load_runs
 
 
@@ -133,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_named(results):
 
 def test_reports_start_without_torch_pandas_or_matplotlib():
     program = (
-        "import sys, istbench.report.build, istbench.report.render;"
+        "import sys, istbench.report.report, istbench.report.output.formats;"
         "print([name for name in ('torch', 'pandas', 'matplotlib', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -8,8 +8,10 @@ import pytest
 from fake_runs import header, write_plausible, write_run
 from test_tables import ramp
 
-from istbench.report.build import build_report
-from istbench.report.render import print_report, print_table, table_markdown
+from istbench.report.output.formats import print_report
+from istbench.report.output.markdown import table_markdown
+from istbench.report.output.terminal import print_table
+from istbench.report.report import build_report
 
 HOSTILE = "a|b<script>[red]x[/red]`*_\x1b[31m\n=1+1"
 

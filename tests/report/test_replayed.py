@@ -15,12 +15,14 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.selection import select_clusters
 from istbench.cluster.trace_file import load_trace
 from istbench.errors import UserError
-from istbench.report.bandwidths import Sweep, crossings, crossings_table, time_by_bandwidth
-from istbench.report.build import build_report
 from istbench.report.groups import group_runs
-from istbench.report.render import tables_csv
-from istbench.report.replay import build_replay
-from istbench.report.summary import run_summary
+from istbench.report.on_clusters import build_replay
+from istbench.report.output.csv_rows import tables_csv
+from istbench.report.plots.by_bandwidth import time_by_bandwidth
+from istbench.report.report import build_report
+from istbench.report.sweep import Sweep
+from istbench.report.tables.crossings import crossings, crossings_table
+from istbench.report.tables.summary import run_summary
 from istbench.results.frame import evaluations_frame
 from istbench.results.load import load_run, load_runs
 from istbench.results.on_cluster import runs_on_clusters

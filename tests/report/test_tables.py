@@ -6,9 +6,9 @@ import pytest
 from fake_runs import evaluation, header, write_plausible, write_run
 
 from istbench.report.groups import group_runs
-from istbench.report.summary import run_summary
-from istbench.report.table import number
-from istbench.report.tables import comparison
+from istbench.report.tables.comparison import comparison
+from istbench.report.tables.summary import run_summary
+from istbench.report.tables.table import number
 from istbench.results.load import load_run, load_runs
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from istbench.cluster.clock import ClusterTime, dollars
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Entry, Group
-from istbench.report.table import Cell, Column, Table, number, plain
-from istbench.report.tables import group_context
+from istbench.report.tables.comparison import group_context
+from istbench.report.tables.table import Cell, Column, Table, number, plain
 from istbench.results.stats import median
 
 

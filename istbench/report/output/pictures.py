@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from istbench.report.plots import Panel, Plot, Series
+from istbench.report.plots.plot import Panel, Plot, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,10 +6,12 @@ from pathlib import Path
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
-from istbench.report.bandwidths import Sweep, crossings_table, time_by_bandwidth
-from istbench.report.build import Report, cluster_tables, draw_groups, draw_plots, of_workload
 from istbench.report.groups import Group, group_runs
-from istbench.report.table import Table
+from istbench.report.plots.by_bandwidth import time_by_bandwidth
+from istbench.report.report import Report, cluster_tables, draw_groups, draw_plots, of_workload
+from istbench.report.sweep import Sweep
+from istbench.report.tables.crossings import crossings_table
+from istbench.report.tables.table import Table
 from istbench.results.load import Run, load_run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.store import RunDirectory

@@ -7,7 +7,8 @@ from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Entry, Group
-from istbench.report.table import (
+from istbench.report.phrases import count_nodes, data_line, data_name
+from istbench.report.tables.table import (
     Cell,
     Column,
     NumberForm,
@@ -19,7 +20,6 @@ from istbench.report.table import (
     number,
     plain,
 )  # fmt: skip
-from istbench.report.words import count_nodes, data_line, data_name
 from istbench.results.stats import Estimate, SpeedUp, estimate, interval_name, speed_up
 
 _METRIC_FORM = NumberForm(decimals=3)

@@ -8,10 +8,12 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError, unknown_name
 from istbench.report.groups import Group, group_runs
-from istbench.report.plots import Plot, metric_over_time, time_by_nodes
-from istbench.report.spending import spending
-from istbench.report.table import Table
-from istbench.report.tables import comparison
+from istbench.report.plots.by_nodes import time_by_nodes
+from istbench.report.plots.over_time import metric_over_time
+from istbench.report.plots.plot import Plot
+from istbench.report.tables.comparison import comparison
+from istbench.report.tables.spending import spending
+from istbench.report.tables.table import Table
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 
@@ -108,7 +110,7 @@ def draw_plots(plots: Mapping[str, Plot], directory: Path) -> list[Path]:
     Raises:
         UserError: where they cannot be written.
     """
-    from istbench.report.draw import draw
+    from istbench.report.output.pictures import draw
 
     try:
         if plots:

@@ -1,8 +1,8 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.report.table import Cell, Column, NumberForm, Scalar, Table, number, plain
-from istbench.report.words import count_nodes, data_line
+from istbench.report.phrases import count_nodes, data_line
+from istbench.report.tables.table import Cell, Column, NumberForm, Scalar, Table, number, plain
 from istbench.results.load import Run
 
 _METRIC_FORM = NumberForm(decimals=3)
