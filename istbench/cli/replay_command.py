@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +10,9 @@ from istbench.cli.options import PathType, report_options, split_list
 from istbench.cluster.profile import parse_bandwidth
 from istbench.cluster.selection import select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
+
+if TYPE_CHECKING:
+    from istbench.report.output.formats import Format
 
 
 @click.command("replay")
@@ -32,7 +36,7 @@ def command(
     results: Path,
     clusters: str,
     bandwidths: str | None,
-    style: str,
+    output_format: "Format",
     workload: str | None,
     baseline: str,
     pictures: bool,
@@ -51,4 +55,4 @@ def command(
 
     with replaying():
         report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)
-    print_report(report, sys.stdout, style=style)
+    print_report(report, sys.stdout, output_format=output_format)

@@ -2,11 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from istbench.cli.options import PathType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
+
+if TYPE_CHECKING:
+    from istbench.report.output.formats import Format
 
 
 @click.command("report")
@@ -14,7 +18,12 @@ from istbench.cluster.profile import ClusterProfile
 @report_options
 @cluster_option
 def command(
-    results: Path, style: str, workload: str | None, baseline: str, pictures: bool, cluster: ClusterProfile
+    results: Path,
+    output_format: "Format",
+    workload: str | None,
+    baseline: str,
+    pictures: bool,
+    cluster: ClusterProfile,
 ) -> None:
     """Tables and pictures of the runs in a results directory.
 
@@ -26,4 +35,4 @@ def command(
 
     with replaying():
         report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)
-    print_report(report, sys.stdout, style=style)
+    print_report(report, sys.stdout, output_format=output_format)

@@ -41,7 +41,7 @@ def build_replay(
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")
     of_profile = {
-        profile.name: [group for group in group_runs(moved, baseline, profile) if group.entries]
+        profile.name: [group for group in group_runs(moved, baseline, profile) if group.contenders]
         for profile, moved in zip(profiles, on_clusters, strict=True)
     }
     groups = [group for of_one in of_profile.values() for group in of_one]

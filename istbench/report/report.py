@@ -84,7 +84,7 @@ def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
     return [
         table
         for group in groups
-        if group.entries
+        if group.contenders
         for table in (comparison(group, baseline), spending(group, baseline))
     ]
 
@@ -97,7 +97,7 @@ def draw_groups(groups: Sequence[Group], directory: Path) -> list[Path]:
     """
     plots: dict[str, Plot] = {}
     for group in groups:
-        if group.entries:
+        if group.contenders:
             plots[f"{group.stem}-over-time"] = metric_over_time(group)
             if group.levels:
                 plots[f"{group.stem}-time-to-target"] = time_by_nodes(group)

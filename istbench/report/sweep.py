@@ -29,13 +29,13 @@ class Sweep:
 
     def labels(self, nodes: int) -> list[str]:
         """The methods on so many nodes, in the order of the table."""
-        return [entry.label for entry in self.groups[0].entries if entry.nodes == nodes]
+        return [contender.label for contender in self.groups[0].contenders if contender.nodes == nodes]
 
     def times(self, label: str, nodes: int, level: float) -> list[Estimate]:
         """Seconds to `level` at each bandwidth."""
         return [
-            estimate(list(entry.seconds(level).values()))
+            estimate(list(contender.seconds(level).values()))
             for group in self.groups
-            for entry in group.entries
-            if (entry.label, entry.nodes) == (label, nodes)
+            for contender in group.contenders
+            if (contender.label, contender.nodes) == (label, nodes)
         ]

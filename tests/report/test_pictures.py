@@ -11,7 +11,7 @@ from test_tables import ramp
 
 from istbench.errors import UserError
 from istbench.report.groups import group_runs
-from istbench.report.palette import looks
+from istbench.report.palette import method_styles
 from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over_time
 from istbench.report.report import build_report
@@ -72,14 +72,14 @@ def test_time_by_nodes_keeps_misses_apart(results):
 
 
 def test_a_method_looks_the_same_whatever_it_is_compared_with():
-    alone = looks([("ist", "ist")])["ist"]
-    among = looks([("ddp", "ddp"), ("ist", "ist"), ("ist", "ist lr=1"), ("mine", "mine")])
+    alone = method_styles([("ist", "ist")])["ist"]
+    among = method_styles([("ddp", "ddp"), ("ist", "ist"), ("ist", "ist lr=1"), ("mine", "mine")])
     assert among["ist"] == alone
     assert among["ist lr=1"].colour == alone.colour
     assert among["ist lr=1"].line != alone.line
     assert among["ist lr=1"].marker != alone.marker
-    assert among["mine"] == looks([("mine", "mine")])["mine"]
-    assert len({look.colour for look in among.values()}) == 3
+    assert among["mine"] == method_styles([("mine", "mine")])["mine"]
+    assert len({style.colour for style in among.values()}) == 3
 
 
 def test_pictures_are_written_under_safe_names_as_png_and_svg(results):

@@ -16,9 +16,9 @@ from istbench.report.report import build_report
 HOSTILE = "a|b<script>[red]x[/red]`*_\x1b[31m\n=1+1"
 
 
-def printed(report, style):
+def printed(report, output_format):
     out, notes = io.StringIO(), io.StringIO()
-    print_report(report, out, style=style, notes=notes)
+    print_report(report, out, output_format=output_format, notes=notes)
     return out.getvalue(), notes.getvalue()
 
 
@@ -105,8 +105,8 @@ def test_problems_go_to_the_notes(results):
     write_plausible(results, "ddp")
     write_plausible(results, "ist").run_json.write_text("{")
     report = build_report(results, pictures=False)
-    for style in ("table", "markdown", "csv"):
-        out, notes = printed(report, style)
+    for output_format in ("table", "markdown", "csv"):
+        out, notes = printed(report, output_format)
         assert "not JSON" in notes
         assert "not JSON" not in out
     assert "not JSON" in json.loads(printed(report, "json")[0])["problems"][0]

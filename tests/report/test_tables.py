@@ -135,7 +135,7 @@ def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
     write_run(results, header("ddp"), ramp(9.0))
     write_run(results, header("ist", **changed), ramp(9.0))
     groups = group_runs(load_runs(results)[0])
-    assert [len(group.entries) for group in groups] == [1, 1]
+    assert [len(group.contenders) for group in groups] == [1, 1]
     assert len({group.stem for group in groups}) == 2
 
 

@@ -10,13 +10,13 @@ from istbench.report.tables.table import Column, Scalar, Table
 def tables_csv(tables: Iterable[Table]) -> str:
     """All rows of `tables` as one CSV with a header line: numbers, empty for what there is not.
 
-    The first columns say what holds for the row's table, the others are its own; a cell of several values is
+    The first columns say what holds for the row's table, the others are its own; a entry of several values is
     as many columns, such as `train_s_to_0.77_median`. Rows that are about the same thing are one line.
     """
     lines: dict[object, dict[str, Scalar]] = {}
     for table in tables:
         for row in table.rows:
-            values = [cell.value for cell in row]
+            values = [entry.value for entry in row]
             about = (*table.context.items(), *values[: table.keys]) if table.keys else len(lines)
             lines.setdefault(about, dict(table.context)).update(_flat(table.columns, values))
     records = list(lines.values())

@@ -10,19 +10,21 @@ from istbench.report.output.markdown import table_markdown
 from istbench.report.output.terminal import print_table
 from istbench.report.report import Report
 
-Style = Literal["table", "markdown", "csv", "json"]
+Format = Literal["table", "markdown", "csv", "json"]
 
 
-def print_report(report: Report, stream: TextIO, *, style: str = "table", notes: TextIO | None = None) -> None:
-    """Print the tables of `report` to `stream` in `style`, and what else there is to say to `notes` (stderr).
+def print_report(
+    report: Report, stream: TextIO, *, output_format: Format = "table", notes: TextIO | None = None
+) -> None:
+    """Print the tables of `report` to `stream`, and what else there is to say to `notes`, stderr by default.
 
-    style: table, markdown, csv or json. JSON is one object that holds the problems and pictures too.
+    output_format: JSON is one object that holds the problems and pictures too.
     """
-    if style == "json":
+    if output_format == "json":
         stream.write(report_json(report) + "\n")
-    elif style == "csv":
+    elif output_format == "csv":
         stream.write(tables_csv(report.tables))
-    elif style == "markdown":
+    elif output_format == "markdown":
         stream.write("\n".join(table_markdown(table) for table in report.tables))
     else:
         for table in report.tables:

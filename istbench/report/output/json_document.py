@@ -13,7 +13,7 @@ def table_json(table: Table) -> dict[str, Any]:
     return {
         "title": table.title,
         "context": dict(table.context),
-        "rows": [dict(zip(keys, (cell.value for cell in row), strict=True)) for row in table.rows],
+        "rows": [dict(zip(keys, (entry.value for entry in row), strict=True)) for row in table.rows],
         "notes": list(table.footer),
     }
 

@@ -13,15 +13,15 @@ def table_markdown(table: Table) -> str:
     if table.rows:
         lines.append(_markdown_row(column.title for column in table.columns))
         lines.append("| " + " | ".join("---:" if c.align == "right" else ":---" for c in table.columns) + " |")
-        lines += [_markdown_row(cell.text for cell in row) for row in table.rows]
+        lines += [_markdown_row(entry.text for entry in row) for row in table.rows]
     else:
         lines.append(_markdown(table.empty))
     lines += ["", *(f"- {_markdown(line)}" for line in table.footer), ""]
     return "\n".join(lines)
 
 
-def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(_markdown(cell) for cell in cells) + " |"
+def _markdown_row(entries: Iterable[str]) -> str:
+    return "| " + " | ".join(_markdown(entry) for entry in entries) + " |"
 
 
 def _markdown(text: str) -> str:

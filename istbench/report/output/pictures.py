@@ -95,8 +95,8 @@ def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plo
 
     handles = [
         Line2D(
-            [], [], color=series.look.colour, linestyle=series.look.line, linewidth=2,
-            marker=series.look.marker, markersize=6,
+            [], [], color=series.style.colour, linestyle=series.style.line, linewidth=2,
+            marker=series.style.marker, markersize=6,
             label=textwrap.fill(label, _LEGEND_CHARACTERS),
         )
         for label, series in labels.items()
@@ -154,32 +154,32 @@ def _plain_ticks(axis: "Axis") -> None:
 
 
 def _draw_line(area: "Axes", series: Series) -> None:
-    look = series.look
+    style = series.style
     area.plot(
-        series.x, series.y, color=look.colour, linestyle=look.line, linewidth=2, marker=look.marker,
+        series.x, series.y, color=style.colour, linestyle=style.line, linewidth=2, marker=style.marker,
         markersize=5, markevery=(max(1, len(series.x) // 8), max(1, len(series.x) // 6)),
     )  # fmt: skip
     if series.low != series.high:
-        area.fill_between(series.x, series.low, series.high, color=look.colour, alpha=0.18, linewidth=0)
+        area.fill_between(series.x, series.low, series.high, color=style.colour, alpha=0.18, linewidth=0)
 
 
 def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> None:
     """Points that `shift` keeps apart; on a logarithmic axis only the missed ones: lines cross where they do."""
-    look = series.look
+    style = series.style
     places = [x if x_scale == "log" else x + shift for x in series.x]
     area.plot(
-        places, series.y, color=look.colour, linestyle=look.line, linewidth=1.4, marker=look.marker,
+        places, series.y, color=style.colour, linestyle=style.line, linewidth=1.4, marker=style.marker,
         markersize=7,
     )  # fmt: skip
     for place, low, high in zip(places, series.low, series.high, strict=True):
         if low != high:
-            _draw_error_bar(area, place, low, high, look.colour)
+            _draw_error_bar(area, place, low, high, style.colour)
     across = area.get_xaxis_transform()
     for x in series.missed:
         place = x * (max(series.missed) / min(series.missed)) ** (shift / 8) if x_scale == "log" else x + shift
         area.plot(
-            [place], [(1 + _BAND_FROM) / 2], transform=across, marker=look.marker, markersize=7,
-            markerfacecolor="white", markeredgecolor=look.colour, markeredgewidth=1.5, linestyle="none",
+            [place], [(1 + _BAND_FROM) / 2], transform=across, marker=style.marker, markersize=7,
+            markerfacecolor="white", markeredgecolor=style.colour, markeredgewidth=1.5, linestyle="none",
         )  # fmt: skip
 
 

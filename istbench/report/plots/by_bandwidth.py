@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from istbench.cluster.profile import bandwidth_text
-from istbench.report.palette import Look
+from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes, data_name
-from istbench.report.plots.of_group import styles, time_words
+from istbench.report.plots.of_group import contender_styles
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.sweep import Sweep
 from istbench.results.stats import interval_name
@@ -20,7 +20,7 @@ _DIGITS = 3
 def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     """Seconds to the highest two targets that anything reached, by bandwidth in bits/s: a line for each method."""
     group = sweep.groups[0]
-    looks_of = styles(group)
+    styles = contender_styles(group)
     labels = sweep.labels(nodes)
     reached = [
         level
@@ -30,11 +30,11 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     panels = tuple(
         Panel(
             title=f"to {group.metric} {level:g}",
-            series=tuple(_series(sweep, label, looks_of[label], nodes, level) for label in labels),
+            series=tuple(_series(sweep, label, styles[label], nodes, level) for label in labels),
         )
         for level in (reached or list(group.levels))[-_PANELS:]
     )
-    kinds = sorted({interval_name(len(e.runs)) for e in group.entries if e.nodes == nodes and len(e.runs) > 1})
+    kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if c.nodes == nodes and len(c.runs) > 1})
     spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
     places = _tick_places(sweep.bandwidths)
     return Plot(
@@ -42,7 +42,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
         subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}",
         kind="points",
         x_label="bandwidth of a node's link",
-        y_label=f"{time_words(group)} to target (s)",
+        y_label=f"{group.time_name} to target (s)",
         panels=panels,
         x_scale="log",
         y_scale="log",
@@ -51,12 +51,12 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     )
 
 
-def _series(sweep: Sweep, label: str, look: Look, nodes: int, level: float) -> Series:
+def _series(sweep: Sweep, label: str, style: MethodStyle, nodes: int, level: float) -> Series:
     times = list(zip(sweep.bandwidths, sweep.times(label, nodes, level), strict=True))
     there = [(bits, at) for bits, at in times if 0 < at.median < math.inf]
     return Series(
         label=label,
-        look=look,
+        style=style,
         x=tuple(bits for bits, _ in there),
         y=tuple(at.median for _, at in there),
         low=tuple(max(at.low, at.median * 1e-3) for _, at in there),

@@ -1,9 +1,9 @@
 """The metric over time."""
 
-from istbench.report.groups import Entry, Group
-from istbench.report.palette import Look
+from istbench.report.groups import Contender, Group
+from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.of_group import plot_subtitle, plot_title, styles, time_words
+from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.results.curves import Curve
 from istbench.results.stats import median
@@ -18,35 +18,35 @@ def metric_over_time(group: Group) -> Plot:
     A line is the median over seeds at equal train time, its band their minimum to maximum; it ends with the
     first seed that ends.
     """
-    looks_of = styles(group)
-    ends = [min(run.curve.seconds[-1] for run in entry.runs) for entry in group.entries]
+    styles = contender_styles(group)
+    ends = [min(run.curve.seconds[-1] for run in contender.runs) for contender in group.contenders]
     logarithmic = min(ends) > 0 and max(ends) >= _LOG_FROM * min(ends)
     panels = tuple(
         Panel(
             title=count_nodes(nodes),
             series=tuple(
-                _over_time(entry, looks_of[entry.label], after_start=logarithmic)
-                for entry in group.entries
-                if entry.nodes == nodes
+                _over_time(contender, styles[contender.label], after_start=logarithmic)
+                for contender in group.contenders
+                if contender.nodes == nodes
             ),
             levels=group.levels,
         )
         for nodes in group.nodes
     )
-    several = any(len(entry.runs) > 1 for entry in group.entries)
+    several = any(len(contender.runs) > 1 for contender in group.contenders)
     return Plot(
         title=plot_title(group),
         subtitle=plot_subtitle(group, "median, band: min–max" if several else "one seed"),
         kind="lines",
-        x_label=f"{time_words(group)} (s)",
+        x_label=f"{group.time_name} (s)",
         y_label=f"test {group.metric}",
         panels=panels,
         x_scale="log" if logarithmic else "linear",
     )
 
 
-def _over_time(entry: Entry, look: Look, *, after_start: bool) -> Series:
-    curves = [run.curve for run in entry.runs]
+def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -> Series:
+    curves = [run.curve for run in contender.runs]
     end = min(curve.seconds[-1] for curve in curves)
     times = sorted({second for curve in curves for second in curve.seconds if second <= end})
     if after_start:
@@ -58,7 +58,7 @@ def _over_time(entry: Entry, look: Look, *, after_start: bool) -> Series:
         if len(values) == len(curves):
             points.append((time, median(values), min(values), max(values)))
     x, y, low, high = (tuple(column) for column in zip(*points, strict=True)) if points else ((),) * 4
-    return Series(label=entry.label, look=look, x=x, y=y, low=low, high=high)
+    return Series(label=contender.label, style=style, x=x, y=y, low=low, high=high)
 
 
 def _value_at(curve: Curve, time: float) -> float | None:

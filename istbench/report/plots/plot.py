@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from istbench.report.palette import Look
+from istbench.report.palette import MethodStyle
 
 Scale = Literal["linear", "log"]
 
@@ -17,7 +17,7 @@ class Series:
     """
 
     label: str
-    look: Look
+    style: MethodStyle
     x: tuple[float, ...]
     y: tuple[float, ...]
     low: tuple[float, ...]

@@ -9,7 +9,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
 from istbench.report.sweep import Sweep
 from istbench.report.tables.comparison import group_context
-from istbench.report.tables.table import Cell, Column, Table, plain
+from istbench.report.tables.table import Column, Entry, Table, plain
 
 _DIGITS = 3
 
@@ -78,9 +78,9 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
     ]
 
 
-def _in_words(crossing: Crossing) -> Cell:
+def _in_words(crossing: Crossing) -> Entry:
     at = bandwidth_text(crossing.bandwidth, _DIGITS)
-    return Cell(
+    return Entry(
         text=f"{crossing.below} overtakes {crossing.above} below {at}",
         value={
             "ahead_below": crossing.below,
@@ -90,5 +90,5 @@ def _in_words(crossing: Crossing) -> Cell:
     )
 
 
-def _where(crossing: Crossing) -> tuple[Cell, Cell]:
-    return plain(crossing.nodes), Cell(text=f"{crossing.level:g}", value=crossing.level)
+def _where(crossing: Crossing) -> tuple[Entry, Entry]:
+    return plain(crossing.nodes), Entry(text=f"{crossing.level:g}", value=crossing.level)
