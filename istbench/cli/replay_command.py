@@ -1,6 +1,5 @@
 """`istbench replay`: what the runs in a results directory would have taken on other clusters."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,9 +49,9 @@ def command(
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
     from istbench.cli.progress import replaying
-    from istbench.report.on_clusters import build_replay
-    from istbench.report.output.formats import print_report
+    from istbench.cli.show import show_report
+    from istbench.report.on_clusters import build_report_on_clusters
 
     with replaying():
-        report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)
-    print_report(report, sys.stdout, output_format=output_format)
+        report = build_report_on_clusters(results, asked, baseline=baseline, workload=workload)
+    show_report(report, results, output_format=output_format, pictures=pictures)

@@ -1,6 +1,5 @@
 """`istbench report`: tables and pictures of what is in a results directory."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,9 @@ def command(
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
     from istbench.cli.progress import replaying
-    from istbench.report.output.formats import print_report
+    from istbench.cli.show import show_report
     from istbench.report.report import build_report
 
     with replaying():
-        report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)
-    print_report(report, sys.stdout, output_format=output_format)
+        report = build_report(results, baseline=baseline, workload=workload, cluster=cluster)
+    show_report(report, results, output_format=output_format, pictures=pictures)

@@ -41,6 +41,7 @@ def command(
     profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace
     from istbench.report.output.terminal import print_table
+    from istbench.report.phrases import count_nodes
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
     from istbench.timeline.perfetto import write_perfetto
@@ -56,8 +57,7 @@ def command(
     trace = load_trace(directory.trace)
     number = typical_round(trace) if round_number is None else round_number
     timeline = recorded_round(trace, number) if profile is None else simulated_round(trace, profile, number)
-    nodes = "1 node" if timeline.nodes == 1 else f"{timeline.nodes} nodes"
-    title = f"{header.workload_label} by {header.method_label}, {nodes}"
+    title = f"{header.workload_label} by {header.method_label}, {count_nodes(timeline.nodes)}"
     stem = (out or run / "timeline") / f"{_place(profile, bandwidth)}-round{number}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from istbench.report.output.pictures import write_figure
+from istbench.report.output.figure import write_figure
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
 from istbench.timeline.bars import Bar, BarKind
 from istbench.timeline.timeline import Timeline

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.cluster.profile import parse_bandwidth
-from istbench.report.output.pictures import write_figure
+from istbench.report.output.figure import write_figure
 from istbench.report.palette import method_styles
 from istbench.validation.measurement import ReplayError
 

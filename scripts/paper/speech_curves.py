@@ -18,7 +18,7 @@ from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace_file import load_trace
-from istbench.report.output.pictures import write_figure
+from istbench.report.output.figure import write_figure
 from istbench.report.palette import method_styles
 from istbench.report.tables.table import number
 from istbench.results.load import Run, load_runs

@@ -1,6 +1,8 @@
 """A report in the format that was asked for."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, TextIO
 
 from istbench.errors import printable
@@ -14,14 +16,19 @@ Format = Literal["table", "markdown", "csv", "json"]
 
 
 def print_report(
-    report: Report, stream: TextIO, *, output_format: Format = "table", notes: TextIO | None = None
+    report: Report,
+    stream: TextIO,
+    *,
+    output_format: Format = "table",
+    pictures: Sequence[Path] = (),
+    notes: TextIO | None = None,
 ) -> None:
     """Print the tables of `report` to `stream`, and what else there is to say to `notes`, stderr by default.
 
-    output_format: JSON is one object that holds the problems and pictures too.
+    output_format: JSON is one object that holds the problems and pictures too. pictures: those drawn of `report`.
     """
     if output_format == "json":
-        stream.write(report_json(report) + "\n")
+        stream.write(report_json(report, pictures) + "\n")
     elif output_format == "csv":
         stream.write(tables_csv(report.tables))
     elif output_format == "markdown":
@@ -32,6 +39,6 @@ def print_report(
     notes = notes or sys.stderr
     for problem in report.problems:
         notes.write(f"left out: {printable(problem)}\n")
-    for path in report.pictures:
+    for path in pictures:
         if path.suffix == ".png":
-            notes.write(f"picture: {path} (and .svg)\n")
+            notes.write(f"picture: {printable(str(path))} (and .svg)\n")

@@ -1,6 +1,8 @@
 """Tables, and a whole report, as JSON."""
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from istbench.report.report import Report
@@ -18,13 +20,13 @@ def table_json(table: Table) -> dict[str, Any]:
     }
 
 
-def report_json(report: Report) -> str:
-    """The whole of `report` as one JSON object."""
+def report_json(report: Report, pictures: Iterable[Path] = ()) -> str:
+    """The tables and problems of `report` and the `pictures` drawn of it, as one JSON object."""
     return json.dumps(
         {
             "tables": [table_json(table) for table in report.tables],
             "problems": list(report.problems),
-            "pictures": [str(path) for path in report.pictures],
+            "pictures": [str(path) for path in pictures],
         },
         indent=1,
         allow_nan=False,

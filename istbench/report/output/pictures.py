@@ -1,11 +1,14 @@
-"""Drawing a `Plot` as PNG and SVG."""
+"""Plots as PNG and SVG."""
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from istbench.errors import UserError
+from istbench.report.output.figure import write_figure
 from istbench.report.plots.plot import Panel, Plot, Series
 
 if TYPE_CHECKING:
@@ -20,39 +23,21 @@ _BAND_FROM = 0.88
 _LEGEND_CHARACTERS = 44
 
 
-def draw(plot: Plot, stem: Path) -> list[Path]:
-    """Write `plot` as `stem`.png and `stem`.svg, over what is there; returns both paths.
+def draw_plots(plots: Iterable[Plot], directory: Path) -> list[Path]:
+    """Write each of `plots` into `directory` as PNG and SVG, over what is there; returns the paths.
 
     Raises:
-        OSError: where they cannot be written.
+        UserError: where they cannot be written.
     """
-    return write_figure(lambda figure: _fill(figure, plot), stem)
+    try:
+        return [path for plot in plots for path in write_figure(partial(_fill, plot), directory / plot.stem)]
+    except OSError as error:
+        raise UserError(
+            f"cannot write pictures to {directory}: {error.strerror or error}; --no-pictures leaves them out"
+        ) from None
 
 
-def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
-    """What `fill` draws into a figure, as `stem`.png and `stem`.svg; returns both paths.
-
-    Raises:
-        OSError: where they cannot be written.
-    """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(layout="constrained")
-    FigureCanvasAgg(figure)
-    # Fixed ids and no date: the same results give the same file. No text is mathematics, even with a $.
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
-    ):
-        fill(figure)
-        paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
-
-
-def _fill(figure: "Figure", plot: Plot) -> None:
+def _fill(plot: Plot, figure: "Figure") -> None:
     labels = {series.label: series for panel in plot.panels for series in panel.series}
     across = 2 if len(plot.panels) == 4 else min(_ACROSS, len(plot.panels))
     down = math.ceil(len(plot.panels) / across)

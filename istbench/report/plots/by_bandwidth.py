@@ -38,6 +38,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
     places = _tick_places(sweep.bandwidths)
     return Plot(
+        stem=f"{sweep.stem}-n{nodes}",
         title=f"{group.workload_label}, {data_name(group.data)}, {count_nodes(nodes)}",
         subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}",
         kind="points",

@@ -24,6 +24,7 @@ def time_by_nodes(group: Group) -> Plot:
     )
     kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if len(c.runs) > 1})
     return Plot(
+        stem=f"{group.stem}-time-to-target",
         title=plot_title(group),
         subtitle=plot_subtitle(group, f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"),
         kind="points",

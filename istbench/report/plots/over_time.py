@@ -35,6 +35,7 @@ def metric_over_time(group: Group) -> Plot:
     )
     several = any(len(contender.runs) > 1 for contender in group.contenders)
     return Plot(
+        stem=f"{group.stem}-over-time",
         title=plot_title(group),
         subtitle=plot_subtitle(group, "median, band: min–max" if several else "one seed"),
         kind="lines",

@@ -38,10 +38,12 @@ class Panel:
 class Plot:
     """Panels side by side on common axes.
 
+    stem: a file name without its ending, safe everywhere, that no other plot of a report has.
     kind: lines with bands, or points with error bars at a few x.
     ticks: names on the x axis of points; tick_places: their x, 0, 1, 2, ... by default.
     """
 
+    stem: str
     title: str
     subtitle: str
     kind: Literal["lines", "points"]

@@ -45,7 +45,7 @@ class Table:
 
 
 def plain(value: str | int) -> Entry:
-    """A entry whose text is its value."""
+    """An entry whose text is its value."""
     return Entry(text=str(value), value=value)
 
 
