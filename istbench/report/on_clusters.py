@@ -9,7 +9,7 @@ from istbench.errors import UserError
 from istbench.report.groups import group_runs
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots
-from istbench.report.selection import of_workload
+from istbench.report.selection import check_baseline, of_workload
 from istbench.report.sweep import Sweep
 from istbench.report.tables.crossings import crossings_table
 from istbench.results.load import Run, load_run, load_runs
@@ -31,11 +31,12 @@ def build_report_on_clusters(
     baseline, workload: as `build_report` takes them.
 
     Raises:
-        UserError: where no run can be replayed, for whatever reason, or there is none of that workload.
+        UserError: where no run can be replayed, for whatever reason, or there is none of that workload or baseline.
     """
     runs, problems = _read(results)
     runs = of_workload(runs, workload, results)
     profiles = [profile for family in clusters.values() for profile in family]
+    check_baseline(baseline, runs, results, profiles[0])
     on_clusters, unreplayed = runs_on_clusters(runs, profiles)
     if not any(run.done for run in on_clusters[0]):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"

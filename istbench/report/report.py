@@ -10,7 +10,7 @@ from istbench.report.groups import Group, group_runs
 from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over_time
 from istbench.report.plots.plot import Plot
-from istbench.report.selection import of_workload
+from istbench.report.selection import check_baseline, of_workload
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
@@ -46,10 +46,11 @@ def build_report(
     cluster: where to replay the same runs, for more tables and plots.
 
     Raises:
-        UserError: where there are no runs to report on, or none of that workload.
+        UserError: where there are no runs to report on, or none of that workload or baseline.
     """
     runs, problems = load_runs(results, cells)
     runs = of_workload(runs, workload, results)
+    check_baseline(baseline, runs, results, cluster)
     groups = group_runs(runs, baseline)
     tables = [comparison(group, baseline) for group in groups]
     if cluster is not None:

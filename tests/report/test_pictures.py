@@ -120,15 +120,6 @@ def test_a_report_on_unfinished_runs_draws_nothing(results):
     assert pictures_of(results) == []
 
 
-def test_a_workload_can_be_chosen_and_an_unknown_one_is_named(results):
-    write_plausible(results, "ddp")
-    write_plausible(results, "ddp", workload="toy")
-    (table,) = build_report(results, workload="toy").tables
-    assert table.context["workload"] == "toy"
-    with pytest.raises(UserError, match=r"unknown workload .*'tyo'; did you mean 'toy'"):
-        build_report(results, workload="tyo")
-
-
 def test_a_folder_that_cannot_be_written_is_named(results):
     write_plausible(results, "ddp")
     (results / "report").write_text("in the way")
