@@ -6,13 +6,15 @@ Writes README.md (the tables), report.json, evaluations.csv (a row an evaluation
 """
 
 import argparse
+import dataclasses
 import json
 import re
-import shutil
 from pathlib import Path
 
-from istbench.report.build import build_report
-from istbench.report.render import report_json, table_markdown
+from istbench.report.output.json_document import table_json
+from istbench.report.output.markdown import table_markdown
+from istbench.report.output.pictures import draw_plots
+from istbench.report.report import build_report
 from istbench.results.frame import evaluations_frame
 
 _HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-time|time-to-target))")
@@ -27,15 +29,13 @@ def main() -> None:
     report = build_report(arguments.results)
     target: Path = arguments.target
     target.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    for picture in report.pictures:
-        # Without the hash of the group: one reference is one group.
-        pictures.append(shutil.copy(picture, target / _HASH.sub("", picture.name)))
-    shown = "\n".join(f"![{path.stem}]({path.name})" for path in map(Path, pictures) if path.suffix == ".png")
+    # Without the hash of the group: one reference is one group.
+    plots = [dataclasses.replace(plot, stem=_HASH.sub("", plot.stem)) for plot in report.plots]
+    shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_plots(plots, target) if path.suffix == ".png")
     tables = "\n".join(table_markdown(table) for table in report.tables)
     (target / "README.md").write_text(f"# {target.name}\n\n{tables}\n{shown}\n")
-    content = json.loads(report_json(report))
-    (target / "report.json").write_text(json.dumps({"tables": content["tables"]}, indent=1) + "\n")
+    content = {"tables": [table_json(table) for table in report.tables]}
+    (target / "report.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     evaluations_frame(arguments.results).to_csv(target / "evaluations.csv", index=False, float_format="%.6g")
 
 

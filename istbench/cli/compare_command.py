@@ -1,7 +1,6 @@
 """`istbench compare`: many cells, one after another, ending in the table and the pictures."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +65,12 @@ def command(
     with Display() as display:
         names, failures = _run_all(requests, out, again, lab, display)
         display.note("\n".join(failures))
-    from istbench.report.build import build_report
-    from istbench.report.render import print_report
+    from istbench.cli.show import show_report
+    from istbench.report.report import build_report
 
     with replaying():
         report = build_report(out, cells=names, cluster=cluster)
-    print_report(report, sys.stdout)
+    show_report(report, out)
     for failure in failures:
         click.echo(f"istbench: {failure}", err=True)
     return EXIT_FAILED if failures else 0

@@ -86,7 +86,7 @@ def cluster_option(command: _Command) -> _Command:
 _REPORT_OPTIONS = [
     click.option(
         "--format",
-        "style",
+        "output_format",
         type=click.Choice(["table", "markdown", "csv", "json"]),
         default="table",
         show_default=True,

@@ -1,7 +1,7 @@
 """`istbench replay`: what the runs in a results directory would have taken on other clusters."""
 
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +9,9 @@ from istbench.cli.options import PathType, report_options, split_list
 from istbench.cluster.profile import parse_bandwidth
 from istbench.cluster.selection import select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
+
+if TYPE_CHECKING:
+    from istbench.report.output.formats import Format
 
 
 @click.command("replay")
@@ -32,7 +35,7 @@ def command(
     results: Path,
     clusters: str,
     bandwidths: str | None,
-    style: str,
+    output_format: "Format",
     workload: str | None,
     baseline: str,
     pictures: bool,
@@ -46,9 +49,9 @@ def command(
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
     from istbench.cli.progress import replaying
-    from istbench.report.render import print_report
-    from istbench.report.replay import build_replay
+    from istbench.cli.show import show_report
+    from istbench.report.on_clusters import build_report_on_clusters
 
     with replaying():
-        report = build_replay(results, asked, baseline=baseline, workload=workload, pictures=pictures)
-    print_report(report, sys.stdout, style=style)
+        report = build_report_on_clusters(results, asked, baseline=baseline, workload=workload)
+    show_report(report, results, output_format=output_format, pictures=pictures)

@@ -1,12 +1,15 @@
 """`istbench report`: tables and pictures of what is in a results directory."""
 
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from istbench.cli.options import PathType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
+
+if TYPE_CHECKING:
+    from istbench.report.output.formats import Format
 
 
 @click.command("report")
@@ -14,16 +17,21 @@ from istbench.cluster.profile import ClusterProfile
 @report_options
 @cluster_option
 def command(
-    results: Path, style: str, workload: str | None, baseline: str, pictures: bool, cluster: ClusterProfile
+    results: Path,
+    output_format: "Format",
+    workload: str | None,
+    baseline: str,
+    pictures: bool,
+    cluster: ClusterProfile,
 ) -> None:
     """Tables and pictures of the runs in a results directory.
 
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
     from istbench.cli.progress import replaying
-    from istbench.report.build import build_report
-    from istbench.report.render import print_report
+    from istbench.cli.show import show_report
+    from istbench.report.report import build_report
 
     with replaying():
-        report = build_report(results, baseline=baseline, workload=workload, pictures=pictures, cluster=cluster)
-    print_report(report, sys.stdout, style=style)
+        report = build_report(results, baseline=baseline, workload=workload, cluster=cluster)
+    show_report(report, results, output_format=output_format, pictures=pictures)

@@ -52,7 +52,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
-    from istbench.report.summary import run_summary
+    from istbench.report.tables.summary import run_summary
     from istbench.results.load import load_run
 
     with Display() as display:
@@ -71,7 +71,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     if as_json:
         click.echo(json.dumps(_as_json(finished, cluster, replayed), allow_nan=False))
     else:
-        from istbench.report.render import print_table
+        from istbench.report.output.terminal import print_table
 
         print_table(run_summary(finished, replayed), sys.stdout)
     if problem:

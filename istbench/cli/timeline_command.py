@@ -40,13 +40,14 @@ def command(
     """
     profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace
-    from istbench.report.render import print_table
+    from istbench.report.output.terminal import print_table
+    from istbench.report.phrases import count_nodes
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
     from istbench.timeline.perfetto import write_perfetto
     from istbench.timeline.picture import draw_timeline
-    from istbench.timeline.recorded import recorded
-    from istbench.timeline.simulated import replayed
+    from istbench.timeline.recorded import recorded_round
+    from istbench.timeline.simulated import simulated_round
     from istbench.timeline.table import timeline_table
     from istbench.timeline.timeline import typical_round
 
@@ -55,9 +56,8 @@ def command(
     header = load_run(directory).header
     trace = load_trace(directory.trace)
     number = typical_round(trace) if round_number is None else round_number
-    timeline = recorded(trace, number) if profile is None else replayed(trace, profile, number)
-    nodes = "1 node" if timeline.nodes == 1 else f"{timeline.nodes} nodes"
-    title = f"{header.workload_label} by {header.method_label}, {nodes}"
+    timeline = recorded_round(trace, number) if profile is None else simulated_round(trace, profile, number)
+    title = f"{header.workload_label} by {header.method_label}, {count_nodes(timeline.nodes)}"
     stem = (out or run / "timeline") / f"{_place(profile, bandwidth)}-round{number}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)

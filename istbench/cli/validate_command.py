@@ -58,7 +58,8 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
 
     with Display() as display:
         errors = list(validate(requests, bandwidths, given["repeats"], latency_s, display))
-    from istbench.report.render import print_table, table_markdown
+    from istbench.report.output.markdown import table_markdown
+    from istbench.report.output.terminal import print_table
     from istbench.validation.picture import draw_errors
     from istbench.validation.table import error_table
 
@@ -67,8 +68,9 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     stem = out / "validation" / f"{given['workload']}-n{given['nodes']}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        stem.with_suffix(".json").write_text(json.dumps([error.to_json() for error in errors], indent=1) + "\n")
-        stem.with_suffix(".md").write_text(table_markdown(table))
+        figures = json.dumps([error.to_json() for error in errors], indent=1)
+        stem.with_name(f"{stem.name}.json").write_text(f"{figures}\n")
+        stem.with_name(f"{stem.name}.md").write_text(table_markdown(table))
         draw_errors(errors, title, stem)
     except OSError as error:
         raise UserError(f"cannot write {stem.parent}: {error.strerror}; choose another --out") from None

@@ -27,7 +27,7 @@ _NAMED_ELSEWHERE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Contender:
     """One row: a method with its options on so many nodes. runs: the finished ones, one a seed, by seed."""
 
     label: str
@@ -55,7 +55,7 @@ class Entry:
 class Group:
     """Runs that may be compared: the same workload, data, batch size and budget, timed alike on one machine.
 
-    entries: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster whose
+    contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster whose
     clock this is, if one's.
     """
 
@@ -69,19 +69,20 @@ class Group:
     device: str
     host: Host
     timing_rule: int
-    entries: tuple[Entry, ...]
+    contenders: tuple[Contender, ...]
     unfinished: tuple[Run, ...]
     profile: ClusterProfile | None = None
 
     @property
     def levels(self) -> tuple[float, ...]:
         """The targets of all runs, rising."""
-        return tuple(sorted({level for entry in self.entries for run in entry.runs for level in run.targets}))
+        runs = [run for contender in self.contenders for run in contender.runs]
+        return tuple(sorted({level for run in runs for level in run.targets}))
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """The numbers of nodes there are finished runs of, rising."""
-        return tuple(sorted({entry.nodes for entry in self.entries}))
+        return tuple(sorted({contender.nodes for contender in self.contenders}))
 
     @property
     def clock(self) -> Clock:
@@ -101,6 +102,11 @@ class Group:
     def clock_words(self) -> str:
         """What the seconds of this group are, in words."""
         return "replayed seconds" if self.clock == "cluster_s" else "train seconds"
+
+    @property
+    def time_name(self) -> str:
+        """What a time axis of this group shows."""
+        return "replayed time" if self.clock == "cluster_s" else "train time"
 
     @property
     def stem(self) -> str:
@@ -141,8 +147,8 @@ def _group_key(run: Run, profile: ClusterProfile | None) -> list[Any]:
 
 def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Group:
     header = runs[0].header
-    entries = _entries([run for run in runs if run.done])
-    entries.sort(key=lambda e: (e.nodes, e.label != baseline, e.method != baseline, e.method, e.label))
+    contenders = _contenders([run for run in runs if run.done])
+    contenders.sort(key=lambda c: (c.nodes, c.label != baseline, c.method != baseline, c.method, c.label))
     return Group(
         workload=header.workload,
         workload_label=header.workload_label,
@@ -154,13 +160,13 @@ def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Gr
         device=header.config.device,
         host=header.host,
         timing_rule=header.timing_rule,
-        entries=tuple(entries),
+        contenders=tuple(contenders),
         unfinished=tuple(run for run in runs if not run.done),
         profile=profile,
     )
 
 
-def _entries(runs: list[Run]) -> list[Entry]:
+def _contenders(runs: list[Run]) -> list[Contender]:
     rows: dict[tuple[str, int], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         settings = json.dumps(_settings(run), sort_keys=True, default=str)
@@ -172,7 +178,7 @@ def _entries(runs: list[Run]) -> list[Entry]:
             if any(settings.get(name) != settings_of[0].get(name) for settings in settings_of):
                 differing[label].add(name)
     return [
-        Entry(
+        Contender(
             label=_label(label, _settings(members[0]), differing[label]),
             method=members[0].header.method,
             nodes=nodes,

@@ -9,7 +9,7 @@ Dash = Literal["-", "--", ":", "-."]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class MethodStyle:
     """colour: RGB hex. line: dash pattern, and marker: shape, as matplotlib names them."""
 
     colour: str
@@ -40,13 +40,13 @@ NODE_COLOURS = (
 )  # fmt: skip
 
 
-def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
-    """The look of each label from (method, label) pairs: the method's colour whatever else is in the picture.
+def method_styles(labels: Iterable[tuple[str, str]]) -> dict[str, MethodStyle]:
+    """The style of each label from (method, label) pairs: the method's colour whatever else is in the picture.
 
     A method's bare name has a full line; its labels with options have other lines and markers, by name.
     """
     named = sorted(set(labels), key=lambda pair: (pair[0], pair[1] != pair[0], pair[1]))
-    found: dict[str, Look] = {}
+    found: dict[str, MethodStyle] = {}
     for method in dict.fromkeys(method for method, _ in named):
         colour, marker = _KNOWN.get(method) or _other(method)
         own = [label for name, label in named if name == method]
@@ -55,7 +55,7 @@ def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
         first = 0 if own[0] == method or len(own) == 1 else 1
         for order, label in enumerate(own, start=first):
             line, shape = _LINES[order % len(_LINES)], markers[order % len(markers)]
-            found[label] = Look(colour=colour, line=line, marker=shape)
+            found[label] = MethodStyle(colour=colour, line=line, marker=shape)
     return found
 
 

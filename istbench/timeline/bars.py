@@ -8,7 +8,7 @@ from istbench.timeline.timeline import Timeline
 
 Way = Literal["out", "in"]
 WAYS: tuple[Way, ...] = ("out", "in")
-Look = str | int | None
+BarKind = str | int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,14 +16,14 @@ class Bar:
     """From `start` to `end`, seconds in the round.
 
     Attributes:
-        look: an activity's kind, or `stalled` for what of a compute was not computing; of a transfer the node at
+        kind: an activity's kind, or `stalled` for what of a compute was not computing; of a transfer the node at
             its other end, or None for a collective of all.
         merged: whether it stands for what would be too short to be seen.
     """
 
     start: float
     end: float
-    look: Look
+    kind: BarKind
     merged: bool = False
 
     @property
@@ -39,9 +39,9 @@ def activity_bars(timeline: Timeline, node: int) -> list[Bar]:
         if own.node != node:
             continue
         middle = own.start + own.busy_s if own.kind == "compute" else own.end
-        bars.append(Bar(start=own.start, end=middle, look=own.kind))
+        bars.append(Bar(start=own.start, end=middle, kind=own.kind))
         if middle < own.end:
-            bars.append(Bar(start=middle, end=own.end, look="stalled"))
+            bars.append(Bar(start=middle, end=own.end, kind="stalled"))
     return bars
 
 
@@ -56,13 +56,13 @@ def transfer_rows(timeline: Timeline, node: int, way: Way, tolerance: float) -> 
         if transfer.target is None:
             here, peer = transfer.source, None
         if here == node:
-            _place(rows, Bar(start=transfer.start, end=transfer.end, look=peer), tolerance)
+            _place(rows, Bar(start=transfer.start, end=transfer.end, kind=peer), tolerance)
     return rows
 
 
 def _place(rows: list[list[Bar]], bar: Bar, tolerance: float) -> None:
     """Append `bar`, which starts after all others, to a row; what it overlaps there ends where it starts."""
-    shared = next((row for row in rows if row[-1].look == bar.look and row[-1].end > bar.start), None)
+    shared = next((row for row in rows if row[-1].kind == bar.kind and row[-1].end > bar.start), None)
     row = shared or next((row for row in rows if row[-1].end <= bar.start + tolerance), None)
     if row is None:
         rows.append([bar])
@@ -94,15 +94,15 @@ def merged(bars: Iterable[Bar], shortest: float) -> list[Bar]:
 
 
 def _append(result: list[Bar], cluster: Sequence[Bar], shortest: float) -> None:
-    """Add `cluster` as one bar, or to the last one, where that is short bars that look the same too."""
-    seconds: dict[Look, float] = {}
+    """Add `cluster` as one bar, or to the last one, where that is short bars of the same kind too."""
+    seconds: dict[BarKind, float] = {}
     for bar in cluster:
-        seconds[bar.look] = seconds.get(bar.look, 0.0) + bar.seconds
+        seconds[bar.kind] = seconds.get(bar.kind, 0.0) + bar.seconds
     one = Bar(
-        start=cluster[0].start, end=cluster[-1].end, look=max(seconds, key=lambda look: seconds[look]), merged=True
+        start=cluster[0].start, end=cluster[-1].end, kind=max(seconds, key=lambda kind: seconds[kind]), merged=True
     )
     last = result[-1] if result else None
-    if last and last.merged and last.look == one.look and one.start - last.end < shortest:
+    if last and last.merged and last.kind == one.kind and one.start - last.end < shortest:
         result[-1] = replace(last, end=one.end)
     else:
         result.append(one)

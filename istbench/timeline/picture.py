@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from istbench.report.draw import write_figure
+from istbench.report.output.figure import write_figure
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
-from istbench.timeline.bars import Bar, Look
+from istbench.timeline.bars import Bar, BarKind
 from istbench.timeline.timeline import Timeline
-from istbench.timeline.views import Panel, panels
+from istbench.timeline.views import View, timeline_views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WIDTH_INCHES, _MOST_INCHES = 10.0, 40.0
 # Heights in a node's lane, inches where the picture is not too high: what it did, its transfers one way, gaps.
 _ACTIVITY, _LEAST_WAY, _ROW, _GAP, _BETWEEN = 0.3, 0.13, 0.05, 0.045, 0.16
-# Shares of a panel's width above which neighbours that look the same are parted, and absence is marked.
+# Shares of a view's width above which neighbours of one kind are parted, and absence is marked.
 _PARTED, _OUTSIDE_SHARE = 1 / 120, 1 / 120
 _LEGEND_COLUMNS = 4
 _OUTSIDE: dict[str, Any] = {"facecolor": "none", "edgecolor": "0.55", "linewidth": 0.8, "linestyle": ":"}
@@ -47,15 +47,15 @@ def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
 def _fill(figure: "Figure", timeline: Timeline, title: str) -> None:
     lines = [*textwrap.wrap(title, int(_WIDTH_INCHES * 8)), f"round {timeline.round}, {timeline.where}"]
     figure.suptitle("\n".join(lines), fontsize="large", fontweight="bold")
-    shown = panels(timeline)
-    way = max(_LEAST_WAY, _ROW * max(panel.most_rows() for panel in shown)) if timeline.transfers else 0.0
+    shown = timeline_views(timeline)
+    way = max(_LEAST_WAY, _ROW * max(view.most_rows() for view in shown)) if timeline.transfers else 0.0
     areas = figure.subplots(1, len(shown), width_ratios=(3, 2)[: len(shown)], squeeze=False)[0]
-    for area, panel in zip(areas, shown, strict=True):
-        _draw_panel(area, panel, timeline, way)
+    for area, view in zip(areas, shown, strict=True):
+        _draw_view(area, view, timeline, way)
     if len(shown) > 1:
         _mark_zoom(areas[0], areas[1], shown[1], _unit(timeline)[0])
-    legend = _legend_rows(timeline, {look for panel in shown for look in panel.looks()})
-    # The axis with its label, the title, the legend and where there are two panels their titles.
+    legend = _legend_rows(timeline, {kind for view in shown for kind in view.kinds()})
+    # The axis with its label, the title, the legend and where there are two views their titles.
     around = 1.05 + 0.22 * len(lines) + 0.2 * len(legend) + 0.25 * (len(shown) - 1)
     figure.set_size_inches(_WIDTH_INCHES, around + min(_MOST_INCHES, _pitch(way) * timeline.nodes))
     _draw_legend(figure, legend)
@@ -73,7 +73,7 @@ def _unit(timeline: Timeline) -> tuple[float, str]:
     return (1e3, "ms") if timeline.seconds < 2 else (1.0, "s")
 
 
-def _mark_zoom(whole: "Axes", enlarged: "Axes", zoom: Panel, scale: float) -> None:
+def _mark_zoom(whole: "Axes", enlarged: "Axes", zoom: View, scale: float) -> None:
     whole.axvspan(zoom.start * scale, zoom.end * scale, color="#FFF3C9", zorder=0, linewidth=0)
     whole.set_title("whole round", fontsize="medium")
     enlarged.set_title("its transfers, enlarged", fontsize="medium")
@@ -82,10 +82,10 @@ def _mark_zoom(whole: "Axes", enlarged: "Axes", zoom: Panel, scale: float) -> No
     enlarged.set_yticks([])
 
 
-def _draw_panel(area: "Axes", panel: Panel, timeline: Timeline, way: float) -> None:
+def _draw_view(area: "Axes", view: View, timeline: Timeline, way: float) -> None:
     scale, unit = _unit(timeline)
     tops = [node * _pitch(way) for node in range(timeline.nodes)]
-    area.set_xlim(panel.start * scale, panel.end * scale)
+    area.set_xlim(view.start * scale, view.end * scale)
     area.set_ylim(timeline.nodes * _pitch(way) - _BETWEEN / 3, -_BETWEEN * 2 / 3)
     area.set_xlabel(f"time in the round ({unit})", fontsize="medium")
     area.set_yticks([top + _ACTIVITY / 2 for top in tops], [f"node {node}" for node in range(timeline.nodes)])
@@ -94,8 +94,8 @@ def _draw_panel(area: "Axes", panel: Panel, timeline: Timeline, way: float) -> N
     area.grid(axis="x", alpha=0.2)
     area.set_axisbelow(True)
     names: dict[float, str] = {}
-    parted = _PARTED * panel.seconds
-    for node, (lane, top) in enumerate(zip(panel.lanes, tops, strict=True)):
+    parted = _PARTED * view.seconds
+    for node, (lane, top) in enumerate(zip(view.lanes, tops, strict=True)):
         if node:
             area.axhline(top - _BETWEEN / 2, color="0.85", linewidth=0.6)
         _draw_bars(area, lane.activities, (top, _ACTIVITY), scale, parted)
@@ -113,26 +113,26 @@ def _draw_panel(area: "Axes", panel: Panel, timeline: Timeline, way: float) -> N
 
 def _draw_bars(area: "Axes", bars: Sequence[Bar], place: tuple[float, float], scale: float, parted: float) -> None:
     """Bars of one row, at `place` (from where, how high)."""
-    by_look: dict[Look, list[tuple[float, float]]] = {}
+    by_kind: dict[BarKind, list[tuple[float, float]]] = {}
     for bar in bars:
-        by_look.setdefault(bar.look, []).append((bar.start * scale, bar.seconds * scale))
-    for look, spans in by_look.items():
-        area.broken_barh(spans, place, **_style(look))
+        by_kind.setdefault(bar.kind, []).append((bar.start * scale, bar.seconds * scale))
+    for kind, spans in by_kind.items():
+        area.broken_barh(spans, place, **_style(kind))
     gaps = [
         after.start * scale
         for before, after in itertools.pairwise(bars)
-        if before.look == after.look and min(before.seconds, after.seconds) > parted
+        if before.kind == after.kind and min(before.seconds, after.seconds) > parted
     ]
     area.vlines(gaps, place[0], sum(place), color="white", linewidth=0.8)
 
 
-def _style(look: Look) -> dict[str, Any]:
-    if look is None:
+def _style(kind: BarKind) -> dict[str, Any]:
+    if kind is None:
         return {"facecolor": COLLECTIVE_COLOUR, "linewidth": 0}
-    if isinstance(look, int):
-        return {"facecolor": NODE_COLOURS[look % len(NODE_COLOURS)], "linewidth": 0}
-    hatch = {"hatch": "////", "edgecolor": "0.72"} if look == "idle" else {}
-    return {"facecolor": ACTIVITY_COLOURS[look], "linewidth": 0, **hatch}
+    if isinstance(kind, int):
+        return {"facecolor": NODE_COLOURS[kind % len(NODE_COLOURS)], "linewidth": 0}
+    hatch = {"hatch": "////", "edgecolor": "0.72"} if kind == "idle" else {}
+    return {"facecolor": ACTIVITY_COLOURS[kind], "linewidth": 0, **hatch}
 
 
 def _outside(timeline: Timeline, node: int) -> list[tuple[float, float]]:
@@ -142,14 +142,14 @@ def _outside(timeline: Timeline, node: int) -> list[tuple[float, float]]:
     return [(a, b) for a, b in ((0.0, begin), (end, timeline.seconds)) if b - a > shortest]
 
 
-def _legend_rows(timeline: Timeline, seen: set[Look]) -> "list[list[Patch]]":
+def _legend_rows(timeline: Timeline, seen: set[BarKind]) -> "list[list[Patch]]":
     from matplotlib.patches import Patch
 
-    activities = [Patch(label=label, **_style(look)) for look, label in _NAMES.items() if look in seen]
+    activities = [Patch(label=label, **_style(kind)) for kind, label in _NAMES.items() if kind in seen]
     if any(_outside(timeline, node) for node in range(timeline.nodes)):
         activities.append(Patch(label="in another round", **_OUTSIDE))
     transfers = [Patch(label="collective of all nodes", **_style(None))] if None in seen else []
-    peers = sorted(look for look in seen if isinstance(look, int))
+    peers = sorted(kind for kind in seen if isinstance(kind, int))
     for place in range(len(NODE_COLOURS)):
         alike = [peer for peer in peers if peer % len(NODE_COLOURS) == place]
         if alike:

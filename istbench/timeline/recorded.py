@@ -25,7 +25,7 @@ _TOGETHER_S = 1e-4
 _Key = tuple[int, int, int]
 
 
-def recorded(trace: Trace, round_number: int) -> Timeline:
+def recorded_round(trace: Trace, round_number: int) -> Timeline:
     """Round `round_number` of `trace`, from 1, as it was recorded.
 
     A transfer is shown from when both nodes (of a collective: all) had posted it until its receiver had waited

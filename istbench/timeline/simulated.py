@@ -14,7 +14,7 @@ _DIGITS = 4  # of a bandwidth in a title
 _WARM_ROUNDS = 3
 
 
-def replayed(trace: Trace, profile: ClusterProfile, round_number: int) -> Timeline:
+def simulated_round(trace: Trace, profile: ClusterProfile, round_number: int) -> Timeline:
     """Round `round_number` of `trace`, from 1, on a cluster that has gone through all its rounds before.
 
     Raises:

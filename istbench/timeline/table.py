@@ -1,6 +1,6 @@
 """Where the seconds of one round went, as a table."""
 
-from istbench.report.table import Cell, Column, Table, number, plain
+from istbench.report.tables.table import Column, Entry, Table, number, plain
 from istbench.timeline.timeline import KINDS, Timeline
 
 _LEAST_STALLED_SHARE = 0.05
@@ -12,7 +12,7 @@ def timeline_table(timeline: Timeline, title: str) -> Table:
     for node, (begin, end) in enumerate(timeline.limits):
         spent = [timeline.spent(node, kind) for kind in KINDS]
         rows.append(
-            (plain(node), *(Cell(text=number(seconds), value=seconds) for seconds in (*spent, end - begin)))
+            (plain(node), *(Entry(text=number(seconds), value=seconds) for seconds in (*spent, end - begin)))
         )
     return Table(
         title=f"{title}, round {timeline.round}, {timeline.where}",

@@ -1,21 +1,21 @@
-"""The panels of a timeline's picture, as data: the whole round, and its transfers enlarged where they are short."""
+"""The views of a timeline's picture, as data: the whole round, and its transfers enlarged where they are short."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from istbench.timeline.bars import WAYS, Bar, Look, Way, activity_bars, merged, transfer_rows
+from istbench.timeline.bars import WAYS, Bar, BarKind, Way, activity_bars, merged, transfer_rows
 from istbench.timeline.timeline import Timeline, Transfer
 
 _ZOOM_BELOW, _ZOOM_MARGIN = 0.35, 0.12
-# Shares of a panel: what is shorter is merged with its neighbours, and bars in one row may overlap so much.
+# Shares of a view: what is shorter is merged with its neighbours, and bars in one row may overlap so much.
 _SHORTEST, _OVERLAP = 1 / 1500, 1 / 300
-# Of a panel, so that a picture can be opened: an SVG has some 200 bytes a bar.
+# Of a view, so that a picture can be opened: an SVG has some 200 bytes a bar.
 _MOST_BARS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """What a node did, as bars in order, and its transfers each way, in rows of such bars; cut to the panel.
+    """What a node did, as bars in order, and its transfers each way, in rows of such bars; cut to the view.
 
     transfers: empty where no node has any.
     """
@@ -25,7 +25,7 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
+class View:
     """From `start` to `end` of the round, seconds, a lane a node. Bars shorter than `shortest` were merged."""
 
     start: float
@@ -38,26 +38,26 @@ class Panel:
         """How much of the round it shows."""
         return self.end - self.start
 
-    def looks(self) -> set[Look]:
+    def kinds(self) -> set[BarKind]:
         """What can be seen in it."""
-        seconds: dict[Look, float] = {}
+        seconds: dict[BarKind, float] = {}
         for row in (row for lane in self.lanes for row in _rows(lane)):
             for bar in row:
-                seconds[bar.look] = seconds.get(bar.look, 0.0) + bar.seconds
-        return {look for look, total in seconds.items() if total >= self.shortest}
+                seconds[bar.kind] = seconds.get(bar.kind, 0.0) + bar.seconds
+        return {kind for kind, total in seconds.items() if total >= self.shortest}
 
     def most_rows(self) -> int:
         """Of the transfers one way of any node."""
         return max((len(rows) for lane in self.lanes for rows in lane.transfers.values()), default=0)
 
 
-def panels(timeline: Timeline) -> list[Panel]:
+def timeline_views(timeline: Timeline) -> list[View]:
     """The whole round and, where that is a small part of it, from the first to the last of its transfers."""
     exchange = _exchange(timeline)
     windows = [(0.0, timeline.seconds)]
     if exchange and exchange[1] - exchange[0] < _ZOOM_BELOW * timeline.seconds:
         windows.append(exchange)
-    return [_panel(timeline, start, end) for start, end in windows]
+    return [_view(timeline, start, end) for start, end in windows]
 
 
 def _exchange(timeline: Timeline) -> tuple[float, float] | None:
@@ -84,7 +84,7 @@ def _starts_within(timeline: Timeline, transfer: Transfer) -> bool:
     return all(begin < transfer.start <= end for begin, end in limits)
 
 
-def _panel(timeline: Timeline, start: float, end: float) -> Panel:
+def _view(timeline: Timeline, start: float, end: float) -> View:
     tolerance = _OVERLAP * (end - start)
     lanes = [
         Lane(
@@ -101,7 +101,7 @@ def _panel(timeline: Timeline, start: float, end: float) -> Panel:
     while sum(len(row) for lane in lanes for row in _rows(lane)) > _MOST_BARS and shortest < end - start:
         shortest *= 1.5
         lanes = [_merged(lane, shortest) for lane in lanes]
-    return Panel(start=start, end=end, shortest=shortest, lanes=lanes)
+    return View(start=start, end=end, shortest=shortest, lanes=lanes)
 
 
 def _rows(lane: Lane) -> list[list[Bar]]:
@@ -117,7 +117,7 @@ def _merged(lane: Lane, shortest: float) -> Lane:
 
 def _cut(bars: Sequence[Bar], start: float, end: float) -> list[Bar]:
     return [
-        Bar(start=max(bar.start, start), end=min(bar.end, end), look=bar.look)
+        Bar(start=max(bar.start, start), end=min(bar.end, end), kind=bar.kind)
         for bar in bars
         if bar.start < end and bar.end > start
     ]

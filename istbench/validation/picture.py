@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.cluster.profile import parse_bandwidth
-from istbench.report.draw import write_figure
-from istbench.report.palette import looks
+from istbench.report.output.figure import write_figure
+from istbench.report.palette import method_styles
 from istbench.validation.measurement import ReplayError
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def _fill(figure: "Figure", errors: Sequence[ReplayError], title: str) -> None:
     area.axhspan(-_WANTED, _WANTED, color="0.94", zorder=0)
     area.axhline(0, color="0.5", linewidth=0.9, zorder=1)
     bandwidths = sorted({error.bandwidth for error in errors}, key=parse_bandwidth)
-    styles = looks({(error.method, error.method) for error in errors})
-    for order, (method, look) in enumerate(styles.items()):
+    styles = method_styles({(error.method, error.method) for error in errors})
+    for order, (method, style) in enumerate(styles.items()):
         own = [error for error in errors if error.method == method]
         shift = _DODGE * (order - (len(styles) - 1) / 2)
         places = [bandwidths.index(error.bandwidth) + shift for error in own]
         percent = [100 * error.error for error in own]
-        area.scatter(places, percent, color=look.colour, marker=look.marker, s=42, alpha=0.85, label=method)
+        area.scatter(places, percent, color=style.colour, marker=style.marker, s=42, alpha=0.85, label=method)
     reach = max(_LEAST_RANGE, 1.15 * max(abs(100 * error.error) for error in errors))
     area.set_ylim(-reach, reach)
     area.set_xlim(-0.5, len(bandwidths) - 0.5)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from istbench.report.table import Cell, Column, Table, number, plain
+from istbench.report.tables.table import Column, Entry, Table, number, plain
 from istbench.validation.measurement import ReplayError, by_setting, median_and_largest
 
 
@@ -40,15 +40,15 @@ def error_table(errors: Sequence[ReplayError], title: str) -> Table:
     )
 
 
-def _seconds(values: Sequence[float]) -> Cell:
+def _seconds(values: Sequence[float]) -> Entry:
     median = statistics.median(values)
-    return Cell(text=number(median), value=median)
+    return Entry(text=number(median), value=median)
 
 
-def _percent(values: Sequence[float]) -> Cell:
+def _percent(values: Sequence[float]) -> Entry:
     median = statistics.median(values)
     spread = f" [{min(values):+.1%} to {max(values):+.1%}]" if len(values) > 1 else ""
-    return Cell(text=f"{median:+.1%}{spread}", value=median)
+    return Entry(text=f"{median:+.1%}{spread}", value=median)
 
 
 def _footer(errors: Sequence[ReplayError]) -> list[str]:

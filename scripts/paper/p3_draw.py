@@ -4,11 +4,11 @@ from typing import Any
 
 from p3_replays import MODELS, P3, PRIORITY, SLICING, Gains, Sweep
 
-from istbench.report.palette import looks
+from istbench.report.palette import method_styles
 
 Published = list[tuple[str, str, float | None, float]]
 _SHOWN = (P3, SLICING, PRIORITY)
-_LOOKS = looks({("p3", label) for label in _SHOWN})
+_STYLES = method_styles({("p3", label) for label in _SHOWN})
 _INK = "0.2"  # of what is published
 _TICKS = (1, 2, 4, 8, 15, 30)
 _DASHES = (0, (5, 4))
@@ -23,10 +23,10 @@ def draw_gains(figure: Any, gains: dict[str, Gains], published: Published) -> No
     panels = figure.subplots(down, 2, sharey=True, squeeze=False)
     for panel, (name, found) in zip(panels.flatten(), gains.items(), strict=False):
         for label in (label for label in _SHOWN if label in found.seconds):
-            look, bandwidths = _LOOKS[label], list(found.seconds[label])
+            style, bandwidths = _STYLES[label], list(found.seconds[label])
             panel.plot(
-                bandwidths, [100 * found.gain(label, bandwidth) for bandwidth in bandwidths], color=look.colour,
-                linestyle=look.line, marker=look.marker, markersize=5, linewidth=2, label=label,
+                bandwidths, [100 * found.gain(label, bandwidth) for bandwidth in bandwidths], color=style.colour,
+                linestyle=style.line, marker=style.marker, markersize=5, linewidth=2, label=label,
             )  # fmt: skip
         _draw_published(panel, [row for row in published if row[0] == name])
         _dress(panel, MODELS[name].title)
@@ -66,7 +66,7 @@ def draw_slices(figure: Any, sweeps: dict[str, Sweep]) -> None:
     """A panel for each model: gain over the baseline against slice size, a line a bandwidth."""
     figure.set_size_inches(9.2, 4.0)
     panels = figure.subplots(1, len(sweeps), sharey=True, squeeze=False)[0]
-    lines, markers, colour = ("-", "--"), ("v", "X"), _LOOKS[P3].colour
+    lines, markers, colour = ("-", "--"), ("v", "X"), _STYLES[P3].colour
     for panel, (name, sweep) in zip(panels, sweeps.items(), strict=True):
         for (bandwidth, steps), line, marker in zip(sweep.seconds.items(), lines, markers, strict=True):
             panel.plot(

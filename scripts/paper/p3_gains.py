@@ -18,7 +18,7 @@ from p3_draw import draw_gains, draw_slices
 from p3_readme import SHOWN, readme
 from p3_replays import BASELINE, ESTIMATED, Gains, Setting, Sweep, read, replayed, swept
 
-from istbench.report.draw import write_figure
+from istbench.report.output.figure import write_figure
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "headline_speedups.csv"
 BANDWIDTHS = (1, 1.5, 2, 2.5, 3, 4, 6, 8, 10, 12, 15, 20, 30)  # Gbit/s

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace_file import load_trace
-from istbench.report.draw import write_figure
-from istbench.report.palette import looks
-from istbench.report.table import number
+from istbench.report.output.figure import write_figure
+from istbench.report.palette import method_styles
+from istbench.report.tables.table import number
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import run_on_cluster
 
@@ -219,16 +219,16 @@ def draw(figure, rows: list[tuple[Curve, float, float, float]]) -> None:  # type
     """Published hollow and dashed, replayed filled; a panel for each number of layers."""
     figure.set_size_inches(9.6, 4.8)
     layers = sorted({curve[0] for curve, *_ in rows})
-    styles = looks({(curve[1], label(curve)) for curve, *_ in rows})
+    styles = method_styles({(curve[1], label(curve)) for curve, *_ in rows})
     panels = figure.subplots(1, len(layers), sharey=True, squeeze=False)[0]
     for panel, depth in zip(panels, layers, strict=True):
         for curve in sorted({curve for curve, *_ in rows if curve[0] == depth}):
-            look, own = styles[label(curve)], [row for row in rows if row[0] == curve]
+            style, own = styles[label(curve)], [row for row in rows if row[0] == curve]
             levels, theirs = [row[1] for row in own], [row[2] for row in own]
-            panel.plot(levels, theirs, color=look.colour, linestyle=":", marker=look.marker, fillstyle="none")
+            panel.plot(levels, theirs, color=style.colour, linestyle=":", marker=style.marker, fillstyle="none")
             reached = [(row[1], row[3]) for row in own if math.isfinite(row[3])]
             if reached:
-                panel.plot(*zip(*reached, strict=True), color=look.colour, marker=look.marker, label=label(curve))
+                panel.plot(*zip(*reached, strict=True), color=style.colour, marker=style.marker, label=label(curve))
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:,.0f}")
         panel.set_xticks(sorted({row[1] for row in rows}))

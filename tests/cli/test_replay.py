@@ -70,6 +70,7 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, capsy
         (["--bandwidth", "100mbit,0gbit"], "'0gbit' is not a bandwidth"),
         (["--bandwidth", ""], "--bandwidth is empty"),
         (["--workload", "speach"], "did you mean 'speech'"),
+        (["--baseline", "dpp"], "'dpp'; did you mean 'ddp'? Known: ddp, local_sgd"),
     ],
 )
 def test_replay_refuses_bad_input_in_one_line(results, capsys, arguments, message):

@@ -10,16 +10,22 @@ from fake_runs import evaluation, header, write_plausible, write_run
 from test_tables import ramp
 
 from istbench.errors import UserError
-from istbench.report.build import build_report
 from istbench.report.groups import group_runs
-from istbench.report.palette import looks
-from istbench.report.plots import metric_over_time, time_by_nodes
+from istbench.report.output.pictures import draw_plots
+from istbench.report.palette import method_styles
+from istbench.report.plots.by_nodes import time_by_nodes
+from istbench.report.plots.over_time import metric_over_time
+from istbench.report.report import build_report
 from istbench.results.load import load_runs
 
 
 def group_of(results):
     (group,) = group_runs(load_runs(results)[0])
     return group
+
+
+def pictures_of(results):
+    return draw_plots(build_report(results).plots, results / "report")
 
 
 def test_a_panel_for_each_number_of_nodes_and_a_line_for_each_method(results):
@@ -71,22 +77,22 @@ def test_time_by_nodes_keeps_misses_apart(results):
 
 
 def test_a_method_looks_the_same_whatever_it_is_compared_with():
-    alone = looks([("ist", "ist")])["ist"]
-    among = looks([("ddp", "ddp"), ("ist", "ist"), ("ist", "ist lr=1"), ("mine", "mine")])
+    alone = method_styles([("ist", "ist")])["ist"]
+    among = method_styles([("ddp", "ddp"), ("ist", "ist"), ("ist", "ist lr=1"), ("mine", "mine")])
     assert among["ist"] == alone
     assert among["ist lr=1"].colour == alone.colour
     assert among["ist lr=1"].line != alone.line
     assert among["ist lr=1"].marker != alone.marker
-    assert among["mine"] == looks([("mine", "mine")])["mine"]
-    assert len({look.colour for look in among.values()}) == 3
+    assert among["mine"] == method_styles([("mine", "mine")])["mine"]
+    assert len({style.colour for style in among.values()}) == 3
 
 
 def test_pictures_are_written_under_safe_names_as_png_and_svg(results):
     label = "../../we ird/$x^{$ <b>"
     write_run(results, header("ist", workload_label=label, method_label="ist $\\frac{ <i>"), ramp(9.0))
-    report = build_report(results)
-    assert len(report.pictures) == 4
-    for path in report.pictures:
+    paths = pictures_of(results)
+    assert len(paths) == 4
+    for path in paths:
         assert path.parent == results / "report"
         assert path.name.isascii()
         assert not set(path.name) & set("/\\$<> {}")
@@ -94,46 +100,36 @@ def test_pictures_are_written_under_safe_names_as_png_and_svg(results):
             assert path.read_bytes().startswith(b"\x89PNG")
         else:
             ElementTree.parse(path)
-    again = build_report(results)
-    assert again.pictures == report.pictures
+    assert pictures_of(results) == paths
 
 
 def test_pictures_of_nothing_reached_and_of_diverged_runs_are_drawn(results):
     write_run(results, header("ddp"), ramp(9.0, 0.1))
     write_run(results, header("ist"), [evaluation(0, 0.0, math.nan), evaluation(1, 0.0, math.nan)])
-    assert len(build_report(results).pictures) == 4
+    assert len(pictures_of(results)) == 4
 
 
 def test_an_open_ended_interval_is_drawn(results):
     for seed, value in enumerate([0.9, 0.9, 0.5]):
         write_run(results, header("ddp", seed=seed), ramp(9.0 + seed, value))
-    assert len(build_report(results).pictures) == 4
+    assert len(pictures_of(results)) == 4
 
 
 def test_a_report_on_unfinished_runs_draws_nothing(results):
     write_run(results, header(status="running"), [])
-    assert build_report(results).pictures == ()
-
-
-def test_a_workload_can_be_chosen_and_an_unknown_one_is_named(results):
-    write_plausible(results, "ddp")
-    write_plausible(results, "ddp", workload="toy")
-    (table,) = build_report(results, workload="toy", pictures=False).tables
-    assert table.context["workload"] == "toy"
-    with pytest.raises(UserError, match=r"unknown workload .*'tyo'; did you mean 'toy'"):
-        build_report(results, workload="tyo", pictures=False)
+    assert pictures_of(results) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(results):
     write_plausible(results, "ddp")
     (results / "report").write_text("in the way")
     with pytest.raises(UserError, match=r"cannot write pictures to .*report.*--no-pictures"):
-        build_report(results)
+        pictures_of(results)
 
 
 def test_reports_start_without_torch_pandas_or_matplotlib():
     program = (
-        "import sys, istbench.report.build, istbench.report.render;"
+        "import sys, istbench.report.report, istbench.report.output.formats;"
         "print([name for name in ('torch', 'pandas', 'matplotlib', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -8,15 +8,17 @@ import pytest
 from fake_runs import header, write_plausible, write_run
 from test_tables import ramp
 
-from istbench.report.build import build_report
-from istbench.report.render import print_report, print_table, table_markdown
+from istbench.report.output.formats import print_report
+from istbench.report.output.markdown import table_markdown
+from istbench.report.output.terminal import print_table
+from istbench.report.report import build_report
 
 HOSTILE = "a|b<script>[red]x[/red]`*_\x1b[31m\n=1+1"
 
 
-def printed(report, style):
+def printed(report, output_format):
     out, notes = io.StringIO(), io.StringIO()
-    print_report(report, out, style=style, notes=notes)
+    print_report(report, out, output_format=output_format, notes=notes)
     return out.getvalue(), notes.getvalue()
 
 
@@ -25,7 +27,7 @@ def report(results):
     for seed in range(2):
         write_plausible(results, "ddp", seed=seed)
         write_plausible(results, "ist", seed=seed, best=0.75)
-    return build_report(results, pictures=False)
+    return build_report(results)
 
 
 def test_a_narrow_terminal_gets_blocks_and_every_value_whole(report):
@@ -71,14 +73,14 @@ def test_csv_has_one_line_a_row_and_empty_fields_for_misses(report):
 def test_csv_of_tables_with_other_columns_has_all_of_them(results):
     write_run(results, header(), ramp(9.0))
     write_run(results, header(workload="toy", targets=[0.5]), ramp(9.0))
-    speech, toy = csv.DictReader(io.StringIO(printed(build_report(results, pictures=False), "csv")[0]))
+    speech, toy = csv.DictReader(io.StringIO(printed(build_report(results), "csv")[0]))
     assert (speech["train_s_to_0.5_median"], toy["train_s_to_0.8_median"]) == ("", "")
     assert float(toy["train_s_to_0.5_median"]) == 5.0
 
 
 def test_hostile_names_stay_text(results):
     write_run(results, header(method_label=HOSTILE, cell="hostile"), ramp(9.0))
-    report = build_report(results, pictures=False)
+    report = build_report(results)
     markdown, _ = printed(report, "markdown")
     row = next(line for line in markdown.splitlines() if "script" in line)
     assert "<" not in row
@@ -93,7 +95,7 @@ def test_hostile_names_stay_text(results):
 
 def test_a_table_without_rows_says_so(results):
     write_run(results, header(status="failed", error="died"), [])
-    report = build_report(results, pictures=False)
+    report = build_report(results)
     assert "No finished runs." in printed(report, "table")[0]
     assert "No finished runs." in table_markdown(report.tables[0])
     assert "Not counted: 1 of 1 runs" in printed(report, "table")[0]
@@ -102,9 +104,9 @@ def test_a_table_without_rows_says_so(results):
 def test_problems_go_to_the_notes(results):
     write_plausible(results, "ddp")
     write_plausible(results, "ist").run_json.write_text("{")
-    report = build_report(results, pictures=False)
-    for style in ("table", "markdown", "csv"):
-        out, notes = printed(report, style)
+    report = build_report(results)
+    for output_format in ("table", "markdown", "csv"):
+        out, notes = printed(report, output_format)
         assert "not JSON" in notes
         assert "not JSON" not in out
     assert "not JSON" in json.loads(printed(report, "json")[0])["problems"][0]

@@ -15,12 +15,15 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.selection import select_clusters
 from istbench.cluster.trace_file import load_trace
 from istbench.errors import UserError
-from istbench.report.bandwidths import Sweep, crossings, crossings_table, time_by_bandwidth
-from istbench.report.build import build_report
 from istbench.report.groups import group_runs
-from istbench.report.render import tables_csv
-from istbench.report.replay import build_replay
-from istbench.report.summary import run_summary
+from istbench.report.on_clusters import build_report_on_clusters
+from istbench.report.output.csv_rows import tables_csv
+from istbench.report.output.pictures import draw_plots
+from istbench.report.plots.by_bandwidth import time_by_bandwidth
+from istbench.report.report import build_report
+from istbench.report.sweep import Sweep
+from istbench.report.tables.crossings import crossings, crossings_table
+from istbench.report.tables.summary import run_summary
 from istbench.results.frame import evaluations_frame
 from istbench.results.load import load_run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
@@ -81,13 +84,13 @@ def test_runs_without_a_sound_trace_are_named_and_the_others_replayed(results):
 def test_unfinished_runs_stand_below_the_table_of_the_others(results):
     write_plausible(results, "ddp", traced=True)
     write_run(results, header("ist", status="interrupted"), [])
-    report = build_replay(results, {"m5.2xlarge": [M5]}, pictures=False)
+    report = build_report_on_clusters(results, {"m5.2xlarge": [M5]})
     assert "Not counted: 1 of 2 runs: ist on 2 nodes seed 0 (interrupted)" in footer(report.tables[0])
 
 
 def test_replayed_tables_say_whose_clock_it_is_and_what_it_costs(results):
     write_pair(results)
-    table, spent = build_replay(results, {"bare": [dataclasses.replace(BARE, name="bare")]}, pictures=False).tables
+    table, spent = build_report_on_clusters(results, {"bare": [dataclasses.replace(BARE, name="bare")]}).tables
     # At accuracy 0.8 of a ramp to 0.9, 100 steps: 8/9 of 100 x (0.01 + 1) s.
     cell = column(table, "cluster_s_to_0.8")["ddp", 2]
     assert cell.value["median"] == pytest.approx(101 * 8 / 9)
@@ -113,14 +116,14 @@ def test_replayed_tables_say_whose_clock_it_is_and_what_it_costs(results):
 def test_a_miss_costs_no_number_of_dollars(results):
     trace = averaging_trace(2)
     write_run(results, header(), ramp(9.0, 0.5), trace=trace)
-    table = build_replay(results, {"bare": [BARE]}, pictures=False).tables[0]
+    table = build_report_on_clusters(results, {"bare": [BARE]}).tables[0]
     value = column(table, "cluster_s_to_0.8")["ddp", 2].value
     assert (value["median"], value["dollars"]) == (None, None)
 
 
 def test_csv_has_one_line_a_row_with_times_and_where_they_go(results):
     write_pair(results)
-    text = tables_csv(build_replay(results, {"bare": [BARE]}, pictures=False).tables)
+    text = tables_csv(build_report_on_clusters(results, {"bare": [BARE]}).tables)
     first, second = csv.DictReader(io.StringIO(text))
     assert (first["method"], second["method"]) == ("ddp", "local_sgd")
     assert float(first["cluster_s_to_0.8_median"]) < float(first["cluster_s"])
@@ -130,28 +133,28 @@ def test_csv_has_one_line_a_row_with_times_and_where_they_go(results):
 def test_the_report_has_the_cluster_after_the_machine(results):
     write_plausible(results, "ddp", traced=True)
     write_plausible(results, "ist")
-    report = build_report(results, pictures=False, cluster=M5)
+    report = build_report(results, cluster=M5)
     assert [table.context["clock"] for table in report.tables] == ["train_s", "cluster_s", "cluster_s"]
     assert [len(table.rows) for table in report.tables] == [2, 1, 1]
-    assert report.tables[0] == build_report(results, pictures=False).tables[0]
+    assert report.tables[0] == build_report(results).tables[0]
     assert report.problems[0].endswith("speech-ist-n2-s0")
 
 
 def test_a_report_on_runs_without_any_trace_has_no_table_of_the_cluster(results):
     write_plausible(results, "ddp")
-    assert len(build_report(results, pictures=False, cluster=M5).tables) == 1
+    assert len(build_report(results, cluster=M5).tables) == 1
 
 
 def test_nothing_to_replay_is_an_error_with_the_reason(results):
     directory = write_plausible(results, "ddp")
     clusters = select_clusters(["m5.2xlarge"])
     with pytest.raises(UserError, match=r"nothing to replay in .*results: no trace to replay.*ddp-n2-s0"):
-        build_replay(results, clusters)
+        build_report_on_clusters(results, clusters)
     with pytest.raises(UserError, match="nothing to replay in .*ddp-n2-s0: no trace"):
-        build_replay(directory.path, clusters)
+        build_report_on_clusters(directory.path, clusters)
     write_run(results / "other", header(status="failed"), [])
     with pytest.raises(UserError, match="no run is finished"):
-        build_replay(results / "other", clusters)
+        build_report_on_clusters(results / "other", clusters)
 
 
 def test_methods_cross_where_their_times_are_equal(results):
@@ -218,17 +221,19 @@ def test_pictures_of_every_cluster_bandwidth_and_number_of_nodes(results):
         write_plausible(results, "ddp", nodes=nodes, traced=True)
         write_plausible(results, "ist", nodes=nodes, traced=True, best=0.6)
     clusters = select_clusters(["m5.2xlarge"], [1e8, 1e9])
-    names = [path.name for path in build_replay(results, clusters).pictures if path.suffix == ".png"]
+    report = build_report_on_clusters(results, clusters)
+    names = [path.name for path in draw_plots(report.plots, results / "report") if path.suffix == ".png"]
     assert sum("at-100-Mbit-s" in name for name in names) == 2
     assert sum("by-bandwidth-n2" in name for name in names) == 1
     assert len(set(names)) == len(names) == 2 * 2 + 2
-    one = build_replay(results / "runs" / "speech-ddp-n2-s0", clusters)
-    assert {path.parent for path in one.pictures} == {results / "runs" / "speech-ddp-n2-s0" / "report"}
+    one = build_report_on_clusters(results / "runs" / "speech-ddp-n2-s0", clusters)
+    assert len(one.plots) == 2 * 2 + 1
 
 
 def test_a_sweep_on_which_nothing_reached_its_target_is_drawn(results):
     write_run(results, header(), ramp(9.0, 0.1), trace=averaging_trace(2))
-    assert len(build_replay(results, select_clusters(["m5.2xlarge"], [1e8, 1e9])).pictures) == 10
+    report = build_report_on_clusters(results, select_clusters(["m5.2xlarge"], [1e8, 1e9]))
+    assert len(draw_plots(report.plots, results / "report")) == 10
 
 
 def test_the_summary_of_a_run_on_a_cluster(results):

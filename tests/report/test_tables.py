@@ -6,9 +6,9 @@ import pytest
 from fake_runs import evaluation, header, write_plausible, write_run
 
 from istbench.report.groups import group_runs
-from istbench.report.summary import run_summary
-from istbench.report.table import number
-from istbench.report.tables import comparison
+from istbench.report.tables.comparison import comparison
+from istbench.report.tables.summary import run_summary
+from istbench.report.tables.table import number
 from istbench.results.load import load_run, load_runs
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
     write_run(results, header("ddp"), ramp(9.0))
     write_run(results, header("ist", **changed), ramp(9.0))
     groups = group_runs(load_runs(results)[0])
-    assert [len(group.entries) for group in groups] == [1, 1]
+    assert [len(group.contenders) for group in groups] == [1, 1]
     assert len({group.stem for group in groups}) == 2
 
 

@@ -8,14 +8,14 @@ from timed_traces import TRACES, averaging, swapping
 
 from istbench.cluster.profile import load_profile
 from istbench.timeline.perfetto import trace_events, write_perfetto
-from istbench.timeline.recorded import recorded
-from istbench.timeline.simulated import replayed
+from istbench.timeline.recorded import recorded_round
+from istbench.timeline.simulated import simulated_round
 
 OFFICE = load_profile("office-1gbit")
 
 
 @pytest.mark.parametrize("name", TRACES)
-@pytest.mark.parametrize("show", [recorded, lambda trace, number: replayed(trace, OFFICE, number)])
+@pytest.mark.parametrize("show", [recorded_round, lambda trace, number: simulated_round(trace, OFFICE, number)])
 def test_slices_of_a_named_thread_do_not_overlap(show, name):
     events = trace_events(show(TRACES[name], 2))
     assert {event["ph"] for event in events} <= {"X", "M", "s", "f"}
@@ -33,7 +33,7 @@ def test_slices_of_a_named_thread_do_not_overlap(show, name):
 
 @pytest.mark.parametrize("trace", [swapping(), averaging()])
 def test_an_arrow_leads_from_every_message_to_where_it_arrives(trace):
-    timeline = replayed(trace, OFFICE, 2)
+    timeline = simulated_round(trace, OFFICE, 2)
     events = trace_events(timeline)
     slices = [event for event in events if event["ph"] == "X" and event["cat"] == "network"]
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
@@ -53,13 +53,13 @@ def test_an_arrow_leads_from_every_message_to_where_it_arrives(trace):
 
 
 def test_a_recorded_collective_has_no_arrows():
-    events = trace_events(recorded(averaging(), 2))
+    events = trace_events(recorded_round(averaging(), 2))
     assert not [event for event in events if event["ph"] in "sf"]
     assert [e["args"]["target"] for e in events if e["name"] == "all-reduce"] == [None] * 6
 
 
 def test_computing_says_its_cpu_and_wall_seconds_and_a_transfer_its_bytes(tmp_path):
-    write_perfetto(recorded(swapping(), 2), "a title", tmp_path / "round.json")
+    write_perfetto(recorded_round(swapping(), 2), "a title", tmp_path / "round.json")
     document = json.loads((tmp_path / "round.json").read_text())
     assert document["otherData"] == {"title": "a title", "times": "as recorded", "round": 2}
     own = {e["name"]: e["args"] for e in document["traceEvents"] if e["pid"] == 1 and e["ph"] == "X"}

@@ -8,13 +8,13 @@ from timed_traces import TRACES, Node, averaging, brief_exchange, crossing, swap
 
 from istbench.timeline.bars import Bar, activity_bars, merged, transfer_rows
 from istbench.timeline.picture import draw_timeline
-from istbench.timeline.recorded import recorded
+from istbench.timeline.recorded import recorded_round
 from istbench.timeline.timeline import Activity, Timeline, Transfer
-from istbench.timeline.views import panels
+from istbench.timeline.views import timeline_views
 
 
 def bars(*spans):
-    return [Bar(start=start, end=end, look=look) for start, end, look in spans]
+    return [Bar(start=start, end=end, kind=kind) for start, end, kind in spans]
 
 
 def sends(*spans):
@@ -29,11 +29,11 @@ def sends(*spans):
 
 
 def spans(row):
-    return [(bar.start, bar.end, bar.look) for bar in row]
+    return [(bar.start, bar.end, bar.kind) for bar in row]
 
 
 def test_a_node_without_a_core_is_shown_apart_from_computing():
-    assert spans(activity_bars(recorded(swapping(), 2), 1)) == [
+    assert spans(activity_bars(recorded_round(swapping(), 2), 1)) == [
         (0.0, pytest.approx(0.25), "compute"),
         (pytest.approx(0.25), pytest.approx(0.5), "compute"),
         (pytest.approx(0.5), pytest.approx(1.0), "stalled"),
@@ -76,7 +76,7 @@ def test_many_short_bars_that_look_the_same_are_one_but_not_over_a_gap():
 
 
 def test_a_brief_exchange_is_enlarged():
-    whole, enlarged = panels(recorded(brief_exchange(), 2))
+    whole, enlarged = timeline_views(recorded_round(brief_exchange(), 2))
     assert (whole.start, whole.end) == (0.0, pytest.approx(1.0))
     assert enlarged.start == pytest.approx(0.98, abs=0.003)
     assert enlarged.end == pytest.approx(1.0)
@@ -84,23 +84,23 @@ def test_a_brief_exchange_is_enlarged():
 
 
 def test_a_late_end_of_the_round_before_does_not_stop_an_exchange_from_being_enlarged():
-    timeline = recorded(brief_exchange(), 2)
+    timeline = recorded_round(brief_exchange(), 2)
     late = Transfer(operation="send", source=0, target=1, bytes=1.0, start=0.0, end=0.1)
     begun = Timeline(
         where="", round=2, limits=((0.1, 1.0), (0.1, 1.0)), activities=timeline.activities,
         transfers=(late, *timeline.transfers),
     )  # fmt: skip
-    assert len(panels(begun)) == 2
+    assert len(timeline_views(begun)) == 2
 
 
 @pytest.mark.parametrize("trace", [swapping(), averaging(), crossing(), averaging(nodes=1, buckets=0)])
 def test_nothing_is_enlarged_where_transfers_are_long_or_cross_rounds_or_are_none(trace):
-    assert len(panels(recorded(trace, 2))) == 1
+    assert len(timeline_views(recorded_round(trace, 2))) == 1
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_pictures_are_the_same_each_time_and_name_every_node(tmp_path, name):
-    timeline = recorded(TRACES[name], 2)
+    timeline = recorded_round(TRACES[name], 2)
     paths = draw_timeline(timeline, "a <b> $x^{$ title", tmp_path / "m5.2xlarge-round2")
     assert [path.name for path in paths] == ["m5.2xlarge-round2.png", "m5.2xlarge-round2.svg"]
     text = paths[1].read_text()
@@ -113,7 +113,7 @@ def test_pictures_are_the_same_each_time_and_name_every_node(tmp_path, name):
 
 def test_the_legend_names_what_is_drawn_and_nothing_else(tmp_path):
     def said(trace):
-        _, svg = draw_timeline(recorded(trace, 2), "toy", tmp_path / "round")
+        _, svg = draw_timeline(recorded_round(trace, 2), "toy", tmp_path / "round")
         return "".join(ElementTree.fromstring(svg.read_text()).itertext())
 
     collective = said(averaging())
@@ -141,10 +141,10 @@ def test_many_nodes_and_messages_make_a_file_that_can_be_opened(tmp_path):
                 node.compute(0.00005)
             node.wait(101.0 + number)
             node.step(ends_round=True)
-    timeline = recorded(trace_of(nodes), 2)
+    timeline = recorded_round(trace_of(nodes), 2)
     assert len(timeline.transfers) > 3000
-    (panel,) = panels(timeline)
-    rows = [row for lane in panel.lanes for rows in lane.transfers.values() for row in rows]
+    (view,) = timeline_views(timeline)
+    rows = [row for lane in view.lanes for rows in lane.transfers.values() for row in rows]
     assert all(a.end <= b.start + 1e-9 for row in rows for a, b in itertools.pairwise(row))
     png, svg = draw_timeline(timeline, "many messages " * 20, tmp_path / "round")
     assert max(png.stat().st_size, svg.stat().st_size) < 1_000_000

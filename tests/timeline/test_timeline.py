@@ -9,8 +9,8 @@ from timed_traces import TRACES, Node, averaging, crossing, swapping, trace_of
 
 from istbench.cluster.profile import load_profile
 from istbench.errors import UserError
-from istbench.timeline.recorded import recorded
-from istbench.timeline.simulated import replayed
+from istbench.timeline.recorded import recorded_round
+from istbench.timeline.simulated import simulated_round
 from istbench.timeline.table import timeline_table
 from istbench.timeline.timeline import KINDS, typical_round
 
@@ -18,12 +18,12 @@ OFFICE = load_profile("office-1gbit")
 
 
 def on_office(trace, number):
-    return replayed(trace, OFFICE, number)
+    return simulated_round(trace, OFFICE, number)
 
 
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("show", [recorded, on_office])
+@pytest.mark.parametrize("show", [recorded_round, on_office])
 def test_the_activities_of_a_node_fill_its_round(show, number, name):
     timeline = show(TRACES[name], number)
     assert min(begin for begin, _ in timeline.limits) == 0
@@ -39,19 +39,19 @@ def test_the_activities_of_a_node_fill_its_round(show, number, name):
 
 
 def test_waiting_is_idle_until_the_other_node_posts_and_communication_from_there():
-    timeline = recorded(swapping(), 2)
+    timeline = recorded_round(swapping(), 2)
     assert [timeline.spent(0, kind) for kind in KINDS] == pytest.approx([0.5, 0.5, 0.5])
     assert [timeline.spent(1, kind) for kind in KINDS] == pytest.approx([1.0, 0.5, 0.0])
 
 
 def test_computing_without_a_core_is_told_from_computing():
-    first, second = (a for a in recorded(swapping(), 2).activities if (a.node, a.kind) == (1, "compute"))
+    first, second = (a for a in recorded_round(swapping(), 2).activities if (a.node, a.kind) == (1, "compute"))
     assert (first.seconds, first.busy_s) == (pytest.approx(0.25), pytest.approx(0.25))
     assert (second.seconds, second.busy_s) == (pytest.approx(0.75), pytest.approx(0.25))
 
 
 def test_both_ends_of_a_recorded_transfer_are_one_transfer():
-    transfers = recorded(swapping(), 2).transfers
+    transfers = recorded_round(swapping(), 2).transfers
     assert sorted((t.source, t.target) for t in transfers) == [(0, 1), (1, 0)]
     for transfer in transfers:
         assert (transfer.operation, transfer.bytes) == ("send", 10_000_000)
@@ -59,7 +59,7 @@ def test_both_ends_of_a_recorded_transfer_are_one_transfer():
 
 
 def test_waiting_inside_the_backward_pass_is_no_computing():
-    timeline = recorded(averaging(), 2)
+    timeline = recorded_round(averaging(), 2)
     # Node 0 posts its last bucket at 0.2 s, computes 0.05 s more, and waits for node 2, which posts at 0.6 s.
     assert [timeline.spent(0, kind) for kind in KINDS] == pytest.approx([0.25, 1.4, 0.35])
     assert timeline.spent(2, "idle") == 0
@@ -67,7 +67,7 @@ def test_waiting_inside_the_backward_pass_is_no_computing():
 
 
 def test_a_transfer_that_goes_on_in_the_next_round_is_in_both_cut_where_they_end():
-    before, within = (sorted({(t.start, t.end) for t in recorded(crossing(), k).transfers}) for k in (1, 2))
+    before, within = (sorted({(t.start, t.end) for t in recorded_round(crossing(), k).transfers}) for k in (1, 2))
     assert before == [(pytest.approx(0.8), pytest.approx(1.0))]
     assert within == [(0.0, pytest.approx(0.5)), (pytest.approx(0.8), pytest.approx(1.0))]
 
@@ -79,7 +79,7 @@ def test_a_round_ends_with_the_step_that_ends_it():
         node.builder.mark("round")
         node.compute(0.5)
         node.builder.mark("step")
-    timeline = recorded(trace_of([node]), 2)
+    timeline = recorded_round(trace_of([node]), 2)
     assert [(a.start, a.end) for a in timeline.activities] == [(0, pytest.approx(1.5))]
 
 
@@ -88,7 +88,7 @@ def test_a_trace_without_rounds_has_one_a_step():
     for seconds in (1.0, 2.0, 3.0):
         node.compute(seconds)
         node.step()
-    assert recorded(trace_of([node]), 2).seconds == pytest.approx(2.0)
+    assert recorded_round(trace_of([node]), 2).seconds == pytest.approx(2.0)
     assert on_office(trace_of([node], gflops=OFFICE.gflops), 2).seconds == pytest.approx(2.0)
 
 
@@ -96,7 +96,7 @@ def test_a_clock_that_was_set_back_leaves_no_overlap():
     trace = swapping()
     later = trace.nodes[0]["at"] > 1.6
     trace.nodes[0]["at"][later] -= 0.3
-    own = [activity for activity in recorded(trace, 2).activities if activity.node == 0]
+    own = [activity for activity in recorded_round(trace, 2).activities if activity.node == 0]
     assert all(a.end == pytest.approx(b.start) for a, b in itertools.pairwise(own))
 
 
@@ -112,9 +112,9 @@ def test_a_replayed_round_takes_what_the_cluster_needs():
 
 def test_a_timeline_says_of_what_cluster_and_links():
     assert on_office(swapping(), 2).where == "replayed on office-1gbit at 950 Mbit/s"
-    assert replayed(swapping(), OFFICE.with_bandwidth(1e8 / 3), 2).where.endswith("at 33.33 Mbit/s")
+    assert simulated_round(swapping(), OFFICE.with_bandwidth(1e8 / 3), 2).where.endswith("at 33.33 Mbit/s")
     uneven = dataclasses.replace(OFFICE, bandwidth_out=2e7, bandwidth_in=1e8)
-    assert replayed(swapping(), uneven, 2).where.endswith("at 20 Mbit/s out, 100 Mbit/s in")
+    assert simulated_round(swapping(), uneven, 2).where.endswith("at 20 Mbit/s out, 100 Mbit/s in")
 
 
 def test_a_replayed_all_reduce_is_the_messages_of_its_ring():
@@ -151,7 +151,7 @@ def test_the_typical_round_has_no_evaluation_in_it():
 
 
 @pytest.mark.parametrize("number", [0, 4])
-@pytest.mark.parametrize("show", [recorded, on_office])
+@pytest.mark.parametrize("show", [recorded_round, on_office])
 def test_a_round_that_was_not_recorded_is_refused(show, number):
     with pytest.raises(UserError, match=rf"round {number} was not recorded.*rounds 1 to 3.*--round"):
         show(swapping(), number)
@@ -162,11 +162,11 @@ def test_a_round_without_any_time_is_refused():
     for events in trace.nodes:
         events["at"] = 0.0
     with pytest.raises(UserError, match="round 2 took no time, as recorded; choose another"):
-        recorded(trace, 2)
+        recorded_round(trace, 2)
 
 
 def test_the_table_says_where_the_seconds_went():
-    table = timeline_table(recorded(swapping(), 2), "toy by ist, 2 nodes")
+    table = timeline_table(recorded_round(swapping(), 2), "toy by ist, 2 nodes")
     assert table.title == "toy by ist, 2 nodes, round 2, as recorded"
     values = [[cell.value for cell in row] for row in table.rows]
     assert values == [

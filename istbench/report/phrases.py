@@ -1,4 +1,4 @@
-"""Words that tables and pictures share."""
+"""Phrases that tables and plots share."""
 
 
 def count_nodes(count: int) -> str:

@@ -20,7 +20,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Entry:
     """text: for readers; value: for programs, one value or several by name, None for what there is not."""
 
     text: str
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """rows: one cell a column. footer: one line a remark. keys: leading columns that name the row.
+    """rows: one entry a column. footer: one line a remark. keys: leading columns that name the row.
 
     context: what holds for every row, for programs. Rows of two tables with the same context and the same name
     are about the same thing. empty: what to say where there are no rows.
@@ -37,16 +37,16 @@ class Table:
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Entry, ...], ...]
     footer: tuple[str, ...] = ()
     keys: int = 1
     empty: str = "No finished runs."
     context: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-def plain(value: str | int) -> Cell:
-    """A cell whose text is its value."""
-    return Cell(text=str(value), value=value)
+def plain(value: str | int) -> Entry:
+    """An entry whose text is its value."""
+    return Entry(text=str(value), value=value)
 
 
 def number(value: float) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.defaults import BASELINE
-from istbench.report.groups import Entry, Group
-from istbench.report.table import (
-    Cell,
+from istbench.report.groups import Contender, Group
+from istbench.report.phrases import count_nodes, data_line, data_name
+from istbench.report.tables.table import (
     Column,
+    Entry,
     NumberForm,
     Scalar,
     Table,
@@ -19,12 +20,11 @@ from istbench.report.table import (
     number,
     plain,
 )  # fmt: skip
-from istbench.report.words import count_nodes, data_line, data_name
 from istbench.results.stats import Estimate, SpeedUp, estimate, interval_name, speed_up
 
 _METRIC_FORM = NumberForm(decimals=3)
 _NUMBER_FORM = NumberForm()
-_NOTHING = Cell(text="–", value=None)
+_NOTHING = Entry(text="–", value=None)
 _MEGA = 1e6
 
 
@@ -33,7 +33,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 
     baseline: method or method label that speed-ups are against, on as many nodes.
     """
-    with_memory = any(entry.result("peak_memory_bytes_per_node") for entry in group.entries)
+    with_memory = any(contender.result("peak_memory_bytes_per_node") for contender in group.contenders)
     columns = [
         Column(key="method", title="method", align="left"),
         Column(key="nodes", title="nodes"),
@@ -45,17 +45,17 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
         *([Column(key="peak_memory_mb_per_node", title="peak MB a node")] if with_memory else []),
     ]
     rows = []
-    for entry in group.entries:
-        memory = [_result(entry, "peak_memory_bytes_per_node")] if with_memory else []
+    for contender in group.contenders:
+        memory = [_result(contender, "peak_memory_bytes_per_node")] if with_memory else []
         rows.append(
             (
-                plain(entry.label),
-                plain(entry.nodes),
-                plain(len(entry.runs)),
-                *(_time(group, entry, level) for level in group.levels),
-                _speed_up(group, entry, baseline),
-                _final(entry),
-                _result(entry, "bytes_sent_per_node"),
+                plain(contender.label),
+                plain(contender.nodes),
+                plain(len(contender.runs)),
+                *(_time(group, contender, level) for level in group.levels),
+                _speed_up(group, contender, baseline),
+                _final(contender),
+                _result(contender, "bytes_sent_per_node"),
                 *memory,
             )
         )
@@ -70,61 +70,62 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
     )
 
 
-def _time(group: Group, entry: Entry, level: float) -> Cell:
-    found = estimate(list(entry.seconds(level).values()))
+def _time(group: Group, contender: Contender, level: float) -> Entry:
+    found = estimate(list(contender.seconds(level).values()))
     value = machine_value(found)
     if group.profile is not None:
-        value["dollars"] = finite(dollars(group.profile, entry.nodes, found.median))
+        value["dollars"] = finite(dollars(group.profile, contender.nodes, found.median))
     if found.reached == 0:
-        return Cell(text=f"not reached in {number(entry.trained())}", value=value)
+        return Entry(text=f"not reached in {number(contender.trained())}", value=value)
     count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"
     if math.isinf(found.median):
-        return Cell(text=f"> {number(entry.trained())}{count}", value=value)
-    return Cell(text=_NUMBER_FORM(found.median) + interval(found, _NUMBER_FORM) + count, value=value)
+        return Entry(text=f"> {number(contender.trained())}{count}", value=value)
+    return Entry(text=_NUMBER_FORM(found.median) + interval(found, _NUMBER_FORM) + count, value=value)
 
 
-def _final(entry: Entry) -> Cell:
+def _final(contender: Contender) -> Entry:
     # A final metric that is no number is the worst there is, not one to leave out.
-    finals = [run.curve.final() for run in entry.runs]
+    finals = [run.curve.final() for run in contender.runs]
     values = [-math.inf if final is None else final for final in finals]
     found = estimate(values)
-    return Cell(text=_METRIC_FORM(found.median) + interval(found, _METRIC_FORM), value=_without_reached(found))
+    return Entry(text=_METRIC_FORM(found.median) + interval(found, _METRIC_FORM), value=_without_reached(found))
 
 
-def _result(entry: Entry, name: str) -> Cell:
-    values = [value / _MEGA for value in entry.result(name)]
+def _result(contender: Contender, name: str) -> Entry:
+    values = [value / _MEGA for value in contender.result(name)]
     if not values:
         return _NOTHING
     found = estimate(values)
-    return Cell(text=number(found.median), value=_without_reached(found))
+    return Entry(text=number(found.median), value=_without_reached(found))
 
 
 def _without_reached(found: Estimate) -> dict[str, Scalar]:
     return {name: value for name, value in machine_value(found).items() if name in ("median", "low", "high")}
 
 
-def baseline_of(group: Group, nodes: int, baseline: str) -> Entry | None:
-    """The entry that `baseline` names on so many nodes; None where there is none, or several would fit."""
-    fitting = [entry for entry in group.entries if entry.nodes == nodes and entry.label == baseline]
+def baseline_of(group: Group, nodes: int, baseline: str) -> Contender | None:
+    """The contender that `baseline` names on so many nodes; None where there is none, or several would fit."""
+    there = [contender for contender in group.contenders if contender.nodes == nodes]
+    fitting = [contender for contender in there if contender.label == baseline]
     if not fitting:
-        fitting = [entry for entry in group.entries if entry.nodes == nodes and entry.method == baseline]
+        fitting = [contender for contender in there if contender.method == baseline]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _speed_up(group: Group, entry: Entry, baseline: str) -> Cell:
-    against = baseline_of(group, entry.nodes, baseline)
+def _speed_up(group: Group, contender: Contender, baseline: str) -> Entry:
+    against = baseline_of(group, contender.nodes, baseline)
     if against is None:
         return _NOTHING
-    if against is entry:
-        return Cell(text="baseline", value=None)
+    if against is contender:
+        return Entry(text="baseline", value=None)
     missed = None
     for level in reversed(group.levels):
-        found = speed_up(against.seconds(level), entry.seconds(level))
+        found = speed_up(against.seconds(level), contender.seconds(level))
         if found is not None and found.ratio is not None:
             text = f"{number(found.ratio.median)}×{interval(found.ratio, _NUMBER_FORM)} to {level:g}"
-            return Cell(text=text, value=_speed_up_value(found, level))
+            return Entry(text=text, value=_speed_up_value(found, level))
         if found is not None and found.baseline_missed and missed is None:
-            missed = Cell(text=f"> budget to {level:g}", value=_speed_up_value(found, level))
+            missed = Entry(text=f"> budget to {level:g}", value=_speed_up_value(found, level))
     return missed or _NOTHING
 
 
@@ -182,7 +183,7 @@ def _footer(group: Group, baseline: str) -> Iterable[str]:
         "istbench; each method has the workload's default settings for it, except options named beside it."
     )
     yield _entry_line(group)
-    if group.entries:
+    if group.contenders:
         yield _speed_up_line(group, baseline)
     yield from _versions_line(group)
     yield from _unfinished_lines(group)
@@ -205,10 +206,10 @@ def _node_line(profile: ClusterProfile) -> str:
 
 
 def _entry_line(group: Group) -> str:
-    most = max((len(entry.runs) for entry in group.entries), default=0)
+    most = max((len(contender.runs) for contender in group.contenders), default=0)
     if most < 2:
         return "Entries: one seed, linearly interpolated between evaluations; no spread is known."
-    kinds = {interval_name(len(entry.runs)) for entry in group.entries if len(entry.runs) > 1}
+    kinds = {interval_name(len(contender.runs)) for contender in group.contenders if len(contender.runs) > 1}
     return (
         f"Entries: median over seeds [{' or '.join(sorted(kinds))}], linearly interpolated between "
         "evaluations. A seed that missed counts as infinite; k/n: so many of the seeds reached the target; "
@@ -229,7 +230,7 @@ def _speed_up_line(group: Group, baseline: str) -> str:
 
 
 def _versions_line(group: Group) -> Iterable[str]:
-    runs = [run for entry in group.entries for run in entry.runs]
+    runs = [run for contender in group.contenders for run in contender.runs]
     for name in ("istbench", "torch"):
         found = sorted({run.header.versions.get(name, "unknown") for run in runs})
         if len(found) > 1:
@@ -249,4 +250,4 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
 
 
 def _total(group: Group) -> int:
-    return len(group.unfinished) + sum(len(entry.runs) for entry in group.entries)
+    return len(group.unfinished) + sum(len(contender.runs) for contender in group.contenders)

@@ -1,4 +1,4 @@
-"""The report of `istbench replay`: the tables and pictures of runs on other clusters."""
+"""A report on recorded runs as they would have gone on other clusters."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,40 +6,43 @@ from pathlib import Path
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
-from istbench.report.bandwidths import Sweep, crossings_table, time_by_bandwidth
-from istbench.report.build import Report, cluster_tables, draw_groups, draw_plots, of_workload
-from istbench.report.groups import Group, group_runs
-from istbench.report.table import Table
+from istbench.report.groups import group_runs
+from istbench.report.plots.by_bandwidth import time_by_bandwidth
+from istbench.report.report import Report, cluster_tables, group_plots
+from istbench.report.selection import check_baseline, of_workload
+from istbench.report.sweep import Sweep
+from istbench.report.tables.crossings import crossings_table
 from istbench.results.load import Run, load_run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.store import RunDirectory
 
 
-def build_replay(
+def build_report_on_clusters(
     results: Path,
     clusters: Mapping[str, Sequence[ClusterProfile]],
     *,
     baseline: str = BASELINE,
     workload: str | None = None,
-    pictures: bool = True,
 ) -> Report:
-    """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
+    """The report on the runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: by name, the profiles of each, by rising bandwidth. Several give a table of where methods overtake
-    one another, and a picture for each number of nodes. Pictures are drawn into `results/report`.
+    one another, and a plot for each number of nodes.
+    baseline, workload: as `build_report` takes them.
 
     Raises:
-        UserError: where no run can be replayed, for whatever reason; or the pictures cannot be written.
+        UserError: where no run can be replayed, for whatever reason, or there is none of that workload or baseline.
     """
     runs, problems = _read(results)
     runs = of_workload(runs, workload, results)
     profiles = [profile for family in clusters.values() for profile in family]
+    check_baseline(baseline, runs, results, profiles[0])
     on_clusters, unreplayed = runs_on_clusters(runs, profiles)
     if not any(run.done for run in on_clusters[0]):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")
     of_profile = {
-        profile.name: [group for group in group_runs(moved, baseline, profile) if group.entries]
+        profile.name: [group for group in group_runs(moved, baseline, profile) if group.contenders]
         for profile, moved in zip(profiles, on_clusters, strict=True)
     }
     groups = [group for of_one in of_profile.values() for group in of_one]
@@ -49,28 +52,16 @@ def build_replay(
         for name, family in clusters.items()
         if len(family) > 1
         for same in zip(*(of_profile[profile.name] for profile in family), strict=True)
+        if same[0].levels
     ]
+    by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]
     return Report(
-        tables=(*cluster_tables(groups, baseline), *_sweep_tables(sweeps, baseline)),
+        tables=(*cluster_tables(groups, baseline), *(crossings_table(sweep, baseline) for sweep in sweeps)),
+        plots=(*group_plots(groups), *by_bandwidth),
         problems=(*problems, *unreplayed),
-        pictures=tuple(_draw(groups, sweeps, results / "report") if pictures else ()),
     )
 
 
 def _read(results: Path) -> tuple[list[Run], list[str]]:
     one = RunDirectory(results)
     return ([load_run(one)], []) if one.exists() else load_runs(results)
-
-
-def _sweep_tables(sweeps: Sequence[Sweep], baseline: str) -> list[Table]:
-    return [crossings_table(sweep, baseline) for sweep in sweeps if sweep.groups[0].levels]
-
-
-def _draw(groups: Sequence[Group], sweeps: Sequence[Sweep], directory: Path) -> list[Path]:
-    plots = {
-        f"{sweep.stem}-n{nodes}": time_by_bandwidth(sweep, nodes)
-        for sweep in sweeps
-        if sweep.groups[0].levels
-        for nodes in sweep.groups[0].nodes
-    }
-    return [*draw_groups(groups, directory), *draw_plots(plots, directory)]

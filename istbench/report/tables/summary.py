@@ -1,8 +1,8 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.report.table import Cell, Column, NumberForm, Scalar, Table, number, plain
-from istbench.report.words import count_nodes, data_line
+from istbench.report.phrases import count_nodes, data_line
+from istbench.report.tables.table import Column, Entry, NumberForm, Scalar, Table, number, plain
 from istbench.results.load import Run
 
 _METRIC_FORM = NumberForm(decimals=3)
@@ -44,7 +44,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
     return Table(
         title=f"{header.workload_label} by {header.method_label}, {count_nodes(header.nodes)}, seed {header.seed}",
         columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
-        rows=tuple((plain(name), Cell(text=text, value=value)) for name, text, value in rows),
+        rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
         footer=(
             data_line(header.data),
             f"Budget: {header.budget}. Cell: {header.cell}.",

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 from istbench.cluster.clock import ClusterTime, dollars
 from istbench.config.defaults import BASELINE
-from istbench.report.groups import Entry, Group
-from istbench.report.table import Cell, Column, Table, number, plain
-from istbench.report.tables import group_context
+from istbench.report.groups import Contender, Group
+from istbench.report.tables.comparison import group_context
+from istbench.report.tables.table import Column, Entry, Table, number, plain
 from istbench.results.stats import median
 
 
@@ -30,42 +30,42 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
     return Table(
         title=f"{group.workload_label}: where the time goes on {group.machine}",
         columns=columns,
-        rows=tuple(_row(group, entry) for entry in group.entries),
+        rows=tuple(_row(group, contender) for contender in group.contenders),
         footer=tuple(_footer(group)),
         keys=2,
         context=group_context(group, baseline),
     )
 
 
-def _row(group: Group, entry: Entry) -> tuple[Cell, ...]:
+def _row(group: Group, contender: Contender) -> tuple[Entry, ...]:
     assert group.profile is not None
-    per_hour = dollars(group.profile, entry.nodes, 3600)
+    per_hour = dollars(group.profile, contender.nodes, 3600)
     return (
-        plain(entry.label),
-        plain(entry.nodes),
-        _figure(_samples_per_second(entry)),
-        _percent(entry, lambda time: time.compute),
-        _percent(entry, lambda time: time.communication),
-        _percent(entry, lambda time: time.idle),
-        _percent(entry, lambda time: time.link_use),
+        plain(contender.label),
+        plain(contender.nodes),
+        _figure(_samples_per_second(contender)),
+        _percent(contender, lambda time: time.compute),
+        _percent(contender, lambda time: time.communication),
+        _percent(contender, lambda time: time.idle),
+        _percent(contender, lambda time: time.link_use),
         _figure(per_hour),
-        _figure(entry.trained()),
-        _figure(dollars(group.profile, entry.nodes, entry.trained())),
+        _figure(contender.trained()),
+        _figure(dollars(group.profile, contender.nodes, contender.trained())),
     )
 
 
-def _samples_per_second(entry: Entry) -> float:
-    ends = [(run.curve.evaluations[-1].samples, run.curve.seconds[-1]) for run in entry.runs]
+def _samples_per_second(contender: Contender) -> float:
+    ends = [(run.curve.evaluations[-1].samples, run.curve.seconds[-1]) for run in contender.runs]
     return median([samples / seconds if seconds else 0.0 for samples, seconds in ends])
 
 
-def _figure(value: float) -> Cell:
-    return Cell(text=number(value), value=value)
+def _figure(value: float) -> Entry:
+    return Entry(text=number(value), value=value)
 
 
-def _percent(entry: Entry, share: Callable[[ClusterTime], float]) -> Cell:
-    value = 100 * median([share(run.cluster) for run in entry.runs if run.cluster is not None])
-    return Cell(text=f"{value:.1f}", value=value)
+def _percent(contender: Contender, share: Callable[[ClusterTime], float]) -> Entry:
+    value = 100 * median([share(run.cluster) for run in contender.runs if run.cluster is not None])
+    return Entry(text=f"{value:.1f}", value=value)
 
 
 def _footer(group: Group) -> Iterable[str]:

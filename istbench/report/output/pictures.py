@@ -1,12 +1,15 @@
-"""Drawing a `Plot` as PNG and SVG."""
+"""Plots as PNG and SVG."""
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from istbench.report.plots import Panel, Plot, Series
+from istbench.errors import UserError
+from istbench.report.output.figure import write_figure
+from istbench.report.plots.plot import Panel, Plot, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,39 +23,21 @@ _BAND_FROM = 0.88
 _LEGEND_CHARACTERS = 44
 
 
-def draw(plot: Plot, stem: Path) -> list[Path]:
-    """Write `plot` as `stem`.png and `stem`.svg, over what is there; returns both paths.
+def draw_plots(plots: Iterable[Plot], directory: Path) -> list[Path]:
+    """Write each of `plots` into `directory` as PNG and SVG, over what is there; returns the paths.
 
     Raises:
-        OSError: where they cannot be written.
+        UserError: where they cannot be written.
     """
-    return write_figure(lambda figure: _fill(figure, plot), stem)
+    try:
+        return [path for plot in plots for path in write_figure(partial(_fill, plot), directory / plot.stem)]
+    except OSError as error:
+        raise UserError(
+            f"cannot write pictures to {directory}: {error.strerror or error}; --no-pictures leaves them out"
+        ) from None
 
 
-def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
-    """What `fill` draws into a figure, as `stem`.png and `stem`.svg; returns both paths.
-
-    Raises:
-        OSError: where they cannot be written.
-    """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(layout="constrained")
-    FigureCanvasAgg(figure)
-    # Fixed ids and no date: the same results give the same file. No text is mathematics, even with a $.
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
-    ):
-        fill(figure)
-        paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
-
-
-def _fill(figure: "Figure", plot: Plot) -> None:
+def _fill(plot: Plot, figure: "Figure") -> None:
     labels = {series.label: series for panel in plot.panels for series in panel.series}
     across = 2 if len(plot.panels) == 4 else min(_ACROSS, len(plot.panels))
     down = math.ceil(len(plot.panels) / across)
@@ -95,8 +80,8 @@ def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plo
 
     handles = [
         Line2D(
-            [], [], color=series.look.colour, linestyle=series.look.line, linewidth=2,
-            marker=series.look.marker, markersize=6,
+            [], [], color=series.style.colour, linestyle=series.style.line, linewidth=2,
+            marker=series.style.marker, markersize=6,
             label=textwrap.fill(label, _LEGEND_CHARACTERS),
         )
         for label, series in labels.items()
@@ -154,32 +139,32 @@ def _plain_ticks(axis: "Axis") -> None:
 
 
 def _draw_line(area: "Axes", series: Series) -> None:
-    look = series.look
+    style = series.style
     area.plot(
-        series.x, series.y, color=look.colour, linestyle=look.line, linewidth=2, marker=look.marker,
+        series.x, series.y, color=style.colour, linestyle=style.line, linewidth=2, marker=style.marker,
         markersize=5, markevery=(max(1, len(series.x) // 8), max(1, len(series.x) // 6)),
     )  # fmt: skip
     if series.low != series.high:
-        area.fill_between(series.x, series.low, series.high, color=look.colour, alpha=0.18, linewidth=0)
+        area.fill_between(series.x, series.low, series.high, color=style.colour, alpha=0.18, linewidth=0)
 
 
 def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> None:
     """Points that `shift` keeps apart; on a logarithmic axis only the missed ones: lines cross where they do."""
-    look = series.look
+    style = series.style
     places = [x if x_scale == "log" else x + shift for x in series.x]
     area.plot(
-        places, series.y, color=look.colour, linestyle=look.line, linewidth=1.4, marker=look.marker,
+        places, series.y, color=style.colour, linestyle=style.line, linewidth=1.4, marker=style.marker,
         markersize=7,
     )  # fmt: skip
     for place, low, high in zip(places, series.low, series.high, strict=True):
         if low != high:
-            _draw_error_bar(area, place, low, high, look.colour)
+            _draw_error_bar(area, place, low, high, style.colour)
     across = area.get_xaxis_transform()
     for x in series.missed:
         place = x * (max(series.missed) / min(series.missed)) ** (shift / 8) if x_scale == "log" else x + shift
         area.plot(
-            [place], [(1 + _BAND_FROM) / 2], transform=across, marker=look.marker, markersize=7,
-            markerfacecolor="white", markeredgecolor=look.colour, markeredgewidth=1.5, linestyle="none",
+            [place], [(1 + _BAND_FROM) / 2], transform=across, marker=style.marker, markersize=7,
+            markerfacecolor="white", markeredgecolor=style.colour, markeredgewidth=1.5, linestyle="none",
         )  # fmt: skip
 
 

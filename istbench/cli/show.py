@@ -1,0 +1,18 @@
+"""A report as commands show it: its pictures drawn beside the results, its tables on stdout."""
+
+import sys
+from pathlib import Path
+
+from istbench.report.output.formats import Format, print_report
+from istbench.report.output.pictures import draw_plots
+from istbench.report.report import Report
+
+
+def show_report(report: Report, results: Path, *, output_format: Format = "table", pictures: bool = True) -> None:
+    """Draw the plots of `report` into `results/report`, where `pictures` are wanted, and print the rest.
+
+    Raises:
+        UserError: where they cannot be written.
+    """
+    drawn = draw_plots(report.plots, results / "report") if pictures else []
+    print_report(report, sys.stdout, output_format=output_format, pictures=drawn)

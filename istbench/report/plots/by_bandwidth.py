@@ -1,0 +1,77 @@
+"""Time to target by bandwidth."""
+
+import math
+from collections.abc import Sequence
+
+from istbench.cluster.profile import bandwidth_text
+from istbench.report.palette import MethodStyle
+from istbench.report.phrases import count_nodes, data_name
+from istbench.report.plots.of_group import contender_styles
+from istbench.report.plots.plot import Panel, Plot, Series
+from istbench.report.sweep import Sweep
+from istbench.results.stats import interval_name
+
+_PANELS = 2
+# Of a tick, as a share of the axis.
+_NAME_WIDTH = 0.3
+_DIGITS = 3
+
+
+def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
+    """Seconds to the highest two targets that anything reached, by bandwidth in bits/s: a line for each method."""
+    group = sweep.groups[0]
+    styles = contender_styles(group)
+    labels = sweep.labels(nodes)
+    reached = [
+        level
+        for level in group.levels
+        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, level))
+    ]
+    panels = tuple(
+        Panel(
+            title=f"to {group.metric} {level:g}",
+            series=tuple(_series(sweep, label, styles[label], nodes, level) for label in labels),
+        )
+        for level in (reached or list(group.levels))[-_PANELS:]
+    )
+    kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if c.nodes == nodes and len(c.runs) > 1})
+    spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
+    places = _tick_places(sweep.bandwidths)
+    return Plot(
+        stem=f"{sweep.stem}-n{nodes}",
+        title=f"{group.workload_label}, {data_name(group.data)}, {count_nodes(nodes)}",
+        subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}",
+        kind="points",
+        x_label="bandwidth of a node's link",
+        y_label=f"{group.time_name} to target (s)",
+        panels=panels,
+        x_scale="log",
+        y_scale="log",
+        ticks=tuple(bandwidth_text(bits, _DIGITS) for bits in places),
+        tick_places=places,
+    )
+
+
+def _series(sweep: Sweep, label: str, style: MethodStyle, nodes: int, level: float) -> Series:
+    times = list(zip(sweep.bandwidths, sweep.times(label, nodes, level), strict=True))
+    there = [(bits, at) for bits, at in times if 0 < at.median < math.inf]
+    return Series(
+        label=label,
+        style=style,
+        x=tuple(bits for bits, _ in there),
+        y=tuple(at.median for _, at in there),
+        low=tuple(max(at.low, at.median * 1e-3) for _, at in there),
+        high=tuple(at.high for _, at in there),
+        missed=tuple(bits for bits, at in times if math.isinf(at.median)),
+    )
+
+
+def _tick_places(bandwidths: Sequence[float]) -> tuple[float, ...]:
+    """Powers of ten between the bandwidths where there are two, else bandwidths; not so near that names touch."""
+    low, high = math.log10(bandwidths[0]), math.log10(bandwidths[-1])
+    decades = [10.0**power for power in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)]
+    places: list[float] = []
+    for bits in decades if len(decades) > 1 else bandwidths:
+        if not places or math.log10(bits / places[-1]) >= _NAME_WIDTH * (high - low):
+            places.append(bits)
+    return tuple(places)

@@ -1,0 +1,76 @@
+"""The metric over time."""
+
+from istbench.report.groups import Contender, Group
+from istbench.report.palette import MethodStyle
+from istbench.report.phrases import count_nodes
+from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
+from istbench.report.plots.plot import Panel, Plot, Series
+from istbench.results.curves import Curve
+from istbench.results.stats import median
+
+# Where the slowest takes this many times longer than the fastest, a linear axis hides the fastest.
+_LOG_FROM = 6.0
+
+
+def metric_over_time(group: Group) -> Plot:
+    """The metric over train seconds: a panel for each number of nodes, a line for each method.
+
+    A line is the median over seeds at equal train time, its band their minimum to maximum; it ends with the
+    first seed that ends.
+    """
+    styles = contender_styles(group)
+    ends = [min(run.curve.seconds[-1] for run in contender.runs) for contender in group.contenders]
+    logarithmic = min(ends) > 0 and max(ends) >= _LOG_FROM * min(ends)
+    panels = tuple(
+        Panel(
+            title=count_nodes(nodes),
+            series=tuple(
+                _over_time(contender, styles[contender.label], after_start=logarithmic)
+                for contender in group.contenders
+                if contender.nodes == nodes
+            ),
+            levels=group.levels,
+        )
+        for nodes in group.nodes
+    )
+    several = any(len(contender.runs) > 1 for contender in group.contenders)
+    return Plot(
+        stem=f"{group.stem}-over-time",
+        title=plot_title(group),
+        subtitle=plot_subtitle(group, "median, band: min–max" if several else "one seed"),
+        kind="lines",
+        x_label=f"{group.time_name} (s)",
+        y_label=f"test {group.metric}",
+        panels=panels,
+        x_scale="log" if logarithmic else "linear",
+    )
+
+
+def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -> Series:
+    curves = [run.curve for run in contender.runs]
+    end = min(curve.seconds[-1] for curve in curves)
+    times = sorted({second for curve in curves for second in curve.seconds if second <= end})
+    if after_start:
+        times = [time for time in times if time > 0]
+    points = []
+    for time in times:
+        values = [value for value in (_value_at(curve, time) for curve in curves) if value is not None]
+        # With a seed missing the median would jump to that of the others.
+        if len(values) == len(curves):
+            points.append((time, median(values), min(values), max(values)))
+    x, y, low, high = (tuple(column) for column in zip(*points, strict=True)) if points else ((),) * 4
+    return Series(label=contender.label, style=style, x=x, y=y, low=low, high=high)
+
+
+def _value_at(curve: Curve, time: float) -> float | None:
+    """The metric at `time`, linear between evaluations; None next to one that gave no number."""
+    seconds, values = curve.seconds, curve.values
+    after = next((index for index, second in enumerate(seconds) if second >= time), None)
+    if after is None:
+        return None
+    if seconds[after] == time or after == 0:
+        return values[after] if seconds[after] == time else None
+    low, high = values[after - 1], values[after]
+    if low is None or high is None:
+        return None
+    return low + (time - seconds[after - 1]) / (seconds[after] - seconds[after - 1]) * (high - low)

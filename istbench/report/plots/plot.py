@@ -1,0 +1,56 @@
+"""Pictures as plain data: panels of series with labelled axes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from istbench.report.palette import MethodStyle
+
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line, its points in the units of the axes.
+
+    low, high: the band or error bar at each x, equal to y where there is one seed; high may be infinite.
+    missed: x at which the target was not reached, which have no y.
+    """
+
+    label: str
+    style: MethodStyle
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    missed: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One set of axes. levels: heights of light horizontal lines."""
+
+    title: str
+    series: tuple[Series, ...]
+    levels: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Panels side by side on common axes.
+
+    stem: a file name without its ending, safe everywhere, that no other plot of a report has.
+    kind: lines with bands, or points with error bars at a few x.
+    ticks: names on the x axis of points; tick_places: their x, 0, 1, 2, ... by default.
+    """
+
+    stem: str
+    title: str
+    subtitle: str
+    kind: Literal["lines", "points"]
+    x_label: str
+    y_label: str
+    panels: tuple[Panel, ...]
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+    ticks: tuple[str, ...] = ()
+    tick_places: tuple[float, ...] = ()

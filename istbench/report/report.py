@@ -1,0 +1,83 @@
+"""A report as data: the tables and plots of a results directory, and what could not be read of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from istbench.cluster.profile import ClusterProfile
+from istbench.config.defaults import BASELINE
+from istbench.report.groups import Group, group_runs
+from istbench.report.plots.by_nodes import time_by_nodes
+from istbench.report.plots.over_time import metric_over_time
+from istbench.report.plots.plot import Plot
+from istbench.report.selection import check_baseline, of_workload
+from istbench.report.tables.comparison import comparison
+from istbench.report.tables.spending import spending
+from istbench.report.tables.table import Table
+from istbench.results.load import load_runs
+from istbench.results.on_cluster import runs_on_clusters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What there is to say of some runs. It writes nothing: every output draws from it.
+
+    tables: for each set of runs that may be compared. plots: of the same sets, each with a file name of its own.
+    problems: a line for each run that was left out.
+    """
+
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...]
+    problems: tuple[str, ...]
+
+
+def build_report(
+    results: Path,
+    *,
+    baseline: str = BASELINE,
+    workload: str | None = None,
+    cells: Iterable[str] | None = None,
+    cluster: ClusterProfile | None = None,
+) -> Report:
+    """The report on results directory `results`.
+
+    baseline: method, or method with its options as the table shows it, that speed-ups are against.
+    workload: only this one, with or without its options. cells: only those of these names.
+    cluster: where to replay the same runs, for more tables and plots.
+
+    Raises:
+        UserError: where there are no runs to report on, or none of that workload or baseline.
+    """
+    runs, problems = load_runs(results, cells)
+    runs = of_workload(runs, workload, results)
+    check_baseline(baseline, runs, results, cluster)
+    groups = group_runs(runs, baseline)
+    tables = [comparison(group, baseline) for group in groups]
+    if cluster is not None:
+        (replayed,), unreplayed = runs_on_clusters(runs, [cluster])
+        on_cluster = group_runs(replayed, baseline, cluster)
+        tables += cluster_tables(on_cluster, baseline)
+        groups += on_cluster
+        problems += unreplayed
+    return Report(tables=tuple(tables), plots=tuple(group_plots(groups)), problems=tuple(problems))
+
+
+def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
+    """The comparison and where the time goes of each of `groups` on a cluster's clock; none without a run."""
+    return [
+        table
+        for group in groups
+        if group.contenders
+        for table in (comparison(group, baseline), spending(group, baseline))
+    ]
+
+
+def group_plots(groups: Iterable[Group]) -> list[Plot]:
+    """The metric over time of each of `groups`, and its time to each target; none without a run."""
+    plots = []
+    for group in groups:
+        if group.contenders:
+            plots.append(metric_over_time(group))
+            if group.levels:
+                plots.append(time_by_nodes(group))
+    return plots
