@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from istbench.config.numbers import Rate, Share
 from istbench.errors import UserError
 
 
@@ -17,17 +18,11 @@ class OptimizerOptions:
     optimizer: Literal["sgd", "adam", "adamw"] = field(
         default="sgd", metadata={"help": "update rule of a local step"}
     )
-    lr: float = field(default=0.01, metadata={"help": "learning rate"})
-    momentum: float = field(default=0.0, metadata={"help": "momentum of sgd"})
-    weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+    lr: Rate = field(default=0.01, metadata={"help": "learning rate"})
+    momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
+    weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
 
     def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"lr must be zero or more, not {self.lr:g}")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum must be at least 0 and below 1, not {self.momentum:g}")
-        if self.weight_decay < 0:
-            raise UserError(f"weight_decay must be zero or more, not {self.weight_decay:g}")
         if self.momentum and self.optimizer != "sgd":
             raise UserError(f"momentum is an option of sgd; {self.optimizer} has its own")
 

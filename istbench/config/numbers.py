@@ -6,13 +6,21 @@ from msgspec import Meta
 
 MOST_NODES = 4096
 MOST_SAMPLES = 2**40
+MOST_LAYERS = 1000
 
 Nodes = Annotated[int, Meta(ge=1, le=MOST_NODES)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=1, le=2**40)]
+CountOrNone = Annotated[int, Meta(ge=0, le=2**40)]
 Natural = Annotated[int, Meta(ge=0, le=2**62)]
 Units = Annotated[int, Meta(ge=1, le=2**24)]
-"""Width of a layer, number of classes and the like."""
+"""Width of a layer, number of words and the like."""
+Classes = Annotated[int, Meta(ge=2, le=2**24)]
+"""To tell apart, so at least two."""
+Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
+"""Of a network that every process builds anew: a thousand take it a second."""
+Clips = Annotated[int, Meta(ge=2, le=2**20)]
+"""Of a word: some to train on, some to test on."""
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
@@ -25,3 +33,4 @@ Level = Annotated[float, Meta(gt=0, le=1)]
 Rate = Annotated[float, Meta(ge=0, le=1e6)]
 """A learning rate or weight decay."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
+Mebibytes = Annotated[float, Meta(gt=0, le=2**20)]

@@ -21,7 +21,8 @@ def build_options(options: type, given: Mapping[str, Any], what: str, defaults: 
     errors, such as "method 'ist'".
 
     Raises:
-        UserError: for an unknown name, with the nearest valid one, or a value of another type or out of bounds.
+        UserError: for an unknown name, with the nearest valid one, a value of another type or out of bounds,
+            or values that do not go together.
     """
     kinds = typing.get_type_hints(options, include_extras=True)
     known = {f.name for f in dataclasses.fields(options)}
@@ -30,7 +31,10 @@ def build_options(options: type, given: Mapping[str, Any], what: str, defaults: 
         if name not in known:
             raise unknown_name(f"option of {what}", name, known)
         values[name] = _parse(value, kinds[name], f"{what}: option {name}")
-    return options(**values)
+    try:
+        return options(**values)
+    except UserError as error:  # of options that do not go together
+        raise UserError(f"{what}: {error}") from None
 
 
 def _parse(value: Any, kind: Any, where: str) -> Any:

@@ -14,8 +14,9 @@ class Method(ABC):
     """One way of training on several nodes. It owns its optimizer and talks only through the fabric.
 
     name: as typed on the command line.
-    Options: a frozen dataclass of the method's options, all with defaults; each field's `metadata["help"]` is
-        shown to users. Its `__post_init__` raises `UserError` for values that cannot work.
+    Options: a frozen dataclass of the method's options, all with defaults; their types have bounds,
+        and each field's `metadata["help"]` is shown to users. Its `__post_init__` raises `UserError` for options
+        that do not go together.
     exact_on_one_node: whether one node trains exactly as without any method, which `istbench check` then proves.
     batches: "sharded" where each node takes its own minibatch, "replicated" where all take the same one.
     """

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from istbench.errors import UserError
+from istbench.config.numbers import Mebibytes
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
@@ -32,12 +32,7 @@ class DataParallel(Method):
     class Options(OptimizerOptions):
         """Options of `ddp`."""
 
-        bucket_mb: float = field(default=25.0, metadata={"help": "gradient bucket size in MiB"})
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.bucket_mb <= 0:
-                raise UserError(f"bucket_mb must be above zero, not {self.bucket_mb:g}")
+        bucket_mb: Mebibytes = field(default=25.0, metadata={"help": "gradient bucket size in MiB"})
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

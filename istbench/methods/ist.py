@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
@@ -47,14 +48,9 @@ class IndependentSubnetTraining(Method):
     class Options(OptimizerOptions):
         """Options of `ist`."""
 
-        local_steps: int = field(
+        local_steps: CountOrNone = field(
             default=20, metadata={"help": "local steps a round; 0 exchanges without training, a diagnosis"}
         )
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.local_steps < 0:
-                raise UserError(f"local_steps must be zero or more, not {self.local_steps}")
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from istbench.errors import UserError
+from istbench.config.numbers import Count
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
 from istbench.methods.flat import flatten_in_place, floating_tensors
@@ -29,15 +29,10 @@ class LocalSGD(Method):
     class Options(OptimizerOptions):
         """Options of `local_sgd`."""
 
-        local_steps: int = field(default=20, metadata={"help": "local steps between two averages"})
+        local_steps: Count = field(default=20, metadata={"help": "local steps between two averages"})
         average_optimizer: bool = field(
             default=False, metadata={"help": "average the optimizer's state with the weights"}
         )
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.local_steps < 1:
-                raise UserError(f"local_steps must be at least 1, not {self.local_steps}")
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from istbench.config.numbers import Count, CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.parameter_server import ParameterServer
@@ -42,23 +43,19 @@ class P3(ParameterServer):
     class Options(ParameterServer.Options):
         """Options of `p3`."""
 
-        slice_params: int = field(
+        slice_params: CountOrNone = field(
             default=50_000, metadata={"help": "parameters in a slice; 0 leaves tensors whole"}
         )
         priority: bool = field(default=True, metadata={"help": "most urgent slices first"})
-        window: int = field(default=2, metadata={"help": "slices a connection may hold at a time"})
+        window: Count = field(default=2, metadata={"help": "slices a connection may hold at a time"})
         autotune: bool = field(
             default=False, metadata={"help": "try slice and window sizes before training, and take the fastest"}
         )
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.slice_params < 0:
-                raise UserError(f"slice_params must be zero or more, not {self.slice_params}")
             if self.slice_params and self.split_params:
                 raise UserError("split_params is for slice_params=0: slices are dealt to all servers anyway")
-            if self.window < 1:
-                raise UserError(f"window must be at least 1, not {self.window}")
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.errors import UserError
+from istbench.config.numbers import Count, CountOrNone
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
 from istbench.optimizer import OptimizerOptions
@@ -35,20 +35,13 @@ class ParameterServer(Method):
     class Options(OptimizerOptions):
         """Options of `parameter_server`."""
 
-        accumulation_steps: int = field(
+        accumulation_steps: Count = field(
             default=1, metadata={"help": "parts of a minibatch whose gradients are added up before an update"}
         )
-        split_params: int = field(
+        split_params: CountOrNone = field(
             default=0,
             metadata={"help": "tensors of more parameters are split evenly over the servers; 0 leaves all whole"},
         )
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.accumulation_steps < 1:
-                raise UserError(f"accumulation_steps must be at least 1, not {self.accumulation_steps}")
-            if self.split_params < 0:
-                raise UserError(f"split_params must be zero or more, not {self.split_params}")
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

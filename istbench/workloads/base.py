@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from istbench.config.data_source import DataSource
-from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
 
@@ -28,7 +27,8 @@ class Workload(ABC):
     """What is trained. Subclasses set the class attributes and fill in the abstract methods.
 
     name: as typed on the command line.
-    Options: a frozen dataclass of workload options, all with defaults; the fields' `metadata["help"]` is shown.
+    Options: a frozen dataclass of workload options, all with defaults; their types have bounds, and each field's
+        `metadata["help"]` is shown to users.
     metric: name of the metric that targets refer to; higher is better, 0 to 1.
     targets: the levels reported as time to accuracy.
     batch_size: minibatch of one node by default.
@@ -122,17 +122,6 @@ class Workload(ABC):
     def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
         """Initial value of buffer `name`."""
         return initial_buffer(model, name)
-
-
-def check_least(workload: str, options: Any, **least: int) -> None:
-    """Whether each of the named `options` of `workload` is at least so much.
-
-    Raises:
-        UserError: for the first that is not.
-    """
-    for name, value in least.items():
-        if getattr(options, name) < value:
-            raise UserError(f"{workload}: {name} must be at least {value}, not {getattr(options, name)}")
 
 
 def opened(split: Batch | None) -> Batch:

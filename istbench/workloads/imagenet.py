@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from istbench.config.numbers import Classes, Count
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least, opened
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -22,20 +23,13 @@ _PIXELS = {"vgg19": 224, "resnet50": 224, "inception_v3": 299}
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNetOptions:
-    """Options of the imagenet workload.
-
-    Raises:
-        UserError: for a value out of range.
-    """
+    """Options of the imagenet workload."""
 
     model: Literal["vgg19", "resnet50", "inception_v3"] = field(
         default="resnet50", metadata={"help": "torchvision's network of that name"}
     )
-    classes: int = field(default=1000, metadata={"help": "classes to tell apart"})
-    samples: int = field(default=128, metadata={"help": "synthetic training images, kept in memory"})
-
-    def __post_init__(self) -> None:
-        check_least("imagenet", self, classes=2, samples=2)
+    classes: Classes = field(default=1000, metadata={"help": "classes to tell apart"})
+    samples: Count = field(default=128, metadata={"help": "synthetic training images, kept in memory"})
 
 
 class ImageNet(Workload):

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.errors import UserError, unknown_name
+from istbench.config.numbers import Clips, Seed, Units
+from istbench.errors import unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least
+from istbench.workloads.base import Batch, DataSource, Progress, Workload
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split
 from istbench.workloads.speech_data.features import FEATURES
@@ -25,23 +26,16 @@ _TEST_BATCH = 1_024
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechOptions:
-    """Options of the speech workload.
+    """Options of the speech workload."""
 
-    Raises:
-        UserError: for a value out of range.
-    """
-
-    layers: int = field(default=2, metadata={"help": "weight matrices of the network, 2 or 3"})
-    hidden: int = field(default=4096, metadata={"help": "units of a hidden layer"})
-    clips_per_word: int = field(
+    layers: Literal[2, 3] = field(default=2, metadata={"help": "weight matrices of the network, 2 or 3"})
+    hidden: Units = field(default=4096, metadata={"help": "units of a hidden layer"})
+    clips_per_word: Clips = field(
         default=CLIPS_PER_WORD, metadata={"help": "size of the synthetic corpus; no effect on recorded data"}
     )
-    data_seed: int = field(default=0, metadata={"help": "seed of the synthetic corpus; no effect on recorded data"})
-
-    def __post_init__(self) -> None:
-        if self.layers not in (2, 3):
-            raise UserError(f"speech: layers must be 2 or 3, not {self.layers}")
-        check_least("speech", self, hidden=1, clips_per_word=2, data_seed=0)
+    data_seed: Seed = field(
+        default=0, metadata={"help": "seed of the synthetic corpus; no effect on recorded data"}
+    )
 
 
 class Speech(Workload):

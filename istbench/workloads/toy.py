@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from istbench.config.numbers import Classes, Count, Layers, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least, opened
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -22,22 +23,15 @@ _TEST_BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ToyOptions:
-    """Options of the toy workload.
+    """Options of the toy workload."""
 
-    Raises:
-        UserError: for a value out of range.
-    """
-
-    hidden: int = field(default=16, metadata={"help": "units of a hidden layer"})
-    layers: int = field(default=2, metadata={"help": "hidden layers"})
-    features: int = field(default=8, metadata={"help": "inputs"})
-    classes: int = field(default=4, metadata={"help": "clusters to tell apart"})
-    samples: int = field(default=512, metadata={"help": "training samples"})
+    hidden: Units = field(default=16, metadata={"help": "units of a hidden layer"})
+    layers: Layers = field(default=2, metadata={"help": "hidden layers"})
+    features: Units = field(default=8, metadata={"help": "inputs"})
+    classes: Classes = field(default=4, metadata={"help": "clusters to tell apart"})
+    samples: Count = field(default=512, metadata={"help": "training samples"})
     batch_norm: bool = field(default=False, metadata={"help": "BatchNorm after every hidden layer"})
     bias: bool = field(default=True, metadata={"help": "biases in the linear layers"})
-
-    def __post_init__(self) -> None:
-        check_least("toy", self, hidden=1, layers=1, features=1, classes=2, samples=1)
 
 
 class Toy(Workload):

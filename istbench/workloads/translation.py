@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from istbench.config.numbers import Classes, Count, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, check_least
+from istbench.workloads.base import Batch, DataSource, Progress, Workload
 
 _SEED = 1
 _TEST_SENTENCES = 32
@@ -29,19 +30,18 @@ class TranslationOptions:
     """Options of the translation workload.
 
     Raises:
-        UserError: for a value out of range.
+        UserError: for an odd `hidden`.
     """
 
-    hidden: int = field(default=1024, metadata={"help": "units of the encoder and of the decoder"})
-    embedding: int = field(default=512, metadata={"help": "size of a word's embedding"})
-    words: int = field(default=16_000, metadata={"help": "vocabulary of each language"})
-    length: int = field(default=20, metadata={"help": "words of a sentence"})
-    samples: int = field(default=4_096, metadata={"help": "training sentences"})
+    hidden: Units = field(default=1024, metadata={"help": "units of the encoder and of the decoder"})
+    embedding: Units = field(default=512, metadata={"help": "size of a word's embedding"})
+    words: Classes = field(default=16_000, metadata={"help": "vocabulary of each language"})
+    length: Units = field(default=20, metadata={"help": "words of a sentence"})
+    samples: Count = field(default=4_096, metadata={"help": "training sentences"})
 
     def __post_init__(self) -> None:
-        check_least("translation", self, hidden=2, embedding=1, words=2, length=1, samples=1)
         if self.hidden % 2:
-            raise UserError(f"translation: hidden must be even, half for each direction, not {self.hidden}")
+            raise UserError(f"hidden must be even, half for each direction, not {self.hidden}")
 
 
 class Translator(nn.Module):

@@ -1,13 +1,13 @@
 """Models, neuron groups, initial weights and options of the built-in workloads."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from istbench.errors import UserError
+from istbench.registry import build_workload
 from istbench.subnets.groups import permute_units, validate_groups
 from istbench.workloads.base import Workload
 from istbench.workloads.initialise import initial_rows, initializers
@@ -105,16 +105,20 @@ def test_normal_initial_values_are_finite_and_standard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "wrong", "says"),
+    ("workload", "wrong", "says"),
     [
-        (SpeechOptions, {"layers": 4}, "layers must be 2 or 3, not 4"),
-        (SpeechOptions, {"hidden": 0}, "hidden must be at least 1, not 0"),
-        (SpeechOptions, {"clips_per_word": 1}, "clips_per_word must be at least 2, not 1"),
-        (SpeechOptions, {"data_seed": -1}, "data_seed must be at least 0, not -1"),
-        (ToyOptions, {"hidden": 0}, "hidden must be at least 1, not 0"),
-        (ToyOptions, {"classes": 1}, "classes must be at least 2, not 1"),
+        ("speech", {"layers": 4}, "option layers must be one of 2, 3, not 4"),
+        ("speech", {"hidden": 0}, "option hidden must be a whole number of at least 1, not 0"),
+        ("speech", {"clips_per_word": 1}, "option clips_per_word must be a whole number of at least 2, not 1"),
+        ("speech", {"data_seed": -1}, "option data_seed must be a whole number of at least 0, not -1"),
+        ("toy", {"hidden": 0}, "option hidden must be a whole number of at least 1, not 0"),
+        ("toy", {"classes": 1}, "option classes must be a whole number of at least 2, not 1"),
+        ("toy", {"layers": 100_000}, "option layers must be a whole number of at most 1000, not 100000"),
+        ("speech", {"clips_per_word": 10**9}, "option clips_per_word must be a whole number of at most 1048576"),
+        ("imagenet", {"samples": 0}, "option samples must be a whole number of at least 1, not 0"),
+        ("translation", {"hidden": 7}, "hidden must be even"),
     ],
 )
-def test_options_out_of_range_are_refused(options: Any, wrong: dict[str, int], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        options(**wrong)
+def test_options_out_of_range_are_refused(workload: str, wrong: dict[str, int], says: str) -> None:
+    with pytest.raises(UserError, match=f"{workload}.*{says}"):
+        build_workload(workload, wrong)

@@ -11,6 +11,7 @@ from istbench.fabric.transport.urgent_first import UrgentFirst
 
 _HEADER = struct.Struct("<IIQ")
 _SHUTDOWN_S = 5.0
+_LARGEST_BUFFER = 2**30
 
 
 class Message(NamedTuple):
@@ -52,8 +53,9 @@ class Link:
 
     def limit(self, window_bytes: int) -> None:
         """Let the connection hold about `window_bytes` sent or waiting: what is in it cannot be overtaken."""
-        # The system doubles the value, for its own book-keeping.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(1, window_bytes // 2))
+        # The system doubles the value, for its own book-keeping, and takes no more than an int.
+        wanted = min(max(1, window_bytes // 2), _LARGEST_BUFFER)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wanted)
 
     def put(self, messages: Iterable[Message]) -> None:
         """Queue `messages`; returns at once.

@@ -1,0 +1,31 @@
+"""Options at their bounds: a method trains with them, if not well. Functions named `node_*` run on every node."""
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import assembled, open_workload, set_up, train
+
+MOST = 2**40
+EXTREMES = [
+    ("ddp", {"bucket_mb": 5e-324}),
+    ("ddp", {"bucket_mb": 2**20, "lr": 1e6, "weight_decay": 1e6}),
+    ("local_sgd", {"local_steps": MOST, "lr": 0, "momentum": 1 - 2**-53}),
+    ("ist", {"local_steps": MOST, "optimizer": "adamw", "weight_decay": 1e6}),
+    ("parameter_server", {"accumulation_steps": MOST, "split_params": 1}),
+    ("parameter_server", {"split_params": MOST}),
+    ("p3", {"slice_params": MOST, "window": MOST}),
+    ("p3", {"slice_params": 0, "window": 1, "split_params": 1}),
+]
+
+
+def node_extremes(fabric):
+    workload = open_workload("toy", {"hidden": 3, "layers": 1})
+    trained = []
+    for name, options in EXTREMES:
+        method = set_up(fabric, workload, name, options)
+        trained.append(len(train(fabric, workload, method, 0, 3)))
+        method.drain()
+        assembled(fabric, method)
+    return trained
+
+
+def test_every_method_takes_its_options_to_their_bounds():
+    assert on_nodes(node_extremes, 2) == [[3] * len(EXTREMES)] * 2
