@@ -47,11 +47,9 @@ def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) ->
         return msgspec.convert(value, kind, strict=not text, dec_hook=decode_own)
     except msgspec.ValidationError as error:
         raise UserError(explain(error, value, kind, locate)) from None
-    except UnicodeEncodeError:  # a lone surrogate, from bytes of a command line that are not UTF-8
-        raise UserError(f"{locate(())} is not UTF-8 text") from None
     except RecursionError:
         raise UserError(f"{locate(())} is nested too deep") from None
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # a lone surrogate, from bytes of a command line that are not UTF-8
         raise UserError(f"{locate(())} must be text in UTF-8, not {shown(value)}") from None
 
 
