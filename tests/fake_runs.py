@@ -69,7 +69,7 @@ def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1
                 builder.mark("round")
             builder.mark("step")
         recorded.append(builder.to_arrays())
-    return merge(recorded, {"batch_size": 128, "gflops": gflops})
+    return merge(recorded, gflops=gflops, batch_size=128)
 
 
 def write_run(results, head, events, *, memory=50_000_000, trace=None):

@@ -1,22 +1,29 @@
 """Cluster profiles: what one node of a cluster computes, holds, sends and costs. TOML, built in or a user's own."""
 
 import dataclasses
-import difflib
+import datetime
 import math
 import re
-import tomllib
-from collections.abc import Mapping
+import typing
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from istbench.errors import UserError, unknown_name
+import msgspec
+from msgspec import Meta
+
+from istbench.door import convert, parse_toml, read_text, toml_lines
+from istbench.errors import UserError, shown, unknown_name
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _READABLE = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
-_BANDWIDTHS = ("bandwidth_out", "bandwidth_in")
-_POSITIVE = ("gflops", "memory_gib", *_BANDWIDTHS)
+_FASTEST = 1e15
+
+Positive = Annotated[float, Meta(gt=0, le=1e12)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+BitsPerSecond = Annotated[float, Meta(gt=0, le=_FASTEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +45,15 @@ class ClusterProfile:
 
     name: str
     summary: str
-    gflops: float
+    gflops: Positive
     source: str
-    memory_gib: float
-    bandwidth_out: float
-    bandwidth_in: float
-    latency_s: float
-    overhead_s: float
+    memory_gib: Positive
+    bandwidth_out: BitsPerSecond
+    bandwidth_in: BitsPerSecond
+    latency_s: NotNegative
+    overhead_s: NotNegative
     full_duplex: bool
-    price_per_hour: float
+    price_per_hour: NotNegative
     price_date: str
     price_source: str
 
@@ -60,20 +67,61 @@ class ClusterProfile:
         return dataclasses.replace(self, bandwidth_out=bits_per_second, bandwidth_in=bits_per_second)
 
 
-_FIELDS: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(ClusterProfile) if f.name != "name"}
+class _Bandwidth(float):
+    """A bandwidth in a file: a number of bits/s, or text such as `100mbit`."""
+
+    @classmethod
+    def decode(cls, value: Any) -> "_Bandwidth":
+        with suppress(UserError):
+            value = parse_bandwidth(value) if isinstance(value, str) else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
+            raise ValueError(f"must be bits/s above 0 and at most {_FASTEST:g}, or text such as '100mbit'")
+        return cls(value)
+
+
+class _Date(str):
+    """A date in a file, as text or as TOML writes one."""
+
+    @classmethod
+    def decode(cls, value: Any) -> "_Date":
+        if isinstance(value, datetime.date):
+            return cls(value.isoformat())
+        if not isinstance(value, str):
+            raise ValueError("must be a date, such as 2024-12-01")
+        return cls(value)
+
+
+def _in_a_file(name: str, kind: Any) -> Any:
+    if kind is BitsPerSecond:
+        return _Bandwidth
+    return _Date if name == "price_date" else kind
+
+
+_ProfileTable = msgspec.defstruct(
+    "profile",
+    [
+        (name, _in_a_file(name, kind))
+        for name, kind in typing.get_type_hints(ClusterProfile, include_extras=True).items()
+        if name != "name"
+    ],
+    kw_only=True,
+    frozen=True,
+    forbid_unknown_fields=True,
+)
 
 
 def parse_bandwidth(text: str) -> float:
     """Bits/s of a bandwidth such as `100mbit`, `2.5gbit` or `800kbit`.
 
     Raises:
-        UserError: where it does not parse or is not above zero.
+        UserError: where it does not parse, is not above zero, or faster than any link.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", text.lower())
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*([a-z]+)\s*", text.lower(), re.ASCII)
     value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value <= _FASTEST:
         raise UserError(
-            f"{text!r} is not a bandwidth; write a number above 0 and one of {', '.join(_UNITS)}: 100mbit, 2.5gbit"
+            f"{shown(text)} is not a bandwidth; write a number above 0 and one of {', '.join(_UNITS)}: "
+            f"100mbit, 2.5gbit; at most {_FASTEST / 1e12:g}tbit"
         )
     return value
 
@@ -104,14 +152,7 @@ def load_profile(name: str) -> ClusterProfile:
     """
     if name.endswith(".toml"):
         path = Path(name)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(f"no cluster profile {path}; built in are {', '.join(names())}") from None
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{path} is not text; a cluster profile is TOML in UTF-8") from None
+        text = read_text(path, f"a cluster profile; built in are {', '.join(names())}")
         return parse_profile(text, name=path.stem, where=str(path))
     builtin = _builtin()
     if name not in builtin:
@@ -125,55 +166,10 @@ def parse_profile(text: str, *, name: str, where: str) -> ClusterProfile:
     Raises:
         UserError: as `load_profile` does.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"line (\d+)", str(error))
-        number = int(line[1]) if line else len(text.splitlines())
-        raise UserError(f"{where}, line {number}: not TOML ({error}); mend that line") from None
-    for key in table:
-        if key not in _FIELDS:
-            nearest = difflib.get_close_matches(key, _FIELDS, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"fields are {', '.join(_FIELDS)}"
-            raise UserError(f"{where}, line {_line(text, key)}: unknown field {key!r}; {hint}")
-    missing = [field for field in _FIELDS if field not in table]
-    if missing:
-        last = max(1, len(text.splitlines()))
-        raise UserError(f"{where}, line {last}: ends without {', '.join(map(repr, missing))}; add it")
-    values = {key: _value(key, table, text, where) for key in _FIELDS}
-    return ClusterProfile(name=name, **values)
-
-
-def _value(key: str, table: Mapping[str, Any], text: str, where: str) -> Any:
-    value, wanted = table[key], _FIELDS[key]
-    place = f"{where}, line {_line(text, key)}: {key}"
-    if wanted is float:
-        return _number(key, value, place)
-    if key == "price_date" and not isinstance(value, str) and hasattr(value, "isoformat"):
-        return value.isoformat()
-    if not isinstance(value, wanted):
-        kind = "true or false" if wanted is bool else "text in quotes"
-        raise UserError(f"{place} is {value!r}; it must be {kind}")
-    return value
-
-
-def _number(key: str, value: Any, place: str) -> float:
-    if key in _BANDWIDTHS and isinstance(value, str):
-        try:
-            return parse_bandwidth(value)
-        except UserError as error:
-            raise UserError(f"{place}: {error}") from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{place} is {value!r}; it must be a number")
-    if value < 0 or (value == 0 and key in _POSITIVE):
-        raise UserError(f"{place} is {value!r}; it must {'be above 0' if key in _POSITIVE else 'not be negative'}")
-    return float(value)
-
-
-def _line(text: str, key: str) -> int:
-    """The line that sets `key`, from 1."""
-    pattern = re.compile(rf"""\s*(\[+\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
-    return next((i for i, line in enumerate(text.splitlines(), start=1) if pattern.match(line)), 1)
+    table = convert(parse_toml(text, where), _ProfileTable, toml_lines(text, where))
+    values = msgspec.structs.asdict(table)
+    numbers = {key: float(value) for key, value in values.items() if isinstance(value, _Bandwidth)}
+    return ClusterProfile(name=name, **{**values, **numbers, "price_date": str(values["price_date"])})
 
 
 def _builtin() -> dict[str, str]:

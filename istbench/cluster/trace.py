@@ -2,13 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from istbench.config.numbers import Count, Nodes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -42,18 +45,35 @@ EVENT = np.dtype(
 )
 
 
+Gflops = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+_MOST_SECONDS, _MOST_BYTES = 1e9, 2**53
+
+
+class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the run that a trace is of.
+
+    Attributes:
+        batch_size: samples of one node's minibatch.
+        gflops: of one node where the trace was recorded, or by the shape of a matrix product.
+    """
+
+    nodes: Nodes
+    batch_size: Count | None = None
+    gflops: Gflops | dict[str, Gflops] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """Events of some sampled rounds of one run, per node, in the node's own order.
 
     Attributes:
         nodes: per rank, events as an array [events] of dtype `EVENT`.
-        meta: figures of the run, as JSON holds them; see `gflops` for the one replay reads.
+        meta: figures of the run; see `gflops` for the one replay reads.
         version: of this format.
     """
 
     nodes: tuple[NDArray[Any], ...]
-    meta: Mapping[str, Any]
+    meta: TraceMeta
     version: int = TRACE_VERSION
 
     @property
@@ -75,15 +95,12 @@ class Trace:
     def gflops(self) -> float | None:
         """Effective GFLOP/s of one node where this was recorded; None where it was not calibrated.
 
-        `meta["gflops"]` is a number, or a mapping from the shape of a matrix product to its GFLOP/s, of which
-        this is the harmonic mean: the speed of a step with as many operations in each shape.
+        Of several shapes this is the harmonic mean: the speed of a step with as many operations in each.
         """
-        figures = self.meta.get("gflops")
-        speeds = list(figures.values()) if isinstance(figures, Mapping) else [figures]
-        known = [float(speed) for speed in speeds if isinstance(speed, int | float) and speed > 0]
-        if not known or len(known) < len(speeds):
-            return None
-        return len(known) / math.fsum(1 / speed for speed in known)
+        figures = self.meta.gflops
+        if not isinstance(figures, dict):
+            return figures
+        return len(figures) / math.fsum(1 / speed for speed in figures.values()) if figures else None
 
     def _count(self, mark: int) -> int:
         events = self.nodes[0]
@@ -152,8 +169,13 @@ class TraceBuilder:
         return np.array(self._events, dtype=EVENT)
 
 
-def merge(nodes: Sequence[NDArray[Any]], meta: Mapping[str, Any]) -> Trace:
-    """One trace from every node's `to_arrays()`, in rank order.
+def merge(
+    nodes: Sequence[NDArray[Any]],
+    *,
+    gflops: float | dict[str, float] | None = None,
+    batch_size: int | None = None,
+) -> Trace:
+    """One trace from every node's `to_arrays()`, in rank order; what else is given is of `TraceMeta`.
 
     Raises:
         ValueError: where the nodes' events do not fit together; see `problem`.
@@ -162,7 +184,8 @@ def merge(nodes: Sequence[NDArray[Any]], meta: Mapping[str, Any]) -> Trace:
     since = [events.copy() for events in nodes]
     for events in since:
         events["at"] -= start
-    trace = Trace(nodes=tuple(since), meta={**meta, "nodes": len(nodes)})
+    meta = TraceMeta(nodes=len(nodes), gflops=gflops, batch_size=batch_size)
+    trace = Trace(nodes=tuple(since), meta=meta)
     found = problem(trace)
     if found:
         raise ValueError(found)
@@ -217,9 +240,12 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
         return f"a peer outside the {world_size} nodes"
     if np.any(posts["peer"][(posts["kind"] == SEND) | (posts["kind"] == RECEIVE)] == rank):
         return "a transfer to itself"
-    seconds = events["seconds"]
-    if not np.all(np.isfinite(seconds)) or np.any(seconds < 0) or np.any(posts["bytes"] < 0):
+    # Comparisons with NaN are false.
+    seconds, sizes = events["seconds"], posts["bytes"]
+    if not np.all((seconds >= 0) & (seconds <= _MOST_SECONDS)) or np.any((sizes < 0) | (sizes > _MOST_BYTES)):
         return "negative or unreadable seconds or bytes"
+    if not np.all(np.abs(events["at"]) <= _MOST_SECONDS):
+        return "events at no time"
     after = np.flatnonzero(events["code"] == AFTER)
     codes = np.append(events["code"], np.uint8(MARK))[after + 1]
     kinds = np.append(events["kind"], np.uint8(0))[after + 1]
@@ -260,9 +286,3 @@ def round_ends(kinds: NDArray[np.uint8]) -> Ints:
         return np.arange(len(kinds))
     inside = rounds[-1] + 1 < len(kinds)
     return rounds + 1 if inside else rounds
-
-
-def mean_compute_seconds(trace: Trace) -> float:
-    """Compute seconds a round, mean over nodes, as recorded."""
-    total = math.fsum(float(events["seconds"].sum()) for events in trace.nodes)
-    return total / trace.world_size / trace.rounds

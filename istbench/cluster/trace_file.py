@@ -1,34 +1,37 @@
-"""Traces on disk: .npz without pickle, checked when read."""
+"""Traces on disk: .npz without pickle, decoded and checked when read."""
 
-import json
 import os
 import struct
 import zipfile
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, problem
-from istbench.errors import UserError
+from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta, problem
+from istbench.door import decode_json, regular_file
+from istbench.errors import UserError, shown
 
 _WAY_OUT = "record it again with `istbench run --again`"
-# What zipfile, numpy and json raise for a file that was cut short, damaged or never a trace. Of a RuntimeError,
-# damaged flags in the archive are the cause: they ask for a password or an unknown compression.
+_MOST_BYTES = 2**31
+# What zipfile and numpy raise for a file that was cut short, damaged or never a trace. Of a RuntimeError, damaged
+# flags in the archive are the cause: they ask for a password or an unknown compression; of a MemoryError, a shape.
 _DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-)
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, KeyError, TypeError,
+    AttributeError, RuntimeError, MemoryError, OverflowError,
+)  # fmt: skip
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _Header(msgspec.Struct):
+    meta: TraceMeta
 
 
 def save_trace(trace: Trace, path: Path) -> None:
@@ -37,9 +40,9 @@ def save_trace(trace: Trace, path: Path) -> None:
     Raises:
         UserError: where it cannot be written.
     """
-    header = json.dumps({"version": trace.version, "meta": dict(trace.meta)}, sort_keys=True)
+    header = msgspec.json.encode({"version": trace.version, "meta": trace.meta}, order="sorted")
     arrays: dict[str, Any] = {f"node{rank}": events for rank, events in enumerate(trace.nodes)}
-    arrays["header"] = np.frombuffer(header.encode(), dtype=np.uint8)
+    arrays["header"] = np.frombuffer(header, dtype=np.uint8)
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,27 +64,19 @@ def load_trace(path: Path) -> Trace:
         UserError: where there is none, or it is cut short, of another version, lacks nodes, or its events do
             not fit together; one line with the file and the way out.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            header = json.loads(archive["header"].tobytes())
-            version = header["version"]
-            if version != TRACE_VERSION:
-                raise UserError(
-                    f"{path} is a trace of version {version}, this istbench reads {TRACE_VERSION}; "
-                    f"use the istbench that wrote it, or {_WAY_OUT}"
-                )
-            meta = dict(header["meta"])
-            world_size = int(meta["nodes"])
-            missing = next((rank for rank in range(world_size) if f"node{rank}" not in archive), None)
-            if missing is not None:
-                raise UserError(f"{path} lacks node {missing} of {world_size}; {_WAY_OUT}")
-            nodes = tuple(archive[f"node{rank}"] for rank in range(world_size))
-    except FileNotFoundError:
-        raise UserError(f"no trace {path}; {_WAY_OUT}") from None
-    except (PermissionError, IsADirectoryError) as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; {_WAY_OUT}") from None
-    except _DAMAGE:
-        raise UserError(f"{path} is cut short or not a trace; {_WAY_OUT}") from None
+    with _archive(path) as archive:
+        header = archive["header"].tobytes()
+        version = decode_json(header, _Version, str(path), _WAY_OUT).version
+        if version != TRACE_VERSION:
+            raise UserError(
+                f"{path} is a trace of version {shown(version)}, this istbench reads {TRACE_VERSION}; "
+                f"use the istbench that wrote it, or {_WAY_OUT}"
+            )
+        meta = decode_json(header, _Header, str(path), _WAY_OUT).meta
+        missing = next((rank for rank in range(meta.nodes) if f"node{rank}" not in archive), None)
+        if missing is not None:
+            raise UserError(f"{path} lacks node {missing} of {meta.nodes}; {_WAY_OUT}")
+        nodes = tuple(archive[f"node{rank}"] for rank in range(meta.nodes))
     if any(events.dtype != EVENT for events in nodes):
         raise UserError(f"{path} does not hold events as version {TRACE_VERSION} has them; {_WAY_OUT}")
     trace = Trace(nodes=nodes, meta=meta, version=version)
@@ -89,3 +84,19 @@ def load_trace(path: Path) -> Trace:
     if found:
         raise UserError(f"{path} cannot be replayed: {found}; {_WAY_OUT}")
     return trace
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[Any]:
+    """The arrays in `path`, none of which holds more than `_MOST_BYTES`."""
+    damaged = UserError(f"{path} is cut short or not a trace; {_WAY_OUT}")
+    with regular_file(path, f"a trace, or {_WAY_OUT}", _MOST_BYTES) as descriptor:
+        try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                if sum(part.file_size for part in zipfile.ZipFile(file).infolist()) > _MOST_BYTES:
+                    raise damaged
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as archive:
+                    yield archive
+        except _DAMAGE:
+            raise damaged from None

@@ -26,7 +26,7 @@ def data_parallel_trace(nodes: int) -> Trace:
             builder.wait(operation)
         builder.mark("round")
         builder.mark("step")
-    return merge([builder.to_arrays()] * nodes, {"gflops": 100.0})
+    return merge([builder.to_arrays()] * nodes, gflops=100.0)
 
 
 def main() -> None:

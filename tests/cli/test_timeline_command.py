@@ -25,7 +25,7 @@ def run(tmp_path):
                 builder.wait(op)
             builder.mark("round")
             builder.mark("step")
-    trace = merge([builder.to_arrays() for builder in builders], {"gflops": 50.0})
+    trace = merge([builder.to_arrays() for builder in builders], gflops=50.0)
     head = header("ist", options="local_steps=2")
     return write_run(tmp_path / "results", head, [evaluation(0, 0.0, 0.1)], trace=trace).path
 

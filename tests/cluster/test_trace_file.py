@@ -86,6 +86,13 @@ def test_nodes_that_do_not_fit_together_are_named(sample, tmp_path):
         {"header": header(meta={})},
         {"header": header(meta={"nodes": 10**12})},
         {"header": header(meta={"nodes": 0})},
+        {"header": header(meta={"nodes": True})},
+        {"header": header(meta={"nodes": 1, "gflops": 0})},
+        {"header": header(meta={"nodes": 1, "gflops": float("nan")})},
+        {"header": header(meta={"nodes": 1, "gflops": {"a": 1, "b": None}})},
+        {"header": header(meta={"nodes": 1, "batch_size": 10**400})},
+        {"header": header(version="1")},
+        {"header": np.frombuffer(b"[" * 100_000, np.uint8)},
         {"header": header(), "node0": np.zeros(3)},
         {"header": header(), "node0": np.array([{"a": 1}], dtype=object)},
     ],
@@ -113,8 +120,8 @@ def test_pickles_are_not_opened(tmp_path):
 
 
 def test_no_file_and_no_room(sample, tmp_path):
-    assert "no trace" in complaint(tmp_path / "absent.npz")
-    assert "cannot read" in complaint(tmp_path)
+    assert "no file" in complaint(tmp_path / "absent.npz")
+    assert "is a directory" in complaint(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write .*trace.npz"):
         save_trace(sample, tmp_path / "file" / "trace.npz")

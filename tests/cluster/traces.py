@@ -45,7 +45,7 @@ def trace(*programs, **meta):
         if not any(name == "mark" for name, *_ in program):
             builder.mark("step")
         builders.append(builder)
-    return merge([builder.to_arrays() for builder in builders], {"gflops": 100.0, **meta})
+    return merge([builder.to_arrays() for builder in builders], **{"gflops": 100.0, **meta})
 
 
 def same(nodes, program, **meta):
@@ -87,4 +87,4 @@ def random_trace(random, nodes, operations, rounds):
                 builder.wait(int(op))
             builder.mark("step")
             builder.mark("round")
-    return merge([builder.to_arrays() for builder in builders], {"gflops": 100.0})
+    return merge([builder.to_arrays() for builder in builders], gflops=100.0)

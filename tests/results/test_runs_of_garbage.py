@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from istbench.errors import UserError
-from istbench.report.build import build_report
+from istbench.report.report import build_report
 from istbench.results.events import Fault, Note, Resume, Start, Stop
 from istbench.results.header import Git, Header
 from istbench.results.load import load_run, load_runs
@@ -43,7 +43,7 @@ def report(results):
     """Everything that is made of runs; returns what was left out."""
     runs, problems = load_runs(results)
     assert "speech-ddp-n2-s0" in {run.header.cell for run in runs}
-    found = build_report(results, pictures=False)
+    found = build_report(results)
     return [one_line(problem) for problem in (*problems, *found.problems)]
 
 

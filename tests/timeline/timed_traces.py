@@ -29,7 +29,7 @@ class Node:
 
 
 def trace_of(nodes, gflops=100.0):
-    return merge([node.builder.to_arrays() for node in nodes], {"gflops": gflops})
+    return merge([node.builder.to_arrays() for node in nodes], gflops=gflops)
 
 
 def swapping(rounds=3, size=10_000_000):
