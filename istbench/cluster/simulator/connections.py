@@ -119,6 +119,9 @@ def end_flow(state: State, n: int, which: int, now: float) -> int:
 def _send_off(state: State, slot: int, target: int, at: float) -> None:
     # An operation may have several messages under way: what differs is kept with the message.
     shared = state.shared[0]
+    if shared.arrival_tail - shared.arrival_head == len(state.arrival):
+        shared.overflow = 1
+        return
     arrival = state.arrival[shared.arrival_tail % len(state.arrival)]
     arrival.slot, arrival.target, arrival.counts, arrival.at = slot, target, state.slot[slot].counts, at
     shared.arrival_tail += 1

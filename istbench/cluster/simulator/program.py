@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.simulator.collectives import SCHEDULES, Schedule
-from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, Ints, Trace, round_ends
+from istbench.cluster.trace import AFTER, COMPUTE, KINDS, MARK, POST, RECEIVE, SEND, WAIT, Ints, Trace, round_ends
+from istbench.errors import UserError
 
 Records: TypeAlias = np.recarray[Any, Any]
 
@@ -39,7 +40,12 @@ class Program(NamedTuple):
 
 
 def compile_trace(trace: Trace, compute_scale: float) -> Program:
-    """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`."""
+    """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
+
+    Raises:
+        UserError: where the simulation has no rule for an event or an operation in it.
+    """
+    _check_rules(trace)
     n = trace.world_size
     counts = [int(np.count_nonzero(events["code"] == POST)) for events in trace.nodes]
     op_base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -70,6 +76,23 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
         members=np.ascontiguousarray(members, dtype=np.int64),
         message=_schedule(op, n),
     )
+
+
+def _check_rules(trace: Trace) -> None:
+    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER), (SEND, RECEIVE, *SCHEDULES)
+    for rank, node in enumerate(trace.nodes):
+        posted = node["kind"][node["code"] == POST]
+        found = [f"has an event {code}" for code in np.setdiff1d(node["code"], events)]
+        found += [f"posts {_operation(kind)}" for kind in np.setdiff1d(posted, operations).tolist()]
+        if found:
+            raise UserError(
+                f"the trace does not replay: node {rank} {found[0]}, which this istbench does not know; "
+                "use the istbench that recorded it"
+            )
+
+
+def _operation(kind: int) -> str:
+    return f"a {KINDS[kind]}" if kind < len(KINDS) else f"an operation {kind}"
 
 
 def records(size: int, integers: Sequence[str], floats: Sequence[str]) -> Records:

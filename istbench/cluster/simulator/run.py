@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.simulator.outcome import ACTIVITIES, Replay, Span
 from istbench.cluster.simulator.program import Program, compile_trace, stops
+from istbench.cluster.simulator.state import Room, State, new_state
 from istbench.cluster.trace import (
     KINDS,
     MARK,
@@ -23,6 +24,7 @@ from istbench.cluster.trace import (
 from istbench.errors import UserError
 
 _SLOTS_AT_ONCE = 100_000
+_UNDER_WAY_PER_NODE = 64
 
 
 def replay(
@@ -49,11 +51,8 @@ def replay(
 
     Raises:
         UserError: where there are no rounds to replay, the trace has no calibration and no `compute_scale` is
-            given, or its nodes wait for one another in a circle.
+            given, it holds something that cannot be simulated, or its nodes wait for one another in a circle.
     """
-    from istbench.cluster.simulator.simulate import simulate
-    from istbench.cluster.simulator.state import new_state
-
     rounds = trace.rounds if rounds is None else rounds
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
         if count < 1:
@@ -65,10 +64,13 @@ def replay(
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
-    held = min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1)))
-    room = int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0
-    state = new_state(program, profile, held=held, marks=len(marks), spans=room, window=window, streams=streams)
-    seconds = simulate(program, state, ends)
+    room = Room(
+        held=min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1))),
+        under_way=_UNDER_WAY_PER_NODE * trace.world_size,
+        marks=len(marks),
+        spans=int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0,
+    )
+    state, seconds = _simulated(program, profile, ends, room, window=window, streams=streams)
     _check_finished(program, state.node.waits_for)
     return Replay(
         profile=profile,
@@ -89,6 +91,19 @@ def replay(
         messages=int(state.shared[0].messages),
         spans=_spans(state.span[: state.shared[0].spans].tolist()) if spans else None,
     )
+
+
+def _simulated(
+    program: Program, profile: ClusterProfile, ends: Ints, room: Room, *, window: int, streams: int
+) -> tuple[State, float]:
+    from istbench.cluster.simulator.simulate import simulate
+
+    while True:
+        state = new_state(program, profile, room, window=window, streams=streams)
+        seconds = simulate(program, state, ends)
+        if not state.shared[0].overflow:
+            return state, seconds
+        room = room._replace(under_way=2 * room.under_way)
 
 
 def _messages(program: Program) -> int:

@@ -22,14 +22,15 @@ from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WA
 def simulate(program: Program, state: State, stops: Ints) -> float:
     """Run every node to event number `stops[rank]`, and what is on the wire to its end; returns when that is.
 
-    A node that has not got to its stop when this returns waits for something that no node does.
+    A node that has not got to its stop when this returns waits for something that no node does; or more messages
+    were under way than there is room for (`shared.overflow`), and all is to be done again with more.
     """
     now = 0.0
     shared = state.shared[0]
     for rank in range(program.n):
         wake(state, program.n - 1 - rank)
-    while True:
-        while shared.runnable > 0 or shared.todo > 0:
+    while not shared.overflow:
+        while shared.runnable > 0 or shared.todo > 0 or (shared.stalled > 0 and _enter_next(program, state)):
             if shared.todo > 0:
                 shared.todo -= 1
                 advance(program, state, state.todo[shared.todo], now)
@@ -43,14 +44,16 @@ def simulate(program: Program, state: State, stops: Ints) -> float:
             return now
         now = later
         _happen(program, state, now)
+    return now
 
 
 @jit
 def _next_time(program: Program, state: State) -> float:
     shared = state.shared[0]
-    soonest = shared.next_end if shared.flowing > 0 else np.inf
+    shared.next_computed = np.inf
     for rank in range(program.n):
-        soonest = min(soonest, state.node[rank].busy_until)
+        shared.next_computed = min(shared.next_computed, state.node[rank].busy_until)
+    soonest = min(shared.next_computed, shared.next_end if shared.flowing > 0 else np.inf)
     if shared.overhead_head < shared.overhead_tail:
         soonest = min(soonest, state.overhead[shared.overhead_head % len(state.overhead)].until)
     if shared.arrival_head < shared.arrival_tail:
@@ -76,14 +79,12 @@ def _happen(program: Program, state: State, now: float) -> None:
             break
         shared.arrival_head += 1
         message_arrived(program, state, arrival.slot, arrival.target, arrival.counts, now)
-    for rank in range(program.n):
-        node = state.node[rank]
-        if node.busy_until <= now:
-            node.busy_until = np.inf
-            wake(state, rank)
-        if node.stalled and _may_enter(program, state, node.repetition + 1):
-            node.stalled = 0
-            wake(state, rank)
+    if shared.next_computed <= now:
+        for rank in range(program.n):
+            node = state.node[rank]
+            if node.busy_until <= now:
+                node.busy_until = np.inf
+                wake(state, rank)
 
 
 @jit
@@ -106,6 +107,19 @@ def _end_flows(program: Program, state: State, now: float) -> None:
             connection.in_window -= 1
             fill_window(state, pair, now)
         message_left(program, state, slot, now)
+
+
+@jit
+def _enter_next(program: Program, state: State) -> bool:
+    """Wake the nodes for whose next repetition there is room by now; whether there are any."""
+    shared = state.shared[0]
+    for rank in range(program.n):
+        node = state.node[rank]
+        if node.stalled and _may_enter(program, state, node.repetition + 1):
+            node.stalled = 0
+            shared.stalled -= 1
+            wake(state, rank)
+    return bool(shared.runnable > 0)
 
 
 @jit
@@ -147,6 +161,7 @@ def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> 
         if repetition > node.repetition:
             if not _may_enter(program, state, repetition):
                 node.stalled = 1
+                state.shared[0].stalled += 1
                 return
             _enter(program, state, repetition)
             node.repetition = repetition

@@ -13,9 +13,9 @@ SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
-    "window streams duplex flowing links_changed todo runnable "
+    "window streams duplex flowing links_changed todo runnable stalled overflow "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "latency overhead capacity_out capacity_in next_end",
+    "latency overhead capacity_out capacity_in next_end next_computed",
 )
 _CONNECTION: _Fields = (
     "queue_head queue_tail wire_head wire_tail in_window",
@@ -71,11 +71,20 @@ class State(NamedTuple):
     span: Records
 
 
-def new_state(
-    program: Program, profile: ClusterProfile, *, held: int, marks: int, spans: int, window: int, streams: int
-) -> State:
-    """Nobody has started. `held` repetitions of the sample have room at once; `spans` may be recorded."""
-    n, slots, pairs = program.n, program.ops * held, program.n**2
+class Room(NamedTuple):
+    """How much of what a state can hold: repetitions of the sample at once, messages between leaving and arriving,
+    marks of a node, and spans.
+    """
+
+    held: int
+    under_way: int
+    marks: int
+    spans: int
+
+
+def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: int, streams: int) -> State:
+    """Nobody has started."""
+    n, slots, pairs = program.n, program.ops * room.held, program.n**2
     return State(
         shared=_records(
             1,
@@ -93,17 +102,17 @@ def new_state(
         link=_records(2 * n, _LINK),
         flow=_records(pairs, _FLOW),
         overhead=_records(pairs + 1, _OVERHEAD),
-        arrival=_records(slots * (1 + n.bit_length()) + 1, _ARRIVAL),
+        arrival=_records(room.under_way, _ARRIVAL),
         slot=_records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
-        after_next=np.full(held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
+        after_next=np.full(room.held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
         todo=np.zeros(slots + 1, np.int64),
-        repetition=_records(held, _REPETITION, number=-1),
+        repetition=_records(room.held, _REPETITION, number=-1),
         node=_records(n, _NODE, repetition=-1, waits_for=-1, busy_until=np.inf),
         runnable=np.zeros(n + 1, np.int64),
         spent=np.zeros((n, 3)),
-        mark_at=np.zeros((n, marks)),
-        mark_spent=np.zeros((n, marks, 3)),
-        span=_records(spans, _SPAN),
+        mark_at=np.zeros((n, room.marks)),
+        mark_spent=np.zeros((n, room.marks, 3)),
+        span=_records(room.spans, _SPAN),
     )
 
 

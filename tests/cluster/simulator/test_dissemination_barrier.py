@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from traces import LATENCY, OVERHEAD, blocking, cluster, exactly, same, trace
+from traces import BANDWIDTH, LATENCY, OVERHEAD, blocking, cluster, exactly, same, trace
 
 from istbench.cluster.simulator import replay
 
@@ -26,9 +26,12 @@ def test_a_barrier_ends_when_the_last_has_come():
 
 @pytest.mark.parametrize("late", range(5))
 def test_what_overtakes_does_not_stand_in_for_what_is_late(late):
-    """A node hears of a later step before it hears of the earlier one that the late node has to send."""
-    programs = [[("compute", 1.0 * (rank == late)), *blocking("barrier")] for rank in range(5)]
+    """The late node's first message stands behind a large one, so its receiver hears of later steps before."""
+    large, behind = int(BANDWIDTH), (late + 1) % 5
+    programs = [blocking("barrier") for _ in range(5)]
+    programs[late] = [("post", "send", large, (behind,)), ("post", "barrier", 0), ("wait", 1)]
+    programs[behind] = [("post", "receive", large, (late,)), ("post", "barrier", 0), ("wait", 1)]
     finish = replay(trace(*programs), cluster()).finish_s[:, 0]
     for distance in range(5):
         hops = distance.bit_count()
-        assert finish[(late + distance) % 5] >= 1 + hops * (OVERHEAD + LATENCY) - 1e-9
+        assert finish[(late + distance) % 5] >= 1 + hops * (OVERHEAD + LATENCY)

@@ -1,9 +1,13 @@
 """What cannot be replayed is said, in a line."""
 
+import dataclasses
+
 import pytest
-from traces import cluster, same, trace
+from traces import blocking, cluster, same, trace
 
 from istbench.cluster.simulator import replay
+from istbench.cluster.simulator.collectives import SCHEDULES
+from istbench.cluster.trace import BARRIER, POST
 from istbench.errors import UserError
 
 
@@ -40,3 +44,27 @@ def test_what_cannot_be_replayed_is_said():
             replay(work, cluster(), **wrong)
     with pytest.raises(UserError, match="does not say how fast the machine was .* record it again"):
         replay(same(2, [("compute", 1.0)], gflops=None), cluster())
+
+
+def changed(work, field, value):
+    """`work` with `value` in `field` of every post of node 1, unchecked."""
+    events = work.nodes[1].copy()
+    events[field][events["code"] == POST] = value
+    return dataclasses.replace(work, nodes=(work.nodes[0], events))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [("code", 9, "node 1 has an event 9"), ("kind", 77, "node 1 posts an operation 77")],
+)
+def test_what_has_no_rule_is_not_taken_for_something_else(field, value, found):
+    work = changed(same(2, blocking("all_reduce", 8)), field, value)
+    with pytest.raises(UserError, match=f"{found}, which .* not know; use the istbench that recorded it"):
+        replay(work, cluster())
+
+
+def test_a_collective_without_a_schedule_is_refused_before_it_starts(monkeypatch):
+    monkeypatch.delitem(SCHEDULES, BARRIER)
+    assert replay(same(2, blocking("all_reduce", 8)), cluster()).seconds > 0
+    with pytest.raises(UserError, match=r"node 0 posts a barrier, which .* not know"):
+        replay(same(2, [("compute", 1.0), ("mark", "step"), *blocking("barrier")]), cluster())

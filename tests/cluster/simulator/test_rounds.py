@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from traces import SIZE, blocking, cluster, exactly, same, trace
+from traces import HOP, LATENCY, SIZE, blocking, cluster, exactly, same, trace
 
-from istbench.cluster.simulator import replay
+from istbench.cluster.simulator import replay, run
 
 
 def test_compute_only_is_scaled_by_the_speeds():
@@ -40,3 +40,26 @@ def test_a_part_of_the_sample_ends_with_a_round_and_its_step(order):
     result = replay(work, cluster(), rounds=3)
     assert (result.rounds, result.steps, result.seconds) == (3, 7, 7.0)
     assert replay(work, cluster(), rounds=1).steps == 2
+
+
+@pytest.fixture
+def four_repetitions_at_once(monkeypatch):
+    monkeypatch.setattr(run, "_SLOTS_AT_ONCE", 1)
+
+
+def test_who_runs_ahead_waits_for_room(four_repetitions_at_once):
+    """Node 0 waits for nothing: it posts four rounds, and one more whenever the first of them is over."""
+    sender = [("post", "send", SIZE, (1,)), ("mark", "step")]
+    receiver = [("post", "receive", SIZE, (0,)), ("wait", 0), ("mark", "step")]
+    result = replay(trace(sender, receiver), cluster(), rounds=10)
+    done = HOP * np.arange(1, 11)
+    assert result.finish_s[1] == exactly(done)
+    assert result.finish_s[0] == exactly(np.array([0, 0, 0, 0, *done[:6]]))
+
+
+def test_room_that_comes_when_nothing_else_happens_is_used(four_repetitions_at_once):
+    """All four barriers that have room end in the same instant, and no other event follows."""
+    work = same(2, [("post", "barrier", 0), ("mark", "step")])
+    result = replay(work, cluster(overhead_s=0.0), rounds=12, streams=4)
+    assert result.messages == 24
+    assert result.finish_s == exactly(LATENCY * np.repeat([[0, 1, 2]] * 2, 4, axis=1))
