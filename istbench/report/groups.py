@@ -84,6 +84,14 @@ class Group:
         """The numbers of nodes there are finished runs of, rising."""
         return tuple(sorted({contender.nodes for contender in self.contenders}))
 
+    def contender(self, name: str, nodes: int) -> Contender | None:
+        """The one on so many nodes that `name` is the label or method of; None where there is none, or several."""
+        there = [contender for contender in self.contenders if contender.nodes == nodes]
+        fitting = [contender for contender in there if contender.label == name]
+        if not fitting:
+            fitting = [contender for contender in there if contender.method == name]
+        return fitting[0] if len(fitting) == 1 else None
+
     @property
     def clock(self) -> Clock:
         """What the seconds are."""

@@ -1,32 +1,41 @@
 """Where the seconds of one round went, as a table."""
 
-from istbench.report.tables.table import Column, Entry, Table, number, plain
-from istbench.timeline.timeline import KINDS, Timeline
+from functools import partial
+
+from istbench.report.tables.numbers import plain, rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.timeline.timeline import ActivityKind, Timeline
 
 _LEAST_STALLED_SHARE = 0.05
 
 
 def timeline_table(timeline: Timeline, title: str) -> Table:
     """A row a node: seconds of its round in computing, exposed communication and being idle, and all together."""
-    rows = []
-    for node, (begin, end) in enumerate(timeline.limits):
-        spent = [timeline.spent(node, kind) for kind in KINDS]
-        rows.append(
-            (plain(node), *(Entry(text=number(seconds), value=seconds) for seconds in (*spent, end - begin)))
-        )
+    columns, rows = fill(_columns(timeline), range(timeline.nodes))
     return Table(
         title=f"{title}, round {timeline.round}, {timeline.where}",
-        columns=(
-            Column(key="node", title="node"),
-            Column(key="compute_s", title="compute s"),
-            Column(key="communication_s", title="exposed communication s"),
-            Column(key="idle_s", title="idle s"),
-            Column(key="total_s", title="total s"),
-        ),
-        rows=tuple(rows),
+        columns=columns,
+        rows=rows,
         footer=_remarks(timeline),
         context={"round": timeline.round, "times": timeline.where},
     )
+
+
+def _columns(timeline: Timeline) -> list[ColumnOf[int]]:
+    def spent(kind: ActivityKind, node: int) -> Entry:
+        return rounded(timeline.spent(node, kind))
+
+    def total(node: int) -> Entry:
+        begin, end = timeline.limits[node]
+        return rounded(end - begin)
+
+    return [
+        ColumnOf(key="node", title="node", entry=plain),
+        ColumnOf(key="compute_s", title="compute s", entry=partial(spent, "compute")),
+        ColumnOf(key="communication_s", title="exposed communication s", entry=partial(spent, "communication")),
+        ColumnOf(key="idle_s", title="idle s", entry=partial(spent, "idle")),
+        ColumnOf(key="total_s", title="total s", entry=total),
+    ]
 
 
 def _remarks(timeline: Timeline) -> tuple[str, ...]:

@@ -1,54 +1,48 @@
 """Replay errors as a table."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from istbench.report.tables.table import Column, Entry, Table, number, plain
+from istbench.report.tables.numbers import plain, rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.validation.measurement import ReplayError, by_setting, median_and_largest
+
+Repeats = Sequence[ReplayError]
 
 
 def error_table(errors: Sequence[ReplayError], title: str) -> Table:
     """A row for each method, number of nodes and bandwidth: medians over the repeats."""
-    rows = []
-    for repeats in by_setting(errors):
-        first = repeats[0]
-        rows.append(
-            (
-                plain(first.method),
-                plain(first.nodes),
-                plain(first.bandwidth),
-                _seconds([error.measured_s for error in repeats]),
-                _seconds([error.replayed_s for error in repeats]),
-                _percent([error.error for error in repeats]),
-                _percent([error.error_recorded_elsewhere for error in repeats]),
-            )
-        )
-    return Table(
-        title=title,
-        columns=(
-            Column(key="method", title="method", align="left"),
-            Column(key="nodes", title="nodes"),
-            Column(key="bandwidth", title="bandwidth"),
-            Column(key="measured_s", title="measured s"),
-            Column(key="replayed_s", title="replayed s"),
-            Column(key="error", title="error"),
-            Column(key="error_recorded_elsewhere", title="error, recorded on loopback"),
-        ),
-        rows=tuple(rows),
-        footer=tuple(_footer(errors)),
-        keys=3,
-    )
+    columns, rows = fill(_COLUMNS, by_setting(errors))
+    return Table(title=title, columns=columns, rows=rows, footer=tuple(_footer(errors)), keys=3)
 
 
-def _seconds(values: Sequence[float]) -> Entry:
-    median = statistics.median(values)
-    return Entry(text=number(median), value=median)
+def _seconds(of: Callable[[ReplayError], float]) -> Callable[[Repeats], Entry]:
+    return lambda repeats: rounded(statistics.median(map(of, repeats)))
 
 
-def _percent(values: Sequence[float]) -> Entry:
-    median = statistics.median(values)
-    spread = f" [{min(values):+.1%} to {max(values):+.1%}]" if len(values) > 1 else ""
-    return Entry(text=f"{median:+.1%}{spread}", value=median)
+def _percent(of: Callable[[ReplayError], float]) -> Callable[[Repeats], Entry]:
+    def entry(repeats: Repeats) -> Entry:
+        values = [of(error) for error in repeats]
+        median = statistics.median(values)
+        spread = f" [{min(values):+.1%} to {max(values):+.1%}]" if len(values) > 1 else ""
+        return Entry(text=f"{median:+.1%}{spread}", value=median)
+
+    return entry
+
+
+_COLUMNS: tuple[ColumnOf[Repeats], ...] = (
+    ColumnOf(key="method", title="method", align="left", entry=lambda repeats: plain(repeats[0].method)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda repeats: plain(repeats[0].nodes)),
+    ColumnOf(key="bandwidth", title="bandwidth", entry=lambda repeats: plain(repeats[0].bandwidth)),
+    ColumnOf(key="measured_s", title="measured s", entry=_seconds(lambda error: error.measured_s)),
+    ColumnOf(key="replayed_s", title="replayed s", entry=_seconds(lambda error: error.replayed_s)),
+    ColumnOf(key="error", title="error", entry=_percent(lambda error: error.error)),
+    ColumnOf(
+        key="error_recorded_elsewhere",
+        title="error, recorded on loopback",
+        entry=_percent(lambda error: error.error_recorded_elsewhere),
+    ),
+)
 
 
 def _footer(errors: Sequence[ReplayError]) -> list[str]:

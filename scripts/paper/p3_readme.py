@@ -20,7 +20,7 @@ from p3_replays import (
     Sweep,
 )
 
-from istbench.report.tables.table import number
+from istbench.report.tables.numbers import number
 
 SHOWN = (1, 2, 4, 8, 15, 30)  # Gbit/s
 _ORDER = (P3, SLICING, PRIORITY)

@@ -20,7 +20,7 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profil
 from istbench.cluster.trace_file import load_trace
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import method_styles
-from istbench.report.tables.table import number
+from istbench.report.tables.numbers import number
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import run_on_cluster
 

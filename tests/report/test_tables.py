@@ -7,8 +7,8 @@ from fake_runs import evaluation, header, write_plausible, write_run
 
 from istbench.report.groups import group_runs
 from istbench.report.tables.comparison import comparison
+from istbench.report.tables.numbers import number
 from istbench.report.tables.summary import run_summary
-from istbench.report.tables.table import number
 from istbench.results.load import load_run, load_runs
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
 from istbench.report.sweep import Sweep
-from istbench.report.tables.comparison import group_context
-from istbench.report.tables.table import Column, Entry, Table, plain
+from istbench.report.tables.numbers import plain
+from istbench.report.tables.of_group import group_context
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 
 _DIGITS = 3
 
@@ -42,18 +43,15 @@ def crossings(sweep: Sweep) -> list[Crossing]:
 
 
 def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
-    """`crossings` in words, a row each."""
+    """A row for each of `crossings`."""
     group = sweep.groups[0]
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))
     context = {**group_context(group, baseline), "host": sweep.cluster}
+    columns, rows = fill(_columns(group.metric), crossings(sweep))
     return Table(
         title=f"{group.workload_label}: which method overtakes which on {sweep.cluster}, from {low} to {high}",
-        columns=(
-            Column(key="crossing", title="crossing", align="left"),
-            Column(key="nodes", title="nodes"),
-            Column(key="level", title=f"to {group.metric}"),
-        ),
-        rows=tuple((_in_words(crossing), *_where(crossing)) for crossing in crossings(sweep)),
+        columns=columns,
+        rows=rows,
         empty=f"No method overtakes another between {low} and {high}.",
         footer=(
             "Medians over seeds; straight lines in logarithms between the bandwidths replayed, "
@@ -78,7 +76,19 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
     ]
 
 
-def _in_words(crossing: Crossing) -> Entry:
+def _columns(metric: str) -> list[ColumnOf[Crossing]]:
+    return [
+        ColumnOf(key="crossing", title="crossing", align="left", entry=_sentence),
+        ColumnOf(key="nodes", title="nodes", entry=lambda crossing: plain(crossing.nodes)),
+        ColumnOf(
+            key="level",
+            title=f"to {metric}",
+            entry=lambda crossing: Entry(text=f"{crossing.level:g}", value=crossing.level),
+        ),
+    ]
+
+
+def _sentence(crossing: Crossing) -> Entry:
     at = bandwidth_text(crossing.bandwidth, _DIGITS)
     return Entry(
         text=f"{crossing.below} overtakes {crossing.above} below {at}",
@@ -88,7 +98,3 @@ def _in_words(crossing: Crossing) -> Entry:
             "bandwidth_bits_per_s": crossing.bandwidth,
         },
     )
-
-
-def _where(crossing: Crossing) -> tuple[Entry, Entry]:
-    return plain(crossing.nodes), Entry(text=f"{crossing.level:g}", value=crossing.level)

@@ -2,10 +2,10 @@
 
 from istbench.cluster.clock import dollars
 from istbench.report.phrases import count_nodes, data_line
-from istbench.report.tables.table import Column, Entry, NumberForm, Scalar, Table, number, plain
+from istbench.report.tables.numbers import METRIC, number, plain
+from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
 
-_METRIC_FORM = NumberForm(decimals=3)
 _MEGA = 1e6
 
 
@@ -56,7 +56,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
 
 
 def _metric(value: float | None) -> tuple[str, Scalar]:
-    return ("not a number", None) if value is None else (_METRIC_FORM(value), value)
+    return ("not a number", None) if value is None else (METRIC(value), value)
 
 
 def _to_target(run: Run, level: float, clock: str) -> tuple[str, str, Scalar]:

@@ -1,13 +1,12 @@
-"""A table as plain data, and how numbers are written in it."""
+"""A table as plain data, and the columns that it is made of."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
-
-from istbench.results.stats import Estimate
+from typing import Generic, Literal, TypeVar
 
 Scalar = str | int | float | bool | None
+Align = Literal["left", "right"]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +15,7 @@ class Column:
 
     key: str
     title: str
-    align: Literal["left", "right"] = "right"
+    align: Align = "right"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,50 +43,29 @@ class Table:
     context: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-def plain(value: str | int) -> Entry:
-    """An entry whose text is its value."""
-    return Entry(text=str(value), value=value)
+@dataclass(frozen=True, kw_only=True)
+class ColumnOf(Generic[Row]):
+    """A column, with how its entry is made of what a row is about.
+
+    optional: it is left out where no row has a value in it.
+    """
+
+    key: str
+    title: str
+    entry: Callable[[Row], Entry]
+    align: Align = "right"
+    optional: bool = False
 
 
-def number(value: float) -> str:
-    """`value` to three significant digits, all digits of whole thousands."""
-    if math.isinf(value):
-        return "∞"
-    if value == 0 or abs(value) >= 99.95:
-        return f"{value:.0f}"
-    if abs(value) < 1e-4:
-        return f"{value:.2e}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-
-
-def interval(estimate: Estimate, form: "NumberForm") -> str:
-    """The interval in brackets after a space; nothing for a single seed, which has none."""
-    return f" [{form(estimate.low)}–{form(estimate.high)}]" if estimate.seeds > 1 else ""
-
-
-class NumberForm:
-    """How an entry's numbers are written: significant digits by default, or so many decimals."""
-
-    def __init__(self, decimals: int | None = None) -> None:
-        self._decimals = decimals
-
-    def __call__(self, value: float) -> str:
-        if self._decimals is None or math.isinf(value):
-            return "diverged" if value == -math.inf else number(value)
-        return f"{value:.{self._decimals}f}"
-
-
-def finite(value: float) -> float | None:
-    """`value` for programs: None for infinity, which stands for a miss, and for NaN."""
-    return value if math.isfinite(value) else None
-
-
-def machine_value(estimate: Estimate) -> dict[str, Scalar]:
-    """An estimate for programs: median, low, high (null where infinite), reached, seeds."""
-    return {
-        "median": finite(estimate.median),
-        "low": finite(estimate.low),
-        "high": finite(estimate.high),
-        "reached": estimate.reached,
-        "seeds": estimate.seeds,
-    }
+def fill(
+    columns: Iterable[ColumnOf[Row]], rows: Sequence[Row]
+) -> tuple[tuple[Column, ...], tuple[tuple[Entry, ...], ...]]:
+    """The columns and the rows of a table with a row about each of `rows`."""
+    filled = [(column, [column.entry(row) for row in rows]) for column in columns]
+    shown = [
+        (Column(key=column.key, title=column.title, align=column.align), entries)
+        for column, entries in filled
+        if not column.optional or any(entry.value is not None for entry in entries)
+    ]
+    kept = tuple(column for column, _ in shown)
+    return kept, tuple(tuple(entries[place] for _, entries in shown) for place in range(len(rows)))

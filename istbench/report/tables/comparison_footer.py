@@ -1,0 +1,102 @@
+"""What stands below the main table of a group: data, clock, budget, and how to read it."""
+
+from collections.abc import Iterable
+
+from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.report.groups import Group
+from istbench.report.phrases import count_nodes, data_line
+from istbench.results.stats import interval_name
+
+
+def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
+    """What to know of the main table of a group, a line a remark."""
+    yield data_line(group.data, group.fingerprint)
+    if group.clock == "cluster_s":
+        yield from _cluster_lines(group)
+    else:
+        yield (
+            f"Clock: train seconds of the slowest node on {group.machine}, computing, exchanging and waiting, "
+            f"without evaluation. Timing rule {group.timing_rule}."
+        )
+    cores = group.host.cores if group.profile is None else None
+    crowded = group.device == "cpu" and cores and max(group.nodes, default=0) > cores
+    if crowded and group.host.lab:
+        yield (
+            "More nodes than cores: compute and links were slowed down by nodes over cores alike, and seconds are "
+            "divided by that."
+        )
+    elif crowded:
+        yield (f"More nodes than cores: nodes took turns on {cores} cores, which separate machines would not.")
+    yield (
+        f"Budget: {group.budget} for every row, batch size {group.batch_size} a node. Tuning: none by "
+        "istbench; each method has the workload's default settings for it, except options named beside it."
+    )
+    yield _entry_line(group)
+    if group.contenders:
+        yield _speed_up_line(group, baseline)
+    yield from _versions_line(group)
+    yield from _unfinished_lines(group)
+
+
+def _cluster_lines(group: Group) -> Iterable[str]:
+    yield (
+        f"Clock: cluster_s, rounds of each run, recorded on {group.device}, replayed on {group.machine}. What a "
+        "synchronous method learns does not depend on the machines' speed: accuracies are the runs' own."
+    )
+    if group.profile is not None:
+        yield f"A node: {_node_line(group.profile)}."
+
+
+def _node_line(profile: ClusterProfile) -> str:
+    out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
+    link = f"{out} out and in" if out == into else f"{out} out, {into} in"
+    shared = "" if profile.full_duplex else " together"
+    return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
+
+
+def _entry_line(group: Group) -> str:
+    most = max((len(contender.runs) for contender in group.contenders), default=0)
+    if most < 2:
+        return "Entries: one seed, linearly interpolated between evaluations; no spread is known."
+    kinds = {interval_name(len(contender.runs)) for contender in group.contenders if len(contender.runs) > 1}
+    return (
+        f"Entries: median over seeds [{' or '.join(sorted(kinds))}], linearly interpolated between "
+        "evaluations. A seed that missed counts as infinite; k/n: so many of the seeds reached the target; "
+        "> s: so few that the median lies beyond the s seconds trained."
+    )
+
+
+def _speed_up_line(group: Group, baseline: str) -> str:
+    lacking = [nodes for nodes in group.nodes if group.contender(baseline, nodes) is None]
+    if lacking == list(group.nodes):
+        return f"Speed-up: none, for want of one finished row of {baseline}; --baseline names another."
+    some = f" None on {', '.join(map(str, lacking))} nodes, where there is no such row." if lacking else ""
+    return (
+        f"Speed-up: seconds of {baseline} over seconds of the row on as many nodes, paired by seed, to the "
+        f"highest target that both reached; > budget: only {baseline} missed; –: the "
+        f"row missed.{some}"
+    )
+
+
+def _versions_line(group: Group) -> Iterable[str]:
+    runs = [run for contender in group.contenders for run in contender.runs]
+    for name in ("istbench", "torch"):
+        found = sorted({run.header.versions.get(name, "unknown") for run in runs})
+        if len(found) > 1:
+            yield f"Careful: these runs are of several versions of {name}: {', '.join(found)}."
+
+
+def _unfinished_lines(group: Group) -> Iterable[str]:
+    if not group.unfinished:
+        return
+    named = ", ".join(
+        f"{run.header.method_label} on {count_nodes(run.header.nodes)} seed {run.header.seed} "
+        f"({'unfinished' if run.header.status == 'running' else run.header.status})"
+        for run in group.unfinished[:8]
+    )
+    more = f" and {len(group.unfinished) - 8} more" if len(group.unfinished) > 8 else ""
+    yield f"Not counted: {len(group.unfinished)} of {_total(group)} runs: {named}{more}."
+
+
+def _total(group: Group) -> int:
+    return len(group.unfinished) + sum(len(contender.runs) for contender in group.contenders)

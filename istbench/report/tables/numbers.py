@@ -1,0 +1,71 @@
+"""How numbers are written in tables, for readers and for programs."""
+
+import math
+
+from istbench.report.tables.table import Entry, Scalar
+from istbench.results.stats import Estimate
+
+NOTHING = Entry(text="–", value=None)
+
+
+def plain(value: str | int) -> Entry:
+    """An entry whose text is its value."""
+    return Entry(text=str(value), value=value)
+
+
+def rounded(value: float) -> Entry:
+    """An entry whose text is its value to three significant digits."""
+    return Entry(text=number(value), value=value)
+
+
+def number(value: float) -> str:
+    """`value` to three significant digits, all digits of whole thousands."""
+    if math.isinf(value):
+        return "∞"
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:.0f}"
+    if abs(value) < 1e-4:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+class NumberForm:
+    """How an entry's numbers are written: significant digits by default, or so many decimals."""
+
+    def __init__(self, decimals: int | None = None) -> None:
+        self._decimals = decimals
+
+    def __call__(self, value: float) -> str:
+        if self._decimals is None or math.isinf(value):
+            return "diverged" if value == -math.inf else number(value)
+        return f"{value:.{self._decimals}f}"
+
+
+DIGITS = NumberForm()
+METRIC = NumberForm(decimals=3)
+
+
+def with_interval(estimate: Estimate, form: NumberForm) -> str:
+    """The median with the interval in brackets, which a single seed has not."""
+    return form(estimate.median) + interval(estimate, form)
+
+
+def interval(estimate: Estimate, form: NumberForm) -> str:
+    """The interval in brackets after a space; nothing for a single seed, which has none."""
+    return f" [{form(estimate.low)}–{form(estimate.high)}]" if estimate.seeds > 1 else ""
+
+
+def finite(value: float) -> float | None:
+    """`value` for programs: None for infinity, which stands for a miss, and for NaN."""
+    return value if math.isfinite(value) else None
+
+
+def machine_value(estimate: Estimate) -> dict[str, Scalar]:
+    """An estimate for programs: median, low, high (null where infinite), reached, seeds."""
+    return {
+        "median": finite(estimate.median),
+        "low": finite(estimate.low),
+        "high": finite(estimate.high),
+        "reached": estimate.reached,
+        "seeds": estimate.seeds,
+    }

@@ -1,0 +1,30 @@
+"""What the tables of a group share."""
+
+from istbench.report.groups import Contender, Group
+from istbench.report.tables.numbers import plain
+from istbench.report.tables.table import ColumnOf, Scalar
+
+NAMING: tuple[ColumnOf[Contender], ...] = (
+    ColumnOf(key="method", title="method", align="left", entry=lambda contender: plain(contender.label)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda contender: plain(contender.nodes)),
+)
+"""The columns that name a row about a contender."""
+
+
+def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
+    """What holds for every row of a group's tables, for programs."""
+    return {
+        "workload": group.workload,
+        "workload_label": group.workload_label,
+        "metric": group.metric,
+        "data": group.data,
+        "data_fingerprint": group.fingerprint,
+        "batch_size": group.batch_size,
+        "budget": group.budget,
+        "host": group.host.name if group.profile is None else group.profile.name,
+        "cores": group.host.cores if group.profile is None else None,
+        "device": group.device,
+        "clock": group.clock,
+        "timing_rule": group.timing_rule,
+        "baseline": baseline,
+    }
