@@ -95,3 +95,22 @@ def test_adam_with_state_on_some_nodes_alone_trains_and_a_resumed_run_is_the_run
     (whole, resumed), *_ = on_nodes(node_adam_resumed, 3, 12)
     assert whole == resumed
     assert whole[1] is True
+
+
+def node_local_sgd(fabric):
+    """Sums of every state of the optimizer after a round of one step, which only some nodes have a gradient in."""
+    workload = rare_workload()
+    options = {"momentum": 0.9, "local_steps": 1, "average_optimizer": True}
+    method = set_up(fabric, workload, "local_sgd", options)
+    train(fabric, workload, method, 0, 1)
+    return [
+        float(method._optimizer.state[parameter]["momentum_buffer"].sum())
+        for parameter in method._model.parameters()
+        if parameter.requires_grad
+    ]
+
+
+def test_local_sgd_averages_the_momentum_that_some_nodes_do_not_have_yet():
+    first, *others = on_nodes(node_local_sgd, 2)
+    assert all(first)
+    assert others == [first]
