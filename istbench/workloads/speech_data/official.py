@@ -127,7 +127,7 @@ def _read(path: Path) -> tuple[bytes, int]:
             found = os.fstat(descriptor)
             _require_file(path, found)
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(_MOST_READ), found.st_size
+                return file.read(min(_MOST_READ, found.st_size)), found.st_size
         finally:
             os.close(descriptor)
     except OSError as error:
