@@ -1,11 +1,11 @@
 """The optimizer of a method's local steps: its options, and its state as checkpoints need it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from istbench.config.numbers import Rate, Share
 from istbench.errors import UserError
@@ -26,12 +26,33 @@ class OptimizerOptions:
         if self.momentum and self.optimizer != "sgd":
             raise UserError(f"momentum is an option of sgd; {self.optimizer} has its own")
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of what the optimizer keeps of every parameter, in tensors of the parameter's shape."""
+        if self.optimizer == "sgd":
+            return ("momentum_buffer",) if self.momentum else ()
+        return "exp_avg", "exp_avg_sq"
+
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer over `parameters`."""
         if self.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
+
+
+def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence[str]) -> list[Tensor]:
+    """The optimizer's tensors `slots` of `parameter`, made where there was no gradient of it so far.
+
+    They are zero then, as the optimizer would make them at the first gradient: its next step is the same.
+    """
+    state = optimizer.state[parameter]
+    for slot in slots:
+        if not isinstance(state.get(slot), Tensor):
+            state[slot] = torch.zeros_like(parameter)
+            if slot != "momentum_buffer":
+                state.setdefault("step", torch.zeros(()))
+    return [state[slot] for slot in slots]
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

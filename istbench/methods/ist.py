@@ -22,7 +22,7 @@ from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, started
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.initial import home_values, subnet_values
@@ -144,7 +144,7 @@ class IndependentSubnetTraining(Method):
         self._average_replicated()
 
     def _holdings(self) -> Holdings:
-        """What this node holds: values and, once there is any, the optimizer state that travels with them."""
+        """What this node holds: values, and the optimizer state that travels with them."""
         subnet = self._planes()
         for name, shards in self._home.items():
             # Entries never trained so far have the state an optimizer starts from: zero.
@@ -153,12 +153,12 @@ class IndependentSubnetTraining(Method):
         return Holdings(subnet, self._home)
 
     def _planes(self) -> dict[str, list[Tensor]]:
-        planes = {}
-        for name, tensor in named_tensors(self._subnet).items():
-            slots = self._optimizer.state.get(tensor, {})
-            alike = (slots[slot] for slot in sorted(slots) if isinstance(slots[slot], Tensor))
-            planes[name] = [tensor.data, *(state for state in alike if state.shape == tensor.shape)]
-        return planes
+        """By tensor name: its values, and the optimizer's state of them, also where this node has none yet."""
+        slots = self.options.slots if self.options.local_steps else ()
+        return {
+            name: [tensor.data, *(started(self._optimizer, tensor, slots) if tensor.requires_grad else ())]
+            for name, tensor in named_tensors(self._subnet).items()
+        }
 
     def _average_replicated(self) -> None:
         planes = self._planes()

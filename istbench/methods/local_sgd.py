@@ -16,7 +16,7 @@ from istbench.config.numbers import Count
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
 from istbench.methods.flat import flatten_in_place, floating_tensors
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, started
 from istbench.workloads.base import Batch, Workload
 
 
@@ -57,10 +57,10 @@ class LocalSGD(Method):
         for flat in self._flat:
             self._fabric.all_reduce_mean(flat, "averaging models")
         if self.options.average_optimizer:
-            for state in self._optimizer.state.values():
-                for value in state.values():
-                    if isinstance(value, Tensor) and value.ndim:
-                        self._fabric.all_reduce_mean(value, "averaging optimizer state")
+            for parameter in self._model.parameters():
+                slots = self.options.slots if parameter.requires_grad else ()
+                for value in started(self._optimizer, parameter, slots):
+                    self._fabric.all_reduce_mean(value, "averaging optimizer state")
         self._fabric.recorder.mark("round")
 
     def assemble(self) -> nn.Module | None:

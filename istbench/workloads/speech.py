@@ -41,7 +41,8 @@ class SpeechOptions:
 class Speech(Workload):
     """Which of 35 words a one-second clip is: 4096 features, one or two hidden layers with BatchNorm.
 
-    Data: Speech Commands v0.02 in its official layout, or a synthetic corpus spoken by eSpeak NG.
+    Data: Speech Commands v0.02 in its official layout, or a synthetic corpus spoken by eSpeak NG. Of a recording
+    the first second counts; a shorter one is padded with zeros.
     """
 
     name = "speech"

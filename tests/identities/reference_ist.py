@@ -45,7 +45,11 @@ def reference_ist(
                 batch = workload.train_batch(shards[node].indices(step), shards[node].generator(step))
                 workload.loss(subnet, batch).backward()
                 optimizer.step()
-            state = {n: optimizer.state[p]["momentum_buffer"] for n, p in subnet.named_parameters()}
+            # A parameter that had no gradient so far has no momentum yet, which is zero.
+            state = {
+                n: optimizer.state[p].get("momentum_buffer", torch.zeros_like(p))
+                for n, p in subnet.named_parameters()
+            }
             trained.append((dict(subnet.named_parameters()), state))
         _write_back(full, momenta, trained, layout, partition)
     return full

@@ -1,6 +1,9 @@
 """Recorded words in the layout of the Speech Commands archive: WORD/SPEAKER_nohash_N.wav, mono, 16 kHz."""
 
 import hashlib
+import io
+import os
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from istbench.errors import UserError
+from istbench.errors import UserError, printable
 from istbench.workloads.speech_data.words import CLIP_RATE, CLIP_SAMPLES, WORDS
 
 _EXPECTED = "expected the folders of Speech Commands v0.02, one a word: backward/, bed/, ..., zero/"
 _DIVIDER = "_nohash_"
 _TEST_PERCENT = 20
 _READERS = 4
+_MOST_READ = 4 * 2**20  # a second in any format takes less
+
+LOUDEST = 1_000.0
+"""What a sample of a float format may be at most, where 1 is full scale: beyond it are no recordings."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +37,24 @@ class Recordings:
     is_test: np.ndarray
 
     def cache_key(self) -> dict[str, Any]:
-        """What tells whether the files are still the same: their names, sizes and times."""
+        """Names, sizes and times of the files, which tell whether they are still the same.
+
+        Raises:
+            UserError: naming the first that is no file.
+        """
         digest = hashlib.sha256()
         for path in self.paths:
             with _named_errors():
-                stat = path.stat()
-            digest.update(f"{path.relative_to(self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+                found = path.stat()
+            _require_file(path, found)
+            digest.update(os.fsencode(f"{path.relative_to(self.root)} {found.st_size} {found.st_mtime_ns}\n"))
         return {"root": str(self.root), "files": digest.hexdigest()}
 
     def chunks(self, size: int) -> Iterator[np.ndarray]:
-        """All clips in order, at most `size` at a time: float32 [b, 16000] within -1 to 1.
+        """All clips in order, at most `size` at a time: float32 [b, 16000], as `read_clip` returns them.
 
         Raises:
-            UserError: naming the first file that is not a whole mono WAV file at 16 kHz.
+            UserError: naming the first file that is no clip.
         """
         with ThreadPoolExecutor(_READERS) as readers:
             for first in range(0, len(self.paths), size):
@@ -82,50 +94,97 @@ def _find(data: Path) -> Recordings:
 
 
 def read_clip(path: Path) -> np.ndarray:
-    """One recording, padded with zeros or cut to a second: float32 [16000] within -1 to 1.
+    """The first second of a recording, padded with zeros where it is shorter: float32 [16000].
+
+    Samples of whole-number formats are within -1 to 1; those of float formats are taken as they are, up to
+    `LOUDEST` either way. Features are relative to a clip's loudest, so a recording's scale makes no difference. Of
+    a file at most `_MOST_READ` bytes are read.
 
     Raises:
-        UserError: naming the file, when it is not a whole mono WAV file at 16 kHz.
+        UserError: naming the file, when it is not a whole mono WAV file at 16 kHz of finite samples.
     """
-    import soundfile
-
-    try:
-        _require_whole(path)
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, soundfile.SoundFileError) as error:
-        reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read as WAV ({str(reason).rstrip('.')}); {_REPLACE}") from None
-    if rate != CLIP_RATE:
-        raise UserError(f"{path}: {rate} samples a second, expected {CLIP_RATE}; {_REPLACE}")
-    if samples.shape[1] != 1:
-        raise UserError(f"{path}: {samples.shape[1]} channels, expected one; {_REPLACE}")
+    content, size = _read(path)
+    _require_whole(path, content, size)
+    samples = _decoded(path, content)
     if len(samples) == 0:
-        raise UserError(f"{path}: no samples; {_REPLACE}")
+        raise _unfit(path, "no samples")
+    if not np.isfinite(samples).all():
+        raise _unfit(path, "a sample is not a number")
+    loudest = samples[np.abs(samples).argmax()]
+    if abs(loudest) > LOUDEST:
+        raise _unfit(path, f"a sample of {loudest:g}, where 1 is full scale")
     clip = np.zeros(CLIP_SAMPLES, np.float32)
-    clip[: len(samples)] = samples[:CLIP_SAMPLES, 0]
+    clip[: len(samples)] = samples
     return clip
 
 
-_REPLACE = "replace the file or remove it"
+def _read(path: Path) -> tuple[bytes, int]:
+    """The start of regular file `path`, and its size."""
+    try:
+        # A FIFO without a writer must not hang the open.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            found = os.fstat(descriptor)
+            _require_file(path, found)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(min(_MOST_READ, found.st_size)), found.st_size
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unfit(path, f"cannot be read as WAV ({error.strerror or error})") from None
 
 
-def _require_whole(path: Path) -> None:
+def _decoded(path: Path, content: bytes) -> np.ndarray:
+    """The first second of samples: float32 [at most 16000]."""
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as sound:
+            if sound.samplerate != CLIP_RATE:
+                raise _unfit(path, f"{sound.samplerate} samples a second, expected {CLIP_RATE}")
+            if sound.channels != 1:
+                raise _unfit(path, f"{sound.channels} channels, expected one")
+            samples: np.ndarray = sound.read(CLIP_SAMPLES, dtype="float32")
+            return samples
+    except soundfile.SoundFileError as error:
+        reason = str(getattr(error, "error_string", error)).rstrip(".")
+        raise _unfit(path, f"cannot be read as WAV ({reason})") from None
+
+
+def _require_whole(path: Path, content: bytes, size: int) -> None:
     """libsndfile reads what is left of a truncated file without a word, so compare its size to its header."""
-    with path.open("rb") as file:
-        header = file.read(12)
-    if len(header) < 12 or header[:4] != b"RIFF" or header[8:] != b"WAVE":
-        raise UserError(f"{path}: not a WAV file; {_REPLACE}")
-    expected = struct.unpack("<I", header[4:8])[0] + 8
-    size = path.stat().st_size
+    if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+        raise _unfit(path, "not a WAV file")
+    expected = struct.unpack_from("<I", content, 4)[0] + 8
     if size < expected:
-        raise UserError(f"{path}: truncated, {size} of {expected} bytes; {_REPLACE}")
+        raise _unfit(path, f"truncated, {size} of {expected} bytes")
+    at = 12
+    while at + 8 <= len(content):
+        name, length = struct.unpack_from("<4sI", content, at)
+        at += 8
+        if name == b"data" and length > size - at:
+            promised = f"its header promises {length} bytes of samples"
+            raise _unfit(path, f"truncated: {promised}, {size - at} are there")
+        if name == b"data":
+            return
+        at += length + length % 2
+
+
+def _require_file(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        what = "a directory" if stat.S_ISDIR(found.st_mode) else "a pipe, socket or device"
+        raise _unfit(path, f"cannot be read as WAV ({what}, not a file)")
+
+
+def _unfit(path: Path, why: str) -> UserError:
+    return UserError(f"{printable(str(path))}: {printable(why)}; replace the file or remove it")
 
 
 def _in_test_split(path: Path) -> bool:
     speaker, divider, _ = path.name.partition(_DIVIDER)
     if not divider:
-        raise UserError(f"{path}: no speaker in the name; expected SPEAKER{_DIVIDER}NUMBER.wav")
-    return int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % 100 < _TEST_PERCENT
+        raise UserError(f"{printable(str(path))}: no speaker in the name; expected SPEAKER{_DIVIDER}NUMBER.wav")
+    return int(hashlib.sha1(os.fsencode(speaker)).hexdigest(), 16) % 100 < _TEST_PERCENT
 
 
 def _word_root(data: Path) -> Path:
@@ -149,7 +208,8 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}; make it readable or remove it") from None
+        name = "the recordings" if error.filename is None else os.fsdecode(error.filename)
+        raise UserError(f"{printable(name)}: {error.strerror or error}; make it readable or remove it") from None
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:
