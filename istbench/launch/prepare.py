@@ -18,6 +18,7 @@ from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import UserError
+from istbench.launch.preflight import check_batch, check_memory
 from istbench.machine import cores
 from istbench.methods.base import Method
 from istbench.registry import build_method, build_workload
@@ -52,8 +53,10 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
     device = _device(request.device)
     threads = request.threads or max(1, cores() // request.nodes)
     method.check(method.options, model, workload, request.nodes)
+    check_memory(method, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
     batch_size = request.batch_size or workload.batch_size
+    check_batch(method, model, batch_size)
     steps, eval_every = _budget(request, workload, method, source, batch_size)
     config = RunConfig(
         workload=request.workload,

@@ -39,6 +39,14 @@ class Method(ABC):
         """
         return
 
+    def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
+        """Parameters of `model` (meta device) that a node keeps, at least. All of them, unless a method shares."""
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    def least_batch(self, batch_size: int) -> int:
+        """Samples of the smallest part of a minibatch that passes through the model at once."""
+        return batch_size
+
     @abstractmethod
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         """Take `model` (meta device, no storage) and materialise what this node keeps of it."""

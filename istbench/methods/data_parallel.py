@@ -75,7 +75,9 @@ class DataParallel(Method):
         A gradient's place in its bucket decides the order in which the nodes' values are added up. Settled
         before the first step, it is the same in a resumed run as in the run that never stopped.
         """
-        inputs, targets = self._workload.train_batch(torch.arange(2), torch.Generator())
+        inputs, targets = self._workload.train_batch(
+            torch.arange(min(2, self._workload.train_size)), torch.Generator()
+        )
         batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
         self._model.eval()  # leaves running statistics alone
         with self._fabric.accounting("control"):

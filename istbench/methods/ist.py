@@ -65,6 +65,12 @@ class IndependentSubnetTraining(Method):
             )
         layout_of(model, groups)
 
+    def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
+        """A subnet's: a tensor cut along one dimension is shared by the nodes, along two by their square."""
+        parameters = dict(model.named_parameters())
+        cut = {part.name: len(part.axes) for part in layout_of(model, workload.neuron_groups(model)).cut}
+        return sum(parameter.numel() // world_size ** cut.get(name, 0) for name, parameter in parameters.items())
+
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._full = model
         self._workload = workload

@@ -43,6 +43,11 @@ class ParameterServer(Method):
             metadata={"help": "tensors of more parameters are split evenly over the servers; 0 leaves all whole"},
         )
 
+    def least_batch(self, batch_size: int) -> int:
+        return min(
+            (len(part) for part in torch.empty(batch_size).chunk(self.options.accumulation_steps)), default=0
+        )
+
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
         self._fabric = fabric

@@ -65,6 +65,10 @@ class Workload(ABC):
             UserError: for a directory that is missing, empty or in the wrong layout, or a file that is broken.
         """
 
+    def computed_bytes(self) -> int:
+        """Bytes of data that `open` computes and every process holds; 0 where it is mapped from files."""
+        return 0
+
     def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
         """Fill `cache` from `source`, one of `self.sources`, for later runs.
 

@@ -68,6 +68,10 @@ class ImageNet(Workload):
             note="synthetic data: noise in place of images, for throughput only",
         )
 
+    def computed_bytes(self) -> int:
+        """Bytes of the images, float32."""
+        return (self.options.samples + _TEST_IMAGES) * 3 * _PIXELS[self.options.model] ** 2 * 4
+
     def open(self, source: DataSource) -> None:
         """Draw the images."""
         generator = torch.Generator().manual_seed(_SEED)

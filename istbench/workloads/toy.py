@@ -69,6 +69,10 @@ class Toy(Workload):
             note="synthetic data: Gaussian clusters",
         )
 
+    def computed_bytes(self) -> int:
+        """Bytes of the points, float32, of both splits, and of their clusters."""
+        return round(self.options.samples * (1 + _TEST_SHARE)) * (4 * self.options.features + 8)
+
     def open(self, source: DataSource) -> None:
         """Draw the points."""
         self._train, self._test = self._points()

@@ -105,6 +105,10 @@ class Translation(Workload):
             note="synthetic data: made-up sentences",
         )
 
+    def computed_bytes(self) -> int:
+        """Bytes of the sentences, int64."""
+        return (self.options.samples + _TEST_SENTENCES) * self.options.length * 8
+
     def open(self, source: DataSource) -> None:
         """Draw the sentences."""
         options = self.options
