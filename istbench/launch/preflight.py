@@ -25,9 +25,10 @@ def check_memory(method: Method, model: nn.Module, workload: Workload, nodes: in
     needed = nodes * weights + (nodes + 1) * workload.computed_bytes()
     there = memory_bytes()
     if needed > there:
+        on = "1 node" if nodes == 1 else f"{nodes} nodes"
         raise UserError(
-            f"{workload.name} by {method.name} on {nodes} node{'s' if nodes > 1 else ''} needs "
-            f"{needed / _GIB:,.1f} GiB at least, and this machine has {there / _GIB:,.1f}; use fewer nodes, or smaller workload options"
+            f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, and this machine has "
+            f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options"
         )
 
 
