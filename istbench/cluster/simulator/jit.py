@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,16 +34,25 @@ def _cache_of_these_sources(config: Any) -> Iterator[None]:
     By itself it compiles a function again when its own file has changed, but not when another has that it calls.
     """
     before = config.CACHE_DIR
-    if not before:
-        config.CACHE_DIR = _folder()
+    config.CACHE_DIR = str((Path(before) if before else _cache()) / f"compiled-{sources_digest()}")
     try:
         yield
     finally:
         config.CACHE_DIR = before
 
 
+def _cache() -> Path:
+    beside = Path(__file__).parent / "__pycache__"
+    users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return beside if os.access(beside if beside.exists() else beside.parent, os.W_OK) else users / "istbench"
+
+
 @functools.cache
-def _folder() -> str:
-    here = Path(__file__).parent
-    sources = b"".join(path.read_bytes() for path in sorted(here.parent.rglob("*.py")))
-    return str(here / "__pycache__" / f"compiled-{hashlib.sha256(sources).hexdigest()[:16]}")
+def sources_digest() -> str:
+    """A few digits that change with any source of `istbench.cluster`, which is all that compiled functions use."""
+    here = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

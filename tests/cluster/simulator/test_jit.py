@@ -1,0 +1,51 @@
+"""Compiled functions: recompiled when any source they use has changed, and not even imported before a replay."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import istbench
+from istbench.cluster import simulator
+
+SIMULATOR = Path(simulator.__file__).parent
+ROOT = Path(istbench.__file__).parent.parent
+
+
+def imported(path):
+    """The modules of istbench that the file at `path` imports."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return {node.module for node in nodes if node.module.startswith("istbench")}
+
+
+def output(script, root):
+    """What `script` prints, with the istbench in folder `root`."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_compiled_functions_use_only_what_their_cache_is_named_after():
+    compiled = [path for path in SIMULATOR.rglob("*.py") if "istbench.cluster.simulator.jit" in imported(path)]
+    assert len(compiled) >= 4
+    for path in compiled:
+        assert {name for name in imported(path) if not name.startswith("istbench.cluster")} == set(), path
+
+
+def test_a_change_of_any_source_they_use_names_another_cache(tmp_path):
+    shutil.copytree(ROOT / "istbench", tmp_path / "istbench", ignore=shutil.ignore_patterns("__pycache__"))
+    script = "from istbench.cluster.simulator.jit import sources_digest; print(sources_digest())"
+    found = {output(script, tmp_path)}
+    for name in ("trace.py", "simulator/state.py", "simulator/links.py"):
+        source = tmp_path / "istbench" / "cluster" / name
+        source.write_text(source.read_text() + "\nCHANGED = True\n")
+        found.add(output(script, tmp_path))
+    assert len(found) == 4
+
+
+def test_numba_is_imported_by_the_first_replay_only():
+    script = "import sys; from istbench.cluster.simulator import replay; print('numba' in sys.modules)"
+    assert output(script, ROOT) == "False"
