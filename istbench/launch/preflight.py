@@ -27,7 +27,7 @@ def check_memory(method: Method, model: nn.Module, workload: Workload, nodes: in
     if needed > there:
         on = "1 node" if nodes == 1 else f"{nodes} nodes"
         raise UserError(
-            f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, and this machine has "
+            f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, this machine has "
             f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options"
         )
 
