@@ -78,11 +78,6 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
     )
 
 
-def cluster_seconds(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> list[float]:
-    """The seconds of `cluster_time` alone."""
-    return list(cluster_time(trace, profile, steps).seconds)
-
-
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
     """What `nodes` machines of `profile` cost for so many seconds, USD."""
     return profile.price_per_hour * nodes * seconds / 3600

@@ -260,9 +260,3 @@ def round_ends(kinds: NDArray[np.uint8]) -> Ints:
         return np.arange(len(kinds))
     inside = rounds[-1] + 1 < len(kinds)
     return rounds + 1 if inside else rounds
-
-
-def mean_compute_seconds(trace: Trace) -> float:
-    """Compute seconds a round, mean over nodes, as recorded."""
-    total = math.fsum(float(events["seconds"].sum()) for events in trace.nodes)
-    return total / trace.world_size / trace.rounds

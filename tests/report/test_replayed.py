@@ -10,7 +10,7 @@ import pytest
 from fake_runs import averaging_trace, evaluation, header, write_plausible, write_run
 from test_tables import column, footer, ramp
 
-from istbench.cluster.clock import cluster_seconds
+from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import load_profile
 from istbench.cluster.selection import select_clusters
 from istbench.cluster.trace_file import load_trace
@@ -54,7 +54,7 @@ def test_a_replayed_run_keeps_its_evaluations_and_changes_when_they_were(results
     assert problems == []
     assert replayed.curve.values == run.curve.values
     steps = [evaluation.step for evaluation in run.curve.evaluations]
-    assert list(replayed.curve.seconds()) == cluster_seconds(load_trace(directory.trace), M5, steps)
+    assert list(replayed.curve.seconds()) == list(cluster_time(load_trace(directory.trace), M5, steps).seconds)
     assert replayed.header["clock"] == "cluster_s"
     assert replayed.header["host"] == {"name": "m5.2xlarge"}
     assert replayed.header["config"] == run.header["config"]
