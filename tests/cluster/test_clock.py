@@ -32,17 +32,13 @@ def test_extended_by_periods_it_is_the_full_replay(local_steps, compute, profile
     steps = [1, 2, 3, 7, 15, 24, 119, 120, 121, 250, 401]
     cluster = load_profile(profile)
     expected = replayed_in_full(trace, cluster, steps)
-    assert seconds_of(trace, cluster, steps) == pytest.approx(expected, rel=1e-9)
-
-
-def seconds_of(trace, cluster, steps):
-    return list(cluster_time(trace, cluster, steps).seconds)
+    assert cluster_time(trace, cluster, steps).seconds == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_replayed_part_is_exact():
     trace = averaging_trace(2, local_steps=4, rounds=3, compute=(0.01, 0.02))
     steps = list(range(1, 8 * trace.steps + 1))
-    assert seconds_of(trace, M5, steps) == replay(trace, M5, rounds=8 * 3).finish_s[
+    assert list(cluster_time(trace, M5, steps).seconds) == replay(trace, M5, rounds=8 * 3).finish_s[
         :, np.tile([True, True, True, False, True], 8 * 3)
     ].max(axis=0).tolist()  # fmt: skip
 
@@ -52,19 +48,19 @@ def test_a_step_inside_a_round_waits_for_no_exchange_and_a_ring_costs_what_it_se
     trace = averaging_trace(4, local_steps=5, compute=(0.01,), size=1_000_000)
     steps = [0, 4, 5, 9, 10, 1003]
     expected = [0, 0.04, 0.05 + 1.5, 0.09 + 1.5, 0.1 + 3.0, 10.03 + 200 * 1.5]
-    assert seconds_of(trace, BARE, steps) == pytest.approx(expected, rel=1e-9)
+    assert cluster_time(trace, BARE, steps).seconds == pytest.approx(expected, rel=1e-9)
 
 
 def test_compute_is_scaled_by_the_speed_of_the_machines():
     trace = averaging_trace(1, compute=(0.01,), gflops=100.0)
     twice = dataclasses.replace(BARE, gflops=200.0)
-    assert seconds_of(trace, twice, [10]) == pytest.approx([0.05])
+    assert cluster_time(trace, twice, [10]).seconds == pytest.approx([0.05])
 
 
 def test_step_zero_takes_no_time_and_nothing_asked_is_nothing():
     trace = averaging_trace(2)
-    assert seconds_of(trace, M5, [0]) == [0.0]
-    assert seconds_of(trace, M5, []) == []
+    assert cluster_time(trace, M5, [0]).seconds == (0.0,)
+    assert cluster_time(trace, M5, []).seconds == ()
 
 
 def test_where_the_time_goes():
@@ -92,4 +88,4 @@ def test_a_trace_without_local_steps_is_refused():
     builder = TraceBuilder()
     builder.mark("round")
     with pytest.raises(UserError, match="marks no local steps"):
-        seconds_of(merge([builder.to_arrays()], gflops=1.0), M5, [1])
+        cluster_time(merge([builder.to_arrays()], gflops=1.0), M5, [1])

@@ -68,7 +68,7 @@ def test_events_are_timed_from_the_first_of_any_node():
     assert [events["at"].tolist() for events in merged.nodes] == [[10.0, 20.0], [0.0, 30.0]]
 
 
-def test_a_trace_counts_steps_rounds_and_compute():
+def test_a_trace_counts_steps_and_rounds():
     sample = same(2, [*EXCHANGE[:1], STEP, *EXCHANGE])
     assert (sample.world_size, sample.steps, sample.rounds) == (2, 2, 1)
     assert same(2, [STEP, STEP]).rounds == 2

@@ -25,9 +25,7 @@ def prepare(method="ddp", *, workload="toy", **fields):
 def test_what_this_machine_cannot_hold_is_refused_with_sizes(method, workload, options):
     if method == "ist" and workload != "toy":
         pytest.skip("has no groups to cut")
-    with pytest.raises(
-        UserError, match=r"needs [\d,.]+ GiB at least, this machine has [\d.]+; use fewer nodes"
-    ):
+    with pytest.raises(UserError, match=r"needs [\d,.]+ GiB at least, this machine has [\d.]+; use fewer nodes"):
         prepare(method, workload=workload, workload_options=options, nodes=2)
 
 
