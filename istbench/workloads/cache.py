@@ -3,10 +3,23 @@
 import os
 from pathlib import Path
 
+from istbench.door import utf8_path
+from istbench.errors import UserError
+
 
 def cache_directory() -> Path:
-    """`$ISTBENCH_CACHE`, else `$XDG_CACHE_HOME/istbench`, else `~/.cache/istbench`."""
-    if own := os.environ.get("ISTBENCH_CACHE"):
-        return Path(own)
+    """`$ISTBENCH_CACHE`, else `$XDG_CACHE_HOME/istbench`, else `~/.cache/istbench`.
+
+    Raises:
+        UserError: where the name is empty or not UTF-8, or there is no home directory.
+    """
+    own = os.environ.get("ISTBENCH_CACHE")
+    if own is not None:
+        return utf8_path(own, "ISTBENCH_CACHE")
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "istbench"
+    if base:
+        return utf8_path(base, "XDG_CACHE_HOME") / "istbench"
+    try:
+        return utf8_path(str(Path.home()), "HOME") / ".cache" / "istbench"
+    except RuntimeError:
+        raise UserError("no home directory to keep prepared data in; name one with ISTBENCH_CACHE") from None

@@ -1,10 +1,15 @@
 """The cache of prepared features: made once, whole or not at all."""
 
 import errno
+import json
 import os
+import pickle
+import shutil
 import signal
+import struct
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +20,11 @@ import pytest
 from istbench.errors import UserError
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech import Speech, SpeechOptions
+from istbench.workloads.speech_data import build, cache
 from istbench.workloads.speech_data.cache import SplitWriter, open_split, prepared
 
 LABELS = np.arange(10)
+Usage = namedtuple("Usage", "total used free")
 IS_TEST = np.arange(10) % 3 == 0
 
 
@@ -127,3 +134,117 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, no_progress: Pr
     occupied.write_text("")
     with pytest.raises(UserError, match=f"cannot write prepared data to {occupied}/cache: "):
         prepare(occupied / "cache", no_progress)
+
+
+def lie(**fields: Any) -> Any:
+    """Write a summary with other `fields`."""
+
+    def change(directory: Path) -> None:
+        summary = json.loads((directory / "prepared.json").read_text())
+        (directory / "prepared.json").write_text(json.dumps({**summary, **fields}))
+
+    return change
+
+
+def save(name: str, array: np.ndarray) -> Any:
+    """Write another array, and its size into the summary."""
+
+    def change(directory: Path) -> None:
+        np.save(directory / name, array, allow_pickle=True)
+        sizes = {path.name: path.stat().st_size for path in directory.glob("*.npy")}
+        lie(bytes=sizes)(directory)
+
+    return change
+
+
+def replace_by(make: Any) -> Any:
+    """Something else in place of the summary."""
+
+    def change(directory: Path) -> None:
+        (directory / "prepared.json").unlink()
+        make(directory / "prepared.json")
+
+    return change
+
+
+def _in_its_place(make: Any) -> Any:
+    def change(directory: Path) -> None:
+        shutil.rmtree(directory)
+        make(directory)
+
+    return change
+
+
+BROKEN: dict[str, Any] = {
+    "garbage": replace_by(lambda path: path.write_bytes(b"\xff{]")),
+    "a list": replace_by(lambda path: path.write_text("[1, 2]")),
+    "deep": replace_by(lambda path: path.write_text("[" * 100_000)),
+    "pipe": replace_by(os.mkfifo),
+    "folder": replace_by(Path.mkdir),
+    "no fingerprint": replace_by(lambda path: path.write_text('{"bytes": {}, "train": 6, "test": 4}')),
+    "no sizes": lie(bytes={}),
+    "sizes elsewhere": lie(bytes={"../../file": 1}),
+    "sizes of no number": lie(bytes={"train_features.npy": "large"}),
+    "fingerprint": lie(fingerprint=["a"]),
+    "other counts": lie(train=5, test=5),
+    "negative counts": lie(train=-1),
+    "huge counts": lie(train=10**400),
+    "pickle": save("train_labels.npy", np.array([print], dtype=object)),
+    "features": save("test_features.npy", np.zeros((4, 5), np.float32)),
+    "number of features": save("test_features.npy", np.zeros((3, 4096), np.float32)),
+    "type of features": save("test_features.npy", np.zeros((4, 4096), np.float64)),
+    "labels": save("train_labels.npy", np.full(6, 35)),
+    "labels below": save("train_labels.npy", np.full(6, -1)),
+    "mean": save("train_mean.npy", np.full(4096, np.nan, np.float32)),
+    "a file in its place": _in_its_place(lambda path: path.write_text("file")),
+    "a pipe in its place": _in_its_place(os.mkfifo),
+    "a dangling link in its place": _in_its_place(lambda path: path.symlink_to("nowhere")),
+    "a link in its place": _in_its_place(lambda path: path.symlink_to(path.parent)),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_what_is_broken_or_lies_is_made_again(tmp_path: Path, no_progress: Progress, fault: str) -> None:
+    source = prepare(tmp_path, no_progress)
+    (tmp_path / "file").write_text("stays")
+    content = {path.name: path.read_bytes() for path in Path(source.path).iterdir()}
+    BROKEN[fault](Path(source.path))
+    assert prepare(tmp_path, no_progress) == source
+    assert {path.name: path.read_bytes() for path in Path(source.path).iterdir()} == content
+    assert (tmp_path / "file").read_text() == "stays"
+
+
+def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Progress) -> None:
+    directory = Path(prepare(tmp_path, no_progress).path)
+    header = np.lib.format.magic(1, 0) + struct.pack("<H", 118)
+    lying = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + "9" * 15 + ",), }"
+    for content in (b"", b"\x93NUMPY", pickle.dumps(print), header + lying.ljust(117).encode() + b"\n"):
+        (directory / "train_labels.npy").write_bytes(content)
+        with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory} to have"):
+            open_split(directory, "train")
+    (directory / "train_labels.npy").unlink()
+    os.mkfifo(directory / "train_labels.npy")
+    with pytest.raises(UserError, match="prepared data is damaged"):
+        open_split(directory, "train")
+
+
+def test_a_lock_that_is_a_pipe_does_not_hold_things_up(tmp_path: Path, no_progress: Progress) -> None:
+    source = prepare(tmp_path, no_progress)
+    (lock,) = tmp_path.glob(".*.lock")
+    lock.unlink()
+    os.mkfifo(lock)
+    shutil.rmtree(source.path)
+    assert prepare(tmp_path, no_progress) == source
+
+
+def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("rendered")
+
+    monkeypatch.setattr(build, "_render", never)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+    with pytest.raises(UserError, match=r"takes 601.3 GB.*1.0 GB free in .*fewer clips_per_word.*ISTBENCH_CACHE"):
+        Speech(SpeechOptions(clips_per_word=2**20)).prepare(None, tmp_path / "cache", no_progress)
+    assert not list((tmp_path / "cache").rglob("*.npy"))

@@ -14,7 +14,7 @@ from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech_data import espeak, synthetic
-from istbench.workloads.speech_data.cache import SplitWriter, prepared
+from istbench.workloads.speech_data.cache import SplitWriter, prepared, require_room
 from istbench.workloads.speech_data.features import extractor
 from istbench.workloads.speech_data.official import find_recordings
 from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
@@ -37,6 +37,7 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     recordings = find_recordings(data)
 
     def fill(directory: Path) -> None:
+        require_room(directory, len(recordings.paths), "make room there")
         chunks = ((i * _RECORDED_CHUNK, clips) for i, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)))
         _write_features(chunks, directory, recordings.labels, recordings.is_test, progress)
 
@@ -53,6 +54,7 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
     def fill(directory: Path) -> None:
         espeak.require()
         corpus = Corpus(settings)
+        require_room(directory, corpus.size, "use fewer clips_per_word")
         clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
         _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
 

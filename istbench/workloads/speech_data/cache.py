@@ -15,16 +15,32 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO
+from zipfile import BadZipFile
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
-from istbench.errors import UserError
+from istbench.config.numbers import Count, Natural
+from istbench.door import decode_json, read_bytes
+from istbench.errors import UserError, printable
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech_data.features import FEATURES, VERSION
+from istbench.workloads.speech_data.words import WORDS
 
 SPLITS = ("train", "test")
+_MEAN = "train_mean.npy"
 _SUMMARY = "prepared.json"
+
+
+class _Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prepared.json holds: a hash of all features and labels, clips of each split, and sizes of the files."""
+
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    train: Count
+    test: Count
+    bytes: dict[str, Natural]
 
 
 @dataclass(frozen=True)
@@ -41,8 +57,13 @@ def open_split(directory: Path, split: str) -> Arrays:
     Raises:
         UserError: when a file of it is missing or damaged.
     """
-    features = _load(directory, f"{split}_features.npy", mmap_mode="r")
-    return Arrays(features, _load(directory, f"{split}_labels.npy"))
+    features = _map(directory, f"{split}_features.npy", np.float32, 2)
+    labels = np.array(_map(directory, f"{split}_labels.npy", np.int64, 1))
+    if features.shape != (len(labels), FEATURES):
+        raise _damaged(directory, f"{split}_features.npy has {features.shape}, for {len(labels)} labels")
+    if not ((labels >= 0) & (labels < len(WORDS))).all():
+        raise _damaged(directory, f"{split}_labels.npy has others than {len(WORDS)} words")
+    return Arrays(features, labels)
 
 
 def open_mean(directory: Path) -> np.ndarray:
@@ -51,7 +72,10 @@ def open_mean(directory: Path) -> np.ndarray:
     Raises:
         UserError: when the file is missing or damaged.
     """
-    return _load(directory, "train_mean.npy")
+    mean = np.array(_map(directory, _MEAN, np.float32, 1))
+    if mean.shape != (FEATURES,) or not np.isfinite(mean).all():
+        raise _damaged(directory, f"{_MEAN} is not {FEATURES} numbers")
+    return mean
 
 
 class SplitWriter:
@@ -115,45 +139,78 @@ def prepared(
     """
     digest = hashlib.sha256(json.dumps([kind, VERSION, key], sort_keys=True).encode()).hexdigest()[:12]
     final = cache / f"{kind}-{digest}"
-    if not _is_complete(final):
+    summary = _summary_of(final)
+    if summary is None:
         with _disk_errors(cache), locked(cache / f".{final.name}.lock", progress):
-            if not _is_complete(final):
-                _make(final, fill)
-    summary = json.loads((final / _SUMMARY).read_text())
+            summary = _summary_of(final) or _make(final, fill)
     return DataSource(
         kind=kind,
         path=str(final.resolve()),
-        fingerprint=summary["fingerprint"],
-        train=summary["train"],
-        test=summary["test"],
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
         note=note,
     )
 
 
-def _load(directory: Path, name: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
+def require_room(directory: Path, clips: int, way_out: str) -> None:
+    """Refuse features of `clips` clips in `directory` where its disk cannot hold them; `way_out` is of the caller.
+
+    Raises:
+        UserError: saying what they take and what there is.
+    """
+    needed, disk = clips * FEATURES * 4, shutil.disk_usage(directory)
+    if disk.total and disk.free < needed:
+        raise UserError(
+            f"the prepared data of {clips:,} clips takes {needed / 1e9:.1f} GB, and there is "
+            f"{disk.free / 1e9:.1f} GB free in {directory.parent}; {way_out}, or choose another cache directory "
+            "with ISTBENCH_CACHE"
+        )
+
+
+def _map(directory: Path, name: str, kind: type, dimensions: int) -> np.ndarray:
+    """The array in file `name`, mapped read-only, of type `kind`."""
+    path = directory / name
     try:
-        array: np.ndarray = np.load(directory / name, mmap_mode=mmap_mode)
-    except (OSError, ValueError, EOFError) as error:
-        reason = f"prepared data is damaged ({error})"
-        raise UserError(f"{reason}: remove {directory} to have it made again") from None
+        if not path.is_file():  # a FIFO would hang the open
+            raise _damaged(directory, f"{name} is no file" if os.path.lexists(path) else f"no {name}")
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, EOFError, OverflowError, MemoryError, BadZipFile) as error:
+        raise _damaged(directory, f"{name}: {error}") from None
+    if not isinstance(array, np.ndarray) or (array.dtype, array.ndim) != (np.dtype(kind), dimensions):
+        raise _damaged(directory, f"{name} is of another type")
     return array
 
 
-def _make(final: Path, fill: Callable[[Path], None]) -> None:
+def _damaged(directory: Path, why: str) -> UserError:
+    return UserError(f"prepared data is damaged ({printable(why)}): remove {directory} to have it made again")
+
+
+def _make(final: Path, fill: Callable[[Path], None]) -> _Summary:
     partial = final.with_name(f".{final.name}.partial")
     for left_over in (partial, final):
-        shutil.rmtree(left_over, ignore_errors=True)
+        _remove(left_over)
     partial.mkdir()
     try:
         fill(partial)
-        (partial / _SUMMARY).write_text(json.dumps(_summarise(partial), indent=1))
+        summary = _summarise(partial)
+        (partial / _SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
         partial.rename(final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    return summary
 
 
-def _summarise(directory: Path) -> dict[str, Any]:
+def _remove(path: Path) -> None:
+    """Delete whatever is at `path`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _summarise(directory: Path) -> _Summary:
     fingerprint = hashlib.sha256()
     counts = {}
     for split in SPLITS:
@@ -162,30 +219,42 @@ def _summarise(directory: Path) -> dict[str, Any]:
         for array in (arrays.features, arrays.labels):
             fingerprint.update(np.ascontiguousarray(array).data)
     mean = open_split(directory, "train").features.mean(0, dtype=np.float64)
-    np.save(directory / "train_mean.npy", mean.astype(np.float32))
-    sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
-    return {"fingerprint": fingerprint.hexdigest(), **counts, "bytes": sizes}
+    np.save(directory / _MEAN, mean.astype(np.float32))
+    return _Summary(fingerprint=fingerprint.hexdigest(), **counts, bytes=_sizes(directory))
 
 
-def _is_complete(directory: Path) -> bool:
+def _sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
+
+
+def _summary_of(directory: Path) -> _Summary | None:
+    """The summary of a whole directory; None of one where anything is missing, or is not what the summary says."""
     try:
-        sizes = json.loads((directory / _SUMMARY).read_text())["bytes"]
-        return all((directory / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
-        return False
+        content = read_bytes(directory / _SUMMARY, "a summary")
+        summary = decode_json(content, _Summary, str(directory / _SUMMARY), "it is made again")
+        counts = {split: len(open_split(directory, split).labels) for split in SPLITS}
+        open_mean(directory)
+        as_said = (summary.train, summary.test, summary.bytes) == (*counts.values(), _sizes(directory))
+    except (UserError, OSError):
+        return None
+    return summary if as_said else None
 
 
 @contextmanager
 def locked(path: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock file `path`, so that one process at a time makes what it stands for."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    # For reading too: a FIFO would hang an open for writing alone.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             progress("waiting for another process that prepares the data", 0, 1)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
