@@ -13,13 +13,13 @@ class Place(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the launching process listens, as workers see it."""
+        """Address at which the launching process listens, as workers see it."""
 
     def built(self) -> AbstractContextManager[None]:
-        """Inside, the network is there."""
+        """Have the network inside."""
 
     def listening(self) -> AbstractContextManager[None]:
-        """Inside, the launching thread's new sockets are bound where workers reach them."""
+        """Have the launching thread's new sockets bound, inside, where workers reach them."""
 
     def enter(self, rank: int) -> None:
         """Bring the calling process, which has one thread, to its place as node `rank`."""
