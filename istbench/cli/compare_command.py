@@ -60,7 +60,8 @@ def command(
     from istbench.launch.local import preload
 
     preload()
-    from istbench.cli.progress import Display, replaying
+    from istbench.cli.progress import Display
+    from istbench.cli.replaying import replaying
 
     with Display() as display:
         names, failures = _run_all(requests, out, again, lab, display)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from istbench.results.store import RunDirectory
 
 _POLL_S = 0.2
 _PLAIN_LINE_S = 15.0
-_PATIENCE_S = 1.5
 
 
 class Display:
@@ -108,19 +106,6 @@ class Display:
         if due or now - self._last_plain >= _PLAIN_LINE_S:
             self._last_plain = now
             print(line, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def replaying() -> Iterator[None]:
-    """Replays happen inside: where they take long, one line says why."""
-    line = "replaying; on a machine that never did, this compiles the simulation first, for some 10 seconds"
-    timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _size(path: Path) -> int:

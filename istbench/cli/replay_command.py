@@ -48,7 +48,7 @@ def command(
     names = split_list(clusters, "--cluster", "see `istbench list clusters`")
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     asked = select_clusters(names, [parse_bandwidth(text) for text in listed])
-    from istbench.cli.progress import replaying
+    from istbench.cli.replaying import replaying
     from istbench.cli.show import show_report
     from istbench.report.on_clusters import build_report_on_clusters
 

@@ -28,7 +28,7 @@ def command(
 
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
-    from istbench.cli.progress import replaying
+    from istbench.cli.replaying import replaying
     from istbench.cli.show import show_report
     from istbench.report.report import build_report
 

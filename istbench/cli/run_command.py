@@ -48,7 +48,8 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     from istbench.launch.local import LocalLauncher, preload
 
     preload()
-    from istbench.cli.progress import Display, replaying
+    from istbench.cli.progress import Display
+    from istbench.cli.replaying import replaying
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell

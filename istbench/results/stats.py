@@ -3,14 +3,21 @@
 A seed that did not reach its target enters as infinity: a method gains nothing from the seeds that fail.
 """
 
+import functools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BOOTSTRAP_FROM = 5
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
+_Middle = Callable[[float, float], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +59,7 @@ def median(values: Sequence[float]) -> float:
     Raises:
         ValueError: where there are none.
     """
-    if not values:
-        raise ValueError("median of no values")
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    lower, upper = ordered[half - 1], ordered[half]
-    # The same value twice must stay what it is, which a sum of halves does not promise.
-    return lower if lower == upper else (lower + upper) / 2
+    return _mean(*_middle_two(values))
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -69,7 +68,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     Raises:
         ValueError: where there are none, or one is NaN.
     """
-    return _estimate(values, median)
+    return _estimate(values, _mean)
 
 
 def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> SpeedUp | None:
@@ -87,7 +86,7 @@ def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> Spee
     ]
     if not ratios:
         return None
-    found = _estimate(ratios, _median_ratio)
+    found = _estimate(ratios, _mean_ratio)
     printable = 0 < found.median < math.inf
     return SpeedUp(ratio=found if printable else None, baseline_missed=found.median == math.inf, pairs=len(ratios))
 
@@ -96,31 +95,53 @@ def _ratio(baseline: float, method: float) -> float:
     return 0.0 if math.isinf(method) else baseline / method
 
 
-def _median_ratio(ratios: Sequence[float]) -> float:
-    """The median, where a miss among the two middle ratios is no number to take the mean with."""
-    half = len(ratios) // 2
-    if len(ratios) % 2 == 0 and sorted(ratios)[half - 1] == 0:
-        return 0.0
-    return median(ratios)
+def _middle_two(values: Sequence[float]) -> tuple[float, float]:
+    if not values:
+        raise ValueError("median of no values")
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
 
 
-def _estimate(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> Estimate:
+def _mean(lower: float, upper: float) -> float:
+    """The median from the two middle values, which are one where there is an odd number of them."""
+    # The same value twice must stay what it is, which a sum of halves does not promise.
+    return lower if lower == upper else (lower + upper) / 2
+
+
+def _mean_ratio(lower: float, upper: float) -> float:
+    """The same, where a miss is no number to take the mean with."""
+    return 0.0 if lower == 0 else _mean(lower, upper)
+
+
+def _estimate(values: Sequence[float], middle: _Middle) -> Estimate:
     if any(math.isnan(value) for value in values):
         raise ValueError("NaN among the values of an entry: a miss is infinity")
-    centre = middle(values)
+    centre = middle(*_middle_two(values))
     low, high = min(values), max(values)
-    if len(values) >= BOOTSTRAP_FROM:
+    if len(values) >= BOOTSTRAP_FROM and low < high:
         low, high = _bootstrap(values, middle)
     reached = sum(math.isfinite(value) for value in values)
     return Estimate(median=centre, low=low, high=high, reached=reached, seeds=len(values))
 
 
-def _bootstrap(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> tuple[float, float]:
+def _bootstrap(values: Sequence[float], middle: _Middle) -> tuple[float, float]:
     """The percentile interval of the median, from resamples that are the same at every call.
 
     Percentiles are resampled medians themselves, not interpolated: between a number and a miss is nothing.
     """
-    generator = random.Random(0)
-    medians = sorted(middle(generator.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    import numpy as np
+
+    resamples = np.sort(np.array(values, dtype=float)[_drawn(len(values))], axis=1)
+    lower, upper = resamples[:, (len(values) - 1) // 2], resamples[:, len(values) // 2]
+    medians = sorted(map(middle, lower.tolist(), upper.tolist()))
     tail = (1 - _CONFIDENCE) / 2
     return medians[math.floor(tail * (_RESAMPLES - 1))], medians[math.ceil((1 - tail) * (_RESAMPLES - 1))]
+
+
+@functools.cache
+def _drawn(count: int) -> "NDArray[np.intp]":
+    """Which of `count` values are in each resample [resamples, count]."""
+    import numpy as np
+
+    generator = random.Random(0)
+    return np.array([generator.choices(range(count), k=count) for _ in range(_RESAMPLES)], dtype=np.intp)

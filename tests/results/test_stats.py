@@ -1,6 +1,7 @@
 """Counting over seeds."""
 
 import math
+import random
 
 import pytest
 
@@ -118,3 +119,12 @@ def test_one_miss_of_three_leaves_a_median_with_an_open_end():
 def test_a_target_reached_before_training_has_no_ratio():
     assert speed_up({0: 0.0}, {0: 0.0}) is None
     assert speed_up({0: 3.0, 1: 4.0}, {0: 0.0, 1: 2.0}).pairs == 1
+
+
+@pytest.mark.parametrize("count", [5, 6, 11])
+def test_the_interval_is_that_of_resamples_drawn_one_by_one(count):
+    values = [random.Random(count).choice([MISS, random.Random(k).uniform(1, 9)]) for k in range(count)]
+    generator = random.Random(0)
+    medians = sorted(median(generator.choices(values, k=count)) for _ in range(2000))
+    found = estimate(values)
+    assert (found.low, found.high) == (medians[49], medians[1950])

@@ -1,11 +1,13 @@
 """The metric over time."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
 from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.results.curves import Curve
 from istbench.results.stats import median
 
 # Where the slowest takes this many times longer than the fastest, a linear axis hides the fastest.
@@ -47,14 +49,15 @@ def metric_over_time(group: Group) -> Plot:
 
 
 def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -> Series:
-    curves = [run.curve for run in contender.runs]
-    end = min(curve.seconds[-1] for curve in curves)
-    times = sorted({second for curve in curves for second in curve.seconds if second <= end})
+    curves = [(run.curve.seconds, run.curve.values) for run in contender.runs]
+    end = min(seconds[-1] for seconds, _ in curves)
+    times = sorted({second for seconds, _ in curves for second in seconds if second <= end})
     if after_start:
         times = [time for time in times if time > 0]
     points = []
     for time in times:
-        values = [value for value in (_value_at(curve, time) for curve in curves) if value is not None]
+        found = [_value_at(seconds, values, time) for seconds, values in curves]
+        values = [value for value in found if value is not None]
         # With a seed missing the median would jump to that of the others.
         if len(values) == len(curves):
             points.append((time, median(values), min(values), max(values)))
@@ -62,12 +65,9 @@ def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -
     return Series(label=contender.label, style=style, x=x, y=y, low=low, high=high)
 
 
-def _value_at(curve: Curve, time: float) -> float | None:
-    """The metric at `time`, linear between evaluations; None next to one that gave no number."""
-    seconds, values = curve.seconds, curve.values
-    after = next((index for index, second in enumerate(seconds) if second >= time), None)
-    if after is None:
-        return None
+def _value_at(seconds: Sequence[float], values: Sequence[float | None], time: float) -> float | None:
+    """The metric at `time`, which is not after the last evaluation: linear between two; None next to a None."""
+    after = bisect_left(seconds, time)
     if seconds[after] == time or after == 0:
         return values[after] if seconds[after] == time else None
     low, high = values[after - 1], values[after]
