@@ -121,7 +121,7 @@ class Group:
         """A file name, safe everywhere, that no other group has."""
         defining = [
             self.workload_label, self.metric, self.data, self.fingerprint, self.batch_size, self.budget,
-            self.device, {"name": self.machine}, self.timing_rule, self.clock,
+            self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
         readable = _file_name(self.workload_label) or "workload"

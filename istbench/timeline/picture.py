@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from istbench.errors import printable
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
 from istbench.timeline.bars import Bar, BarKind
@@ -45,7 +46,8 @@ def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
 
 
 def _fill(figure: "Figure", timeline: Timeline, title: str) -> None:
-    lines = [*textwrap.wrap(title, int(_WIDTH_INCHES * 8)), f"round {timeline.round}, {timeline.where}"]
+    of_what = printable(f"round {timeline.round}, {timeline.where}")
+    lines = [*textwrap.wrap(printable(title), int(_WIDTH_INCHES * 8)), of_what]
     figure.suptitle("\n".join(lines), fontsize="large", fontweight="bold")
     shown = timeline_views(timeline)
     way = max(_LEAST_WAY, _ROW * max(view.most_rows() for view in shown)) if timeline.transfers else 0.0

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.cluster.profile import parse_bandwidth
+from istbench.errors import printable
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import method_styles
 from istbench.validation.measurement import ReplayError
@@ -38,7 +39,9 @@ def _fill(figure: "Figure", errors: Sequence[ReplayError], title: str) -> None:
         shift = _DODGE * (order - (len(styles) - 1) / 2)
         places = [bandwidths.index(error.bandwidth) + shift for error in own]
         percent = [100 * error.error for error in own]
-        area.scatter(places, percent, color=style.colour, marker=style.marker, s=42, alpha=0.85, label=method)
+        area.scatter(
+            places, percent, color=style.colour, marker=style.marker, s=42, alpha=0.85, label=printable(method)
+        )
     reach = max(_LEAST_RANGE, 1.15 * max(abs(100 * error.error) for error in errors))
     area.set_ylim(-reach, reach)
     area.set_xlim(-0.5, len(bandwidths) - 0.5)
@@ -47,7 +50,7 @@ def _fill(figure: "Figure", errors: Sequence[ReplayError], title: str) -> None:
     area.set_ylabel("replayed over measured, less one (%)")
     area.grid(axis="y", alpha=0.25)
     area.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize="large", fontweight="bold")
+    figure.suptitle(printable(title), fontsize="large", fontweight="bold")
     figure.legend(
         loc="outside lower center", ncols=4, frameon=False, title="a point a repeat; grey: within 10 %",
         title_fontsize="small",

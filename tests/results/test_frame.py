@@ -1,6 +1,10 @@
 """Results as a data frame."""
 
-from fake_runs import write_plausible
+import math
+
+import pytest
+from fake_clusters import BARE
+from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
 
 from istbench.results.frame import evaluations_frame
 
@@ -13,3 +17,12 @@ def test_a_row_is_an_evaluation_with_what_its_run_was(results):
     assert {"cell", "method", "nodes", "seed", "step", "train_s", "bytes_sent_per_node", "accuracy"} <= set(frame)
     best = frame.groupby("method").accuracy.max()
     assert best["ddp"] > best["ist"] > 0.7
+
+
+def test_a_data_frame_with_cluster_seconds(results):
+    write_run(results, header(), [evaluation(0, 0.0, 0.1), evaluation(10, 3.0, 0.5)], trace=averaging_trace(2))
+    write_run(results, header("ist"), ramp(9.0))
+    frame = evaluations_frame(results, BARE)
+    assert frame[frame.method == "ddp"].cluster_s.tolist() == pytest.approx([0.0, 10.1])
+    assert all(math.isnan(value) for value in frame[frame.method == "ist"].cluster_s)
+    assert "cluster_s" not in evaluations_frame(results)

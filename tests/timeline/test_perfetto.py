@@ -4,18 +4,15 @@ import itertools
 import json
 
 import pytest
-from timed_traces import TRACES, averaging, swapping
+from timed_traces import OFFICE, TRACES, averaging, on_office, swapping
 
-from istbench.cluster.profile import load_profile
 from istbench.timeline.perfetto import trace_events, write_perfetto
 from istbench.timeline.recorded import recorded_round
 from istbench.timeline.simulated import simulated_round
 
-OFFICE = load_profile("office-1gbit")
-
 
 @pytest.mark.parametrize("name", TRACES)
-@pytest.mark.parametrize("show", [recorded_round, lambda trace, number: simulated_round(trace, OFFICE, number)])
+@pytest.mark.parametrize("show", [recorded_round, on_office])
 def test_slices_of_a_named_thread_do_not_overlap(show, name):
     events = trace_events(show(TRACES[name], 2))
     assert {event["ph"] for event in events} <= {"X", "M", "s", "f"}

@@ -1,6 +1,10 @@
 """Traces of made-up nodes whose clocks say round figures, for timelines."""
 
+from istbench.cluster.profile import load_profile
 from istbench.cluster.trace import TraceBuilder, merge
+from istbench.timeline.simulated import simulated_round
+
+OFFICE = load_profile("office-1gbit")
 
 
 class Node:
@@ -94,3 +98,7 @@ TRACES = {
     "crossing": crossing(),
     "alone": averaging(nodes=1, buckets=0),
 }
+
+
+def on_office(trace, number):
+    return simulated_round(trace, OFFICE, number)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from istbench.errors import UserError
+from istbench.errors import UserError, printable
 from istbench.report.output.figure import write_figure
 from istbench.report.plots.plot import Panel, Plot, Series
 
@@ -63,8 +63,8 @@ def _fill(plot: Plot, figure: "Figure") -> None:
         axes[index].tick_params(labelbottom=lowest)
         axes[index].set_ylabel("" if index % across else plot.y_label, fontsize="medium")
         axes[index].set_xlabel(plot.x_label if lowest else "", fontsize="medium")
-    subtitle = textwrap.fill(plot.subtitle, int(width * 12))
-    title = textwrap.fill(plot.title, int(width * 9))
+    subtitle = textwrap.fill(printable(plot.subtitle), int(width * 12))
+    title = textwrap.fill(printable(plot.title), int(width * 9))
     figure.suptitle(title, fontsize="large", fontweight="bold")
     _legend(figure, labels, legend_columns, plot, subtitle)
 
@@ -82,7 +82,7 @@ def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plo
         Line2D(
             [], [], color=series.style.colour, linestyle=series.style.line, linewidth=2,
             marker=series.style.marker, markersize=6,
-            label=textwrap.fill(label, _LEGEND_CHARACTERS),
+            label=textwrap.fill(printable(label), _LEGEND_CHARACTERS),
         )
         for label, series in labels.items()
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plo
 
 
 def _draw_panel(area: "Axes", panel: Panel, plot: Plot, labels: list[str]) -> None:
-    area.set_title(panel.title, fontsize="medium")
+    area.set_title(printable(panel.title), fontsize="medium")
     area.set_xscale(plot.x_scale)
     area.set_yscale(plot.y_scale)
     for axis, scale in ((area.xaxis, plot.x_scale), (area.yaxis, plot.y_scale)):

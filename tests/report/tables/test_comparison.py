@@ -1,38 +1,13 @@
-"""Which runs share a table, and what stands in it."""
+"""What stands in the main table of a group."""
 
 import math
 
 import pytest
-from fake_runs import evaluation, header, write_plausible, write_run
+from fake_clusters import BARE
+from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
+from read_tables import column, footer, table_of
 
-from istbench.report.groups import group_runs
-from istbench.report.tables.comparison import comparison
-from istbench.report.tables.numbers import number
-from istbench.report.tables.summary import run_summary
-from istbench.results.load import load_run, load_runs
-
-
-def ramp(seconds, value=0.9):
-    """Events of a run that rises linearly to `value` in `seconds`."""
-    return [evaluation(0, 0.0, 0.0), evaluation(100, seconds, value, sent=2_000_000)]
-
-
-def tables_of(results, baseline="ddp"):
-    return [comparison(group, baseline) for group in group_runs(load_runs(results)[0], baseline)]
-
-
-def table_of(results, baseline="ddp"):
-    (table,) = tables_of(results, baseline)
-    return table
-
-
-def column(table, key):
-    place = [column.key for column in table.columns].index(key)
-    return {(row[0].text, row[1].value): row[place] for row in table.rows}
-
-
-def footer(table):
-    return "\n".join(table.footer)
+from istbench.report.on_clusters import build_report_on_clusters
 
 
 def test_rows_are_methods_by_nodes_with_the_baseline_first(results):
@@ -119,45 +94,6 @@ def test_a_baseline_can_be_one_of_several_labels(results):
     assert column(table_of(results, "ddp bucket_mb=1"), "speed_up")["ist", 2].value["ratio"] == 4.0
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"data": "speech_commands"},
-        {"data_source": {"kind": "synthetic", "fingerprint": "cd" * 32, "train": 1000, "test": 100}},
-        {"batch_size": 64},
-        {"budget": "10 epochs"},
-        {"timing_rule": 2},
-        {"workload_label": "speech hidden=512"},
-        {"host": {"name": "server", "cores": 64, "machine": "x86_64"}},
-    ],
-)
-def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
-    write_run(results, header("ddp"), ramp(9.0))
-    write_run(results, header("ist", **changed), ramp(9.0))
-    groups = group_runs(load_runs(results)[0])
-    assert [len(group.contenders) for group in groups] == [1, 1]
-    assert len({group.stem for group in groups}) == 2
-
-
-def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
-    for seed, threads in ((0, 1), (0, 2), (1, 2)):
-        head = header("ist", seed=seed, cell=f"cell-{seed}-{threads}")
-        head["config"]["threads"] = threads
-        write_run(results, head, ramp(9.0))
-    assert [(row[0].text, row[2].value) for row in table_of(results).rows] == [
-        ("ist threads=1", 1),
-        ("ist threads=2", 2),
-    ]
-
-
-def test_threads_may_differ_between_numbers_of_nodes(results):
-    for nodes in (2, 4):
-        head = header("ist", nodes=nodes)
-        head["config"]["threads"] = 8 // nodes
-        write_run(results, head, ramp(9.0))
-    assert [row[0].text for row in table_of(results).rows] == ["ist", "ist"]
-
-
 def test_unfinished_runs_are_counted_and_named_but_do_not_count(results):
     write_run(results, header("ddp"), ramp(9.0))
     write_run(results, header("ddp", seed=1, status="failed", error="a worker died"), ramp(1.0))
@@ -209,28 +145,9 @@ def test_memory_has_a_column_only_where_it_was_measured(results):
     assert (cells["ddp", 2].value, cells["ist", 2].text) == (None, "3.00")
 
 
-def test_the_summary_of_a_run(results):
-    run = load_run(write_run(results, header("ist"), ramp(9.0, 0.75)))
-    table = run_summary(run)
-    items = {row[0].text: row[1] for row in table.rows}
-    assert items["train seconds to accuracy 0.7"].text == "8.40 (step 93)"
-    assert items["train seconds to accuracy 0.8"].text == "not reached"
-    assert items["train seconds to accuracy 0.8"].value is None
-    assert items["final accuracy"].text == "0.750"
-    assert "SYNTHETIC" in footer(table)
-
-
-def test_the_summary_of_a_run_that_failed_at_once(results):
-    run = load_run(write_run(results, header(status="failed", error="out of memory"), []))
-    assert [row[1].text for row in run_summary(run).rows] == ["failed", "out of memory"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (12.34, "12.3"), (99.96, "100"), (123.4, "123"),
-        (12345.6, "12346"), (math.inf, "∞"), (1e-9, "1.00e-09"),
-    ],
-)  # fmt: skip
-def test_numbers_have_three_digits(value, text):
-    assert number(value) == text
+def test_a_miss_costs_no_number_of_dollars(results):
+    trace = averaging_trace(2)
+    write_run(results, header(), ramp(9.0, 0.5), trace=trace)
+    table = build_report_on_clusters(results, {"bare": [BARE]}).tables[0]
+    value = column(table, "cluster_s_to_0.8")["ddp", 2].value
+    assert (value["median"], value["dollars"]) == (None, None)

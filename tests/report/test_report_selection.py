@@ -1,8 +1,7 @@
 """The names that a report is asked for by."""
 
 import pytest
-from fake_runs import header, write_plausible, write_run
-from test_tables import ramp
+from fake_runs import header, ramp, write_plausible, write_run
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.selection import select_clusters

@@ -1,0 +1,39 @@
+"""Tables as CSV."""
+
+import csv
+import io
+
+from fake_clusters import BARE, write_pair
+from fake_runs import header, ramp, write_run
+from read_tables import printed
+
+from istbench.report.on_clusters import build_report_on_clusters
+from istbench.report.output.csv_rows import tables_csv
+from istbench.report.report import build_report
+
+
+def test_csv_has_one_line_a_row_and_empty_fields_for_misses(report):
+    text, _ = printed(report, "csv")
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["method"], second["method"]) == ("ddp", "ist")
+    assert float(first["train_s_to_0.8_median"]) > 0
+    assert second["train_s_to_0.8_median"] == ""
+    assert second["train_s_to_0.8_reached"] == "0"
+    assert first["data"] == "synthetic"
+
+
+def test_csv_of_tables_with_other_columns_has_all_of_them(results):
+    write_run(results, header(), ramp(9.0))
+    write_run(results, header(workload="toy", targets=[0.5]), ramp(9.0))
+    speech, toy = csv.DictReader(io.StringIO(printed(build_report(results), "csv")[0]))
+    assert (speech["train_s_to_0.5_median"], toy["train_s_to_0.8_median"]) == ("", "")
+    assert float(toy["train_s_to_0.5_median"]) == 5.0
+
+
+def test_csv_has_one_line_a_row_with_times_and_where_they_go(results):
+    write_pair(results)
+    text = tables_csv(build_report_on_clusters(results, {"bare": [BARE]}).tables)
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["method"], second["method"]) == ("ddp", "local_sgd")
+    assert float(first["cluster_s_to_0.8_median"]) < float(first["cluster_s"])
+    assert float(first["compute_percent"]) < float(second["compute_percent"])

@@ -1,0 +1,62 @@
+"""The files drawn of plots."""
+
+import math
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from fake_runs import evaluation, header, ramp, write_plausible, write_run
+
+from istbench.errors import UserError
+from istbench.report.output.pictures import draw_plots
+from istbench.report.report import build_report
+
+
+def pictures_of(results):
+    return draw_plots(build_report(results).plots, results / "report")
+
+
+def test_pictures_are_written_under_safe_names_as_png_and_svg(results):
+    label = "../../we ird/$x^{$ <b>"
+    write_run(results, header("ist", workload_label=label, method_label="ist $\\frac{ <i>"), ramp(9.0))
+    paths = pictures_of(results)
+    assert len(paths) == 4
+    for path in paths:
+        assert path.parent == results / "report"
+        assert path.name.isascii()
+        assert not set(path.name) & set("/\\$<> {}")
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        else:
+            ElementTree.parse(path)
+    assert pictures_of(results) == paths
+
+
+def test_names_that_no_font_has_are_drawn_as_question_marks(results):
+    write_run(results, header(method_label="a\x1b[31m\x00\ufffe\nb"), ramp(9.0))
+    for path in pictures_of(results):
+        if path.suffix == ".svg":
+            assert "a?[31m???b" in "".join(ElementTree.parse(path).getroot().itertext())
+
+
+def test_pictures_of_nothing_reached_and_of_diverged_runs_are_drawn(results):
+    write_run(results, header("ddp"), ramp(9.0, 0.1))
+    write_run(results, header("ist"), [evaluation(0, 0.0, math.nan), evaluation(1, 0.0, math.nan)])
+    assert len(pictures_of(results)) == 4
+
+
+def test_without_plots_there_is_no_folder(tmp_path):
+    assert draw_plots([], tmp_path / "report") == []
+    assert not (tmp_path / "report").exists()
+
+
+def test_an_open_ended_interval_is_drawn(results):
+    for seed, value in enumerate([0.9, 0.9, 0.5]):
+        write_run(results, header("ddp", seed=seed), ramp(9.0 + seed, value))
+    assert len(pictures_of(results)) == 4
+
+
+def test_a_folder_that_cannot_be_written_is_named(results):
+    write_plausible(results, "ddp")
+    (results / "report").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot write pictures to .*report.*--no-pictures"):
+        pictures_of(results)

@@ -1,0 +1,34 @@
+"""Where the time goes on a cluster."""
+
+import dataclasses
+
+import pytest
+from fake_clusters import BARE, write_pair
+from read_tables import column, footer
+
+from istbench.report.on_clusters import build_report_on_clusters
+
+
+def test_replayed_tables_say_whose_clock_it_is_and_what_it_costs(results):
+    write_pair(results)
+    table, spent = build_report_on_clusters(results, {"bare": [dataclasses.replace(BARE, name="bare")]}).tables
+    # At accuracy 0.8 of a ramp to 0.9, 100 steps: 8/9 of 100 x (0.01 + 1) s.
+    cell = column(table, "cluster_s_to_0.8")["ddp", 2]
+    assert cell.value["median"] == pytest.approx(101 * 8 / 9)
+    assert cell.value["dollars"] == pytest.approx(101 * 8 / 9 * 2 * 0.384 / 3600)
+    assert table.context["clock"] == "cluster_s"
+    assert table.context["host"] == "bare"
+    assert "replayed seconds to accuracy on bare" in table.title
+    for expected in ("recorded on cpu, replayed on bare", "100 GFLOP/s", "8 Mbit/s out and in"):
+        assert expected in footer(table)
+    assert column(table, "speed_up")["local_sgd", 2].value["ratio"] == pytest.approx(101 / 13)
+    figures = {key: column(spent, key)["local_sgd", 2].value for key in (c.key for c in spent.columns)}
+    # 100 steps of 2 x 256 / 2 samples in 3 s of computing and 10 s of averaging.
+    assert figures["samples_per_s"] == pytest.approx(100 * 256 / 13)
+    assert figures["compute_percent"] == pytest.approx(100 * 3 / 13)
+    assert figures["communication_percent"] == pytest.approx(100 * 10 / 13)
+    assert figures["idle_percent"] == pytest.approx(0)
+    assert figures["link_use_percent"] == pytest.approx(100 * 10 / 13)
+    assert figures["dollars_per_hour"] == pytest.approx(0.768)
+    assert figures["cluster_s"] == pytest.approx(13)
+    assert figures["dollars"] == pytest.approx(0.768 * 13 / 3600)

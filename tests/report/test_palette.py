@@ -1,0 +1,14 @@
+"""What methods look like."""
+
+from istbench.report.palette import method_styles
+
+
+def test_a_method_looks_the_same_whatever_it_is_compared_with():
+    alone = method_styles([("ist", "ist")])["ist"]
+    among = method_styles([("ddp", "ddp"), ("ist", "ist"), ("ist", "ist lr=1"), ("mine", "mine")])
+    assert among["ist"] == alone
+    assert among["ist lr=1"].colour == alone.colour
+    assert among["ist lr=1"].line != alone.line
+    assert among["ist lr=1"].marker != alone.marker
+    assert among["mine"] == method_styles([("mine", "mine")])["mine"]
+    assert len({style.colour for style in among.values()}) == 3
