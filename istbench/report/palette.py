@@ -10,7 +10,7 @@ Dash = Literal["-", "--", ":", "-."]
 
 @dataclass(frozen=True, kw_only=True)
 class MethodStyle:
-    """colour: RGB hex. line: dash pattern, and marker: shape, as matplotlib names them."""
+    """How a method is drawn. colour: RGB hex. line: dash pattern, and marker: shape, as matplotlib names them."""
 
     colour: str
     line: Dash

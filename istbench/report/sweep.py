@@ -9,14 +9,17 @@ from istbench.results.stats import Estimate, estimate
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """cluster: its name without a bandwidth. groups: the same runs on each of its bandwidths, rising."""
+    """The same runs on one cluster at several bandwidths.
+
+    cluster: its name without a bandwidth. groups: the runs on each of its bandwidths, rising.
+    """
 
     cluster: str
     groups: tuple[Group, ...]
 
     @property
     def bandwidths(self) -> tuple[float, ...]:
-        """Of a node's link, bits/s."""
+        """Bandwidths of a node's link, bits/s, rising."""
         return tuple(group.profile.bandwidth_out for group in self.groups if group.profile is not None)
 
     @property

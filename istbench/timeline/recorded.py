@@ -73,7 +73,7 @@ def _when_all_posted(trace: Trace, clocks: Sequence[Floats], keys: Sequence[Sequ
 
 
 def _when_waited_for(events: NDArray[Any], clock: Floats) -> Floats:
-    """Of every operation [operations], when it had been waited for; the sample's end where it was not."""
+    """When every operation had been waited for [operations]; the sample's end where it was not."""
     waits = events["code"] == WAIT
     ends = np.full(np.count_nonzero(events["code"] == POST), clock[-1])
     ends[events["op"][waits]] = clock[waits]

@@ -77,7 +77,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """From the first node's beginning to the last one's end."""
+        """Seconds from the first node's beginning to the last one's end."""
         return max(end for _, end in self.limits)
 
     def spent(self, node: int, kind: ActivityKind) -> float:
@@ -108,7 +108,7 @@ def check_round(trace: Trace, round_number: int) -> None:
 
 
 def ends_of_rounds(trace: Trace) -> list[Ints]:
-    """Of every node, the events that end its rounds [rounds]; its steps are its rounds where none are marked."""
+    """Events that end the rounds of every node [rounds]; its steps are its rounds where none are marked."""
     marks = [np.flatnonzero(events["code"] == MARK) for events in trace.nodes]
     return [own[round_ends(events["kind"][own])] for own, events in zip(marks, trace.nodes, strict=True)]
 

@@ -47,7 +47,7 @@ class View:
         return {kind for kind, total in seconds.items() if total >= self.shortest}
 
     def most_rows(self) -> int:
-        """Of the transfers one way of any node."""
+        """The rows of transfers that a node has one way, at most."""
         return max((len(rows) for lane in self.lanes for rows in lane.transfers.values()), default=0)
 
 

@@ -17,7 +17,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """Below `bandwidth` (bits/s) `below` is sooner at `level`, above it `above` is."""
+    """A bandwidth, bits/s, below which method `below` is sooner at `level`, and above which `above` is."""
 
     below: str
     above: str
@@ -27,7 +27,7 @@ class Crossing:
 
 
 def crossings(sweep: Sweep) -> list[Crossing]:
-    """Where two methods on as many nodes take equally long to a target, of their medians over seeds.
+    """Bandwidths at which two methods on as many nodes take equally long to a target, of their medians over seeds.
 
     Between the bandwidths replayed, times are interpolated as straight lines in logarithms.
     """

@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """key: name in CSV and JSON, unit included; title: what a reader sees."""
+    """A column. key: its name in CSV and JSON, unit included; title: what a reader sees."""
 
     key: str
     title: str
@@ -20,7 +20,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """text: for readers; value: for programs, one value or several by name, None for what there is not."""
+    """What stands in a column of a row.
+
+    text: for readers. value: for programs, one value or several by name, None for what there is not.
+    """
 
     text: str
     value: Scalar | Mapping[str, Scalar]
@@ -28,7 +31,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """rows: one entry a column. footer: one line a remark. keys: leading columns that name the row.
+    """A table of so many columns.
+
+    rows: one entry a column. footer: one line a remark. keys: leading columns that name the row.
 
     context: what holds for every row, for programs. Rows of two tables with the same context and the same name
     are about the same thing. empty: what to say where there are no rows.
