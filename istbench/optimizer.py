@@ -10,6 +10,12 @@ from torch import Tensor, nn
 from istbench.config.numbers import Rate, Share
 from istbench.errors import UserError
 
+_KEPT = {
+    torch.optim.SGD: ("momentum_buffer",),
+    torch.optim.Adam: ("exp_avg", "exp_avg_sq", "step"),
+    torch.optim.AdamW: ("exp_avg", "exp_avg_sq", "step"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
@@ -62,6 +68,35 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """The inverse of `optimizer_state`."""
+    """The inverse of `optimizer_state`.
+
+    Raises:
+        ValueError: for the state of another optimizer, or over other parameters.
+    """
     slots = {int(index): value for index, value in state["state"].items()}
+    if _kind(state["param_groups"]) != _kind(optimizer.state_dict()["param_groups"]):
+        raise ValueError("the state of another optimizer")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not all(_fits(slots[index], parameters[index], _KEPT.get(type(optimizer))) for index in slots):
+        raise ValueError("the state of an optimizer over other parameters")
     optimizer.load_state_dict({**state, "state": slots})
+
+
+def _kind(value: Any) -> Any:
+    """A setting of an optimizer as it is written down and read, its numbers left out: those may have changed."""
+    if isinstance(value, dict):
+        return {key: item if key == "params" else _kind(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_kind(item) for item in value]
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _fits(slots: dict[str, Any], parameter: Tensor, names: tuple[str, ...] | None) -> bool:
+    """Whether `slots` can be what an optimizer that keeps `names` (None: not known) has of `parameter`."""
+    if names is None or slots == {"momentum_buffer": None}:
+        return True
+    shapes = [torch.Size() if name == "step" else parameter.shape for name in names]
+    return tuple(sorted(slots)) == names and all(
+        isinstance(slots[name], Tensor) and slots[name].shape == shape
+        for name, shape in zip(names, shapes, strict=True)
+    )

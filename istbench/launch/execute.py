@@ -114,9 +114,9 @@ def _open(cell: Cell, run: RunDirectory) -> None:
         run.create(msgspec.structs.replace(cell.header, started_at=now))
         run.append(Start(time=now))
         return
-    meta = checkpoint.latest(run.checkpoint)
+    totals = checkpoint.latest(run.checkpoint)
     run.create(msgspec.structs.replace(cell.header, started_at=run.header().started_at))
-    run.append(Resume(step=meta["step"] if meta else -1, time=now))
+    run.append(Resume(step=totals.step if totals else -1, time=now))
 
 
 def _close(run: RunDirectory, status: Status, error: str | None) -> None:

@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from istbench.config.numbers import Natural
+from istbench.door import convert
 from istbench.fabric import Fabric
 from istbench.workloads.base import Batch, Workload
 
@@ -81,6 +83,15 @@ class Method(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict` of the same rank; called after `setup`."""
+
+
+def counted(state: dict[str, Any], name: str) -> int:
+    """The count `name` in a checkpoint's `state`.
+
+    Raises:
+        UserError: where it is none.
+    """
+    return convert(state.get(name), Natural, lambda _: name)
 
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.methods.base import Method
+from istbench.methods.base import Method, counted
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, started
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.subnets.groups import named_tensors
@@ -234,10 +234,18 @@ class IndependentSubnetTraining(Method):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._set_round(state["round"])
-        self._steps = state["steps"]
+        self._steps = counted(state, "steps")
+        self._set_round(counted(state, "round"))
+        if self._round not in (0, self._steps // max(1, self.options.local_steps)):
+            raise ValueError(f"round {self._round} at step {self._steps}")
         self._subnet.load_state_dict(state["subnet"])
-        self._home = {
-            name: [planes[str(plane)] for plane in range(len(planes))] for name, planes in state["home"].items()
-        }
+        self._home = {name: self._loaded(name, state["home"][name]) for name in self._home}
         load_optimizer_state(self._optimizer, state["optimizer"])
+
+    def _loaded(self, name: str, planes: dict[str, Tensor]) -> list[Tensor]:
+        """The home shards `planes` of tensor `name`, in their order."""
+        loaded = [planes[str(plane)] for plane in range(len(planes))]
+        shape = self._home[name][0].shape
+        if len(loaded) not in (1, 1 + len(self.options.slots)) or any(plane.shape != shape for plane in loaded):
+            raise ValueError(f"home shards of {name} of another shape")
+        return loaded

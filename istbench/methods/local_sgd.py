@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from istbench.config.numbers import Count
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, materialise
+from istbench.methods.base import Method, counted, materialise
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, started
 from istbench.workloads.base import Batch, Workload
@@ -82,4 +82,4 @@ class LocalSGD(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
-        self._steps = state["steps"]
+        self._steps = counted(state, "steps")

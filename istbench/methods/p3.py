@@ -8,13 +8,15 @@ time.
 """
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
 from istbench.config.numbers import Count, CountOrNone
+from istbench.door import convert, path_text
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.parameter_server import ParameterServer
@@ -26,12 +28,11 @@ _WINDOWS_TRIED = (1, 4)
 _STEPS_TRIED = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What `autotune` chooses."""
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sizes of slices and window, which `autotune` chooses."""
 
-    slice_params: int
-    window: int
+    slice_params: CountOrNone
+    window: Count
 
 
 class P3(ParameterServer):
@@ -68,15 +69,17 @@ class P3(ParameterServer):
         options = self.options
         return ServedModel(
             model, self._fabric, options.build,
-            split_params=options.split_params, priority=options.priority, **asdict(self._setting),
+            split_params=options.split_params, priority=options.priority,
+            slice_params=self._setting.slice_params, window=self._setting.window,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "setting": asdict(self._setting)}
+        return {**super().state_dict(), "setting": msgspec.structs.asdict(self._setting)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if Setting(**state["setting"]) != self._setting:  # the optimizer's state is cut as it was tuned then
-            self._setting = Setting(**state["setting"])
+        setting = convert(state["setting"], Setting, path_text)
+        if setting != self._setting:  # the optimizer's state is cut as it was tuned then
+            self._setting = setting
             super().setup(self._blank_model(), self._workload, self._fabric)
         super().load_state_dict(state)
 

@@ -5,67 +5,164 @@
 """
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from istbench.errors import UserError
+from istbench.config.numbers import Amount, Duration, Natural
+from istbench.door import decode_json, read_bytes
+from istbench.errors import UserError, printable
+from istbench.fabric import FabricError
 from istbench.files import sync
 
 _TENSOR = "tensor:"
+_LATEST = "latest.json"
+_MOST_JSON_BYTES = 2**30
+_LONGEST_REASON = 200
+
+
+class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a run has done so far, over all its resumptions; the same on every node.
+
+    Attributes:
+        step: local steps. train_s, wall_s: seconds.
+        bytes_sent, bytes_received: training traffic of the busiest node.
+    """
+
+    step: Natural
+    train_s: Duration
+    wall_s: Duration
+    bytes_sent: Amount
+    bytes_received: Amount
 
 
 def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any]) -> None:
-    """Write one rank's `state`, a nested dictionary with string keys of tensors and JSON values, to disk."""
-    folder = directory / str(step)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write one rank's `state`, a nested dictionary with string keys of tensors and JSON values, to disk.
+
+    Raises:
+        UserError: where it cannot be written.
+    """
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_without_tensors(state, "", tensors))
+    text = json.dumps(_without_tensors(state, "", tensors), allow_nan=False)
     # Tensors that are views of one buffer are stored apart: each is copied out of it.
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(contiguous, folder / f"rank-{rank}.safetensors")
-    sync(folder / f"rank-{rank}.safetensors")
-    (folder / f"rank-{rank}.json").write_text(text)
-    sync(folder / f"rank-{rank}.json")
+    stem = _stem(directory, step, rank)
+    with _writing(directory):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        save_file(contiguous, stem.with_suffix(".safetensors"))
+        sync(stem.with_suffix(".safetensors"))
+        stem.with_suffix(".json").write_text(text)
+        sync(stem.with_suffix(".json"))
 
 
-def publish(directory: Path, step: int, meta: dict[str, Any]) -> None:
-    """Make `step` the checkpoint to resume from, once every rank has written; older ones are deleted.
+def publish(directory: Path, totals: Totals) -> None:
+    """Make `totals.step` the checkpoint to resume from, once every rank has written; older ones are deleted.
 
-    `meta` (JSON values) is the same for all ranks, and comes back from `latest`.
+    `totals` come back from `latest`.
+
+    Raises:
+        UserError: where it cannot be written.
     """
-    temporary = directory / "latest.json.tmp"
-    temporary.write_text(json.dumps({**meta, "step": step}))
-    sync(temporary)
-    temporary.replace(directory / "latest.json")
-    sync(directory)
-    for folder in directory.iterdir():
-        if folder.is_dir() and folder.name != str(step):
-            shutil.rmtree(folder)
+    temporary = directory / f"{_LATEST}.tmp"
+    with _writing(directory):
+        temporary.write_bytes(msgspec.json.encode(totals))
+        sync(temporary)
+        temporary.replace(directory / _LATEST)
+        sync(directory)
+        for folder in directory.iterdir():
+            if folder.is_dir() and not folder.is_symlink() and folder.name != str(totals.step):
+                shutil.rmtree(folder)
 
 
-def latest(directory: Path) -> dict[str, Any] | None:
-    """The published checkpoint's `meta` with its `step`, or None where there is none."""
-    path = directory / "latest.json"
-    if not path.exists():
+def latest(directory: Path) -> Totals | None:
+    """The totals at the published checkpoint, or None where there is none.
+
+    Raises:
+        UserError: where what is there is no checkpoint, naming the directory to delete.
+    """
+    path = directory / _LATEST
+    if not os.path.lexists(path):
         return None
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is broken ({error}); delete {directory} to start the cell anew") from None
+    return decode_json(_content(path, directory), Totals, str(path), _way_out(directory))
 
 
 def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
-    """The state that `rank` wrote at `step`."""
-    stem = directory / str(step) / f"rank-{rank}"
+    """The state that `rank` wrote at `step`.
+
+    Raises:
+        UserError: where what is there is none, naming the directory to delete.
+    """
+    stem = _stem(directory, step, rank)
+    path = stem.with_suffix(".json")
+    state = decode_json(_content(path, directory), dict[str, Any], str(path), _way_out(directory))
+    path = stem.with_suffix(".safetensors")
+    _require_file(path, directory)
     try:
-        tensors = load_file(stem.with_suffix(".safetensors"))
-        return dict(_with_tensors(json.loads(stem.with_suffix(".json").read_text()), tensors))
+        tensors = load_file(path)
+    except Exception as error:  # whatever the library makes of a broken file
+        raise _broken(path, str(error), directory) from None
+    try:
+        return {key: _with_tensors(value, tensors) for key, value in state.items()}
+    except (KeyError, RecursionError):
+        raise _broken(stem.with_suffix(".json"), "it names a tensor that is not there", directory) from None
+
+
+@contextmanager
+def fitting(directory: Path) -> Iterator[None]:
+    """Inside, a state from `directory` is taken over.
+
+    Raises:
+        UserError: where it does not fit, naming the directory to delete.
+    """
+    try:
+        yield
+    except FabricError:
+        raise
     except Exception as error:
-        raise UserError(f"checkpoint {stem} is broken ({error}); delete {directory} to start anew") from None
+        # A checkpoint that was tampered with breaks whatever reads it in ways of its own.
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise _broken(directory, f"it does not fit: {reason}", directory) from None
+
+
+def _stem(directory: Path, step: int, rank: int) -> Path:
+    return directory / str(step) / f"rank-{rank}"
+
+
+def _content(path: Path, directory: Path) -> bytes:
+    _require_file(path, directory)
+    return read_bytes(path, f"a checkpoint, or {_way_out(directory)}", _MOST_JSON_BYTES)
+
+
+def _require_file(path: Path, directory: Path) -> None:
+    if path.is_symlink() or not path.is_file():
+        raise _broken(path, "it is no file" if os.path.lexists(path) else "it is missing", directory)
+
+
+def _broken(path: Path, why: str, directory: Path) -> UserError:
+    return UserError(f"checkpoint {path} is broken ({printable(why)[:_LONGEST_REASON]}); {_way_out(directory)}")
+
+
+def _way_out(directory: Path) -> str:
+    return f"delete {directory} to start the cell anew"
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = printable(getattr(error, "strerror", None) or str(error))[:_LONGEST_REASON]
+        raise UserError(
+            f"cannot write the checkpoint {directory}: {reason}; mend that and run the same command again to resume"
+        ) from None
 
 
 def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -5,16 +5,17 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from istbench.config.run import RunConfig
+from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
 from istbench.methods.base import Method
 from istbench.node import checkpoint
+from istbench.node.checkpoint import Totals
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, evaluate
 from istbench.node.measure import PeakMemory, TrainClock
@@ -47,17 +48,6 @@ def train_cell(run_path: str, scratch: str) -> None:
         Node(run, config, workload, fabric, sinks).live()
 
 
-@dataclass
-class Totals:
-    """What a run has done so far, over all its resumptions; the same on every node."""
-
-    step: int = 0
-    train_s: float = 0.0
-    wall_s: float = 0.0
-    bytes_sent: float = 0.0
-    bytes_received: float = 0.0
-
-
 class Node:
     """One rank of one run."""
 
@@ -67,7 +57,7 @@ class Node:
         self._checkpoints, self._config, self._workload, self._fabric = run.checkpoint, config, workload, fabric
         self._lead = fabric.rank == 0
         self._clock = TrainClock(fabric.device, config.lab.dilation if config.lab else 1.0)
-        self._totals = Totals()
+        self._totals = Totals(step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0)
         self._segment = 0
         self._sinks = sinks
         self._trace = TraceSample(run.trace, workload, fabric, config.batch_size)
@@ -213,17 +203,20 @@ class Node:
         checkpoint.write_rank(self._checkpoints, self._totals.step, self._fabric.rank, state)
         self._fabric.barrier("writing a checkpoint")
         if self._lead:
-            checkpoint.publish(self._checkpoints, self._totals.step, vars(self._totals))
+            checkpoint.publish(self._checkpoints, self._totals)
         self._saved = time.perf_counter()
 
     def _resume(self) -> None:
-        meta = checkpoint.latest(self._checkpoints)
-        if meta is None:
+        totals = checkpoint.latest(self._checkpoints)
+        if totals is None:
             return
-        self._totals = Totals(**meta)
-        state = checkpoint.read_rank(self._checkpoints, self._totals.step, self._fabric.rank)
-        self._method.load_state_dict(state["method"])
-        torch.set_rng_state(state["random"])
+        state = checkpoint.read_rank(self._checkpoints, totals.step, self._fabric.rank)
+        with checkpoint.fitting(self._checkpoints):
+            if not 0 < totals.step < self._config.steps:
+                raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
+            self._method.load_state_dict(state["method"])
+            torch.set_rng_state(state["random"])
+        self._totals = totals
 
     def _finish(self) -> None:
         """Tell what came of the run."""

@@ -90,7 +90,7 @@ def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path):
         (["--method", "ist", "--workload", "toy", "--set", "local_step=4"], "did you mean 'local_steps'"),
         (
             ["--method", "ist", "--workload", "toy", "--set", "local_steps=-4"],
-            "local_steps must be zero or more",
+            "option local_steps must be a whole number of at least 0",
         ),
         (["--method", "ist", "--workload", "toy", "--set", "lr"], "--set 'lr' is not of the form name=value"),
         (["--method", "ist", "--workload", "toy", "--workload-set", "hiden=4"], "did you mean 'hidden'"),
@@ -242,6 +242,23 @@ def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped
     events = RunDirectory(Path(other["run_dir"])).events()
     assert [event.step > 0 for event in events if isinstance(event, Resume)] == [True]
     assert not (Path(other["run_dir"]) / "checkpoint").exists()
+
+
+def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path):
+    run = [*TOY, "--method", "ist", "--epochs", 60, "--checkpoint-every", 0, "--out", tmp_path]
+    killed = subprocess.Popen([*ISTBENCH, *map(str, run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/checkpoint/latest.json")):
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    time.sleep(2)  # its workers end by themselves
+    (latest,) = tmp_path.glob("runs/*/checkpoint/latest.json")
+    for path in (latest.parent / str(json.loads(latest.read_text())["step"]) / "rank-1.json", latest):
+        path.write_text('{"method": {"steps": -1}}')
+        assert f"delete {latest.parent} to start the cell anew" in one_line(istbench(*run))
 
 
 def test_workers_end_when_the_launcher_is_killed(tmp_path):

@@ -1,0 +1,198 @@
+"""Checkpoints that something has happened to: one line that names the directory to delete."""
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from garbage import damaged, nested, one_line, paths, quick
+from hypothesis import given
+from hypothesis import strategies as st
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import assembled, open_workload, set_up, train
+from istbench.errors import UserError
+from istbench.node import checkpoint
+from istbench.node.checkpoint import Totals
+
+TOTALS = Totals(step=7, train_s=1.5, wall_s=2.5, bytes_sent=4e9, bytes_received=0)
+PLAIN = {"step": 7, "train_s": 1.5, "wall_s": 2.5, "bytes_sent": 4e9, "bytes_received": 0}
+STATE = {"method": {"steps": 7, "model": {"weight": torch.ones(2, 3)}, "none": None}, "random": torch.arange(4)}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A directory with a checkpoint of rank 0 at step 7."""
+    directory = tmp_path / "checkpoint"
+    checkpoint.write_rank(directory, 7, 0, STATE)
+    checkpoint.publish(directory, TOTALS)
+    return directory
+
+
+def test_what_is_written_comes_back(written):
+    assert checkpoint.latest(written) == TOTALS
+    state = checkpoint.read_rank(written, 7, 0)
+    assert torch.equal(state["method"]["model"].pop("weight"), torch.ones(2, 3))
+    assert torch.equal(state.pop("random"), torch.arange(4))
+    assert state == {"method": {"steps": 7, "model": {}, "none": None}}
+    assert checkpoint.latest(written / "nowhere") is None
+
+
+def test_those_before_are_deleted_and_what_is_a_link_is_left(written, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (written / "link").symlink_to(tmp_path / "elsewhere")
+    checkpoint.write_rank(written, 9, 0, STATE)
+    checkpoint.publish(written, Totals(**{**PLAIN, "step": 9}))
+    assert sorted(path.name for path in written.iterdir()) == ["9", "latest.json", "link"]
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def refused(directory, read):
+    with pytest.raises(UserError) as caught:
+        read()
+    assert f"delete {directory} to start the cell anew" in one_line(caught.value)
+
+
+def in_place(make):
+    def change(path):
+        path.unlink()
+        make(path)
+
+    return change
+
+
+ODD_FILES = {
+    "gone": lambda path: None,
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "empty": Path.touch,
+    "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "not JSON": lambda path: path.write_text("{"),
+    "a list": lambda path: path.write_text("[]"),
+    "a number": lambda path: path.write_text("NaN"),
+    "deep": lambda path: path.write_text(nested("[", "]")),
+    "large": lambda path: (path.touch(), os.truncate(path, 2**40)),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+@pytest.mark.parametrize("name", ["latest.json", "7/rank-0.json", "7/rank-0.safetensors"])
+def test_a_file_that_is_none_is_named(written, name, kind):
+    if (name, kind) == ("latest.json", "gone"):
+        pytest.skip("is a run without a checkpoint")
+    in_place(ODD_FILES[kind])(written / name)
+    if name == "latest.json":
+        refused(written, lambda: checkpoint.latest(written))
+    else:
+        refused(written, lambda: checkpoint.read_rank(written, 7, 0))
+
+
+@quick(150)
+@given(damaged(PLAIN))
+def test_totals_are_totals_or_refused(tmp_path_factory, content):
+    directory = tmp_path_factory.mktemp("checkpoint")
+    (directory / "latest.json").write_text(json.dumps(content))
+    try:
+        totals = checkpoint.latest(directory)
+    except UserError as error:
+        assert f"delete {directory}" in one_line(error)
+    else:
+        assert isinstance(totals.step, int)
+        assert all(0 <= getattr(totals, name) < 2**80 for name in Totals.__struct_fields__)  # false for NaN
+
+
+@quick(150)
+@given(st.lists(st.tuples(st.integers(0, 200), st.binary(min_size=1, max_size=8)), max_size=3), st.integers(0, 400))
+def test_tensors_are_read_or_refused(tmp_path_factory, changes, length):
+    directory = tmp_path_factory.mktemp("checkpoint")
+    checkpoint.write_rank(directory, 7, 0, STATE)
+    path = directory / "7" / "rank-0.safetensors"
+    content = bytearray(path.read_bytes())
+    for at, values in changes:
+        content[at : at + len(values)] = values
+    path.write_bytes(content[:length])
+    try:
+        state = checkpoint.read_rank(directory, 7, 0)
+    except UserError as error:
+        assert f"delete {directory}" in one_line(error)
+    else:
+        assert state.keys() == STATE.keys()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint/7"])
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot write the checkpoint .*: (File exists|Not a directory); mend that"):
+        checkpoint.write_rank(tmp_path / "checkpoint", 7, 0, STATE)
+
+
+METHODS = [
+    ("ddp", {"momentum": 0.9}),
+    ("local_sgd", {"momentum": 0.9}),
+    ("ist", {"momentum": 0.9}),
+    ("ist", {"optimizer": "adamw"}),
+    ("parameter_server", {"optimizer": "adam"}),
+    ("p3", {"momentum": 0.9, "slice_params": 30}),
+]
+JUNK = [None, "x", [], {}, True, [None], {"0": "x"}]
+COUNTS = ("steps", "round", "slice_params", "window")
+
+
+def plain(state):
+    """`state` with tensors left in their places, by a copy of its dictionaries and lists alone."""
+    if isinstance(state, dict):
+        return {key: plain(value) for key, value in state.items()}
+    return [plain(value) for value in state] if isinstance(state, list | tuple) else state
+
+
+def spoilt(state):
+    """(where, `state` with one part replaced or left out), for every part of it."""
+    for path in list(paths(state))[1:]:
+        junk = [*JUNK, torch.zeros(99), -1 if path[-1] in COUNTS else None, KeyError]
+        for value in junk:
+            broken = plain(state)
+            owner = broken
+            for key in path[:-1]:
+                owner = owner[key]
+            if value is KeyError:
+                del owner[path[-1]]
+            else:
+                owner[path[-1]] = copy.deepcopy(value)
+            yield path, broken
+
+
+def node_that_takes_over_garbage(fabric, name, options):
+    """States that neither fit nor are refused in one line, and how many were refused."""
+    workload = open_workload("toy", {"hidden": 3, "layers": 2})
+    method = set_up(fabric, workload, name, options)
+    train(fabric, workload, method, 0, 3)
+    state = plain(method.state_dict())
+    wrong, refusals = [], 0
+    for path, broken in spoilt(state):
+        method = set_up(fabric, workload, name, options)
+        try:
+            with checkpoint.fitting(Path("/checkpoint")):
+                method.load_state_dict(broken)
+            train(fabric, workload, method, 3, 5)
+            method.drain()
+            assembled(fabric, method)
+        except UserError as error:
+            refusals += 1
+            if "delete /checkpoint to start" not in one_line(error):
+                wrong.append([list(map(str, path)), str(error)])
+        except Exception as error:
+            wrong.append([list(map(str, path)), repr(error)])
+    return wrong, refusals
+
+
+@pytest.mark.parametrize(("name", "options"), METHODS)
+def test_a_method_goes_on_from_its_state_or_refuses_it(name, options):
+    ((wrong, refusals),) = on_nodes(node_that_takes_over_garbage, 1, name, options)
+    assert wrong == []
+    assert refusals > 50
