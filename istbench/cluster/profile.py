@@ -57,11 +57,6 @@ class ClusterProfile:
     price_date: str
     price_source: str
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of a node, bytes."""
-        return round(self.memory_gib * 2**30)
-
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
         """The same cluster with links of another bandwidth, both ways."""
         return dataclasses.replace(self, bandwidth_out=bits_per_second, bandwidth_in=bits_per_second)

@@ -55,7 +55,7 @@ def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) 
 def _here(check: Callable[..., str], workload: Any) -> Outcome:
     try:
         return Outcome(_title(check.__name__), "holds", check(workload))
-    except of_workloads.DoesNotHold as failure:
+    except (of_workloads.DoesNotHold, ValueError) as failure:  # ValueError: of groups that do not fit the model
         return Outcome(_title(check.__name__), "failed", str(failure))
 
 

@@ -53,11 +53,12 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
     device = _device(request.device)
     threads = request.threads or max(1, cores() // request.nodes)
     method.check(method.options, model, workload, request.nodes)
-    check_memory(method, model, workload, request.nodes)
+    if device == "cpu":
+        check_memory(method, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
     batch_size = request.batch_size or workload.batch_size
-    check_batch(method, model, batch_size)
     steps, eval_every = _budget(request, workload, method, source, batch_size)
+    check_batch(method, model, batch_size)
     config = RunConfig(
         workload=request.workload,
         method=request.method,
@@ -130,9 +131,11 @@ def _budget(
     shards = 1 if method.batches == "replicated" else request.nodes
     steps_per_epoch = source.train // (batch_size * shards)
     if steps_per_epoch == 0:
+        most = source.train // shards
         raise UserError(
             f"batch size {batch_size} is larger than a node's data: {source.train} training samples over "
-            f"{shards} node{'s' if shards > 1 else ''}; use a batch size of at most {source.train // shards}"
+            f"{shards} node{'s' if shards > 1 else ''}; use "
+            + (f"a batch size of at most {most}" if most else f"at most {source.train} nodes")
         )
     if request.steps is not None:
         steps = request.steps

@@ -63,7 +63,10 @@ class IndependentSubnetTraining(Method):
                 f"ist needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
                 f"{world_size} nodes; use fewer nodes or a wider model"
             )
-        layout_of(model, groups)
+        try:
+            layout_of(model, groups)
+        except ValueError as error:
+            raise UserError(f"workload {workload.name!r}: {error}") from None
 
     def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
         """A subnet's: a tensor cut along one dimension is shared by the nodes, along two by their square."""

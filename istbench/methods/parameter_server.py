@@ -44,9 +44,8 @@ class ParameterServer(Method):
         )
 
     def least_batch(self, batch_size: int) -> int:
-        return min(
-            (len(part) for part in torch.empty(batch_size).chunk(self.options.accumulation_steps)), default=0
-        )
+        part = -(-batch_size // self.options.accumulation_steps)  # as Tensor.chunk cuts: the last has what is left
+        return batch_size - part * ((batch_size - 1) // part)
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

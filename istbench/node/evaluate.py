@@ -75,6 +75,8 @@ def _estimate(
 def _calibration_batches(workload: Workload, seed: int) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(workload.train_size, generator=generator)[:_CALIBRATION_SAMPLES]
+    if len(chosen) == 1:  # which has no variance by itself
+        chosen = chosen.repeat(2)
     # Chunks of equal size up to one: a last batch of a single sample has no variance.
     for indices in chosen.chunk(max(1, len(chosen) // _CALIBRATION_BATCH)):
         yield workload.train_batch(indices, generator)

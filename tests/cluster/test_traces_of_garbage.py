@@ -91,6 +91,19 @@ def test_bytes_in_the_middle_of_a_file(path, content, at):
     tried(path)
 
 
+@quick(150)
+@given(content=st.binary(min_size=1, max_size=12), at=st.floats(0, 1))
+def test_bytes_in_an_array_whose_checksum_is_right(path, content, at):
+    whole = io.BytesIO()
+    np.save(whole, SOUND.nodes[0])
+    array = whole.getvalue()
+    place = int(at * 400)  # mostly in the array's header
+    write(path, json.dumps({**HEADER, "meta": {"nodes": 1}}), ())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("node0.npy", array[:place] + content + array[place + len(content) :])
+    tried(path)
+
+
 def test_nesting_and_sizes_that_lie(path):
     write(path, nested('{"a":', "}"))
     assert tried(path) is None
