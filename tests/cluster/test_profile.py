@@ -114,5 +114,5 @@ def test_names_and_files_that_are_not_there(tmp_path):
     with pytest.raises(UserError, match="folder.toml is a directory, not a file"):
         load_profile(str(tmp_path / "folder.toml"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="binary.toml is not text"):
+    with pytest.raises(UserError, match="binary.toml is not UTF-8 text"):
         load_profile(str(tmp_path / "binary.toml"))
