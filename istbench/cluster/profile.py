@@ -134,7 +134,7 @@ def names() -> list[str]:
 
 
 def summaries() -> dict[str, str]:
-    """For `istbench list clusters`: one line about every built-in profile, by name."""
+    """One line about every built-in profile, by name, for `istbench list clusters`."""
     return {name: _one_line(load_profile(name)) for name in names()}
 
 

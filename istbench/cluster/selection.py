@@ -8,7 +8,7 @@ from istbench.errors import UserError
 
 
 def select_clusters(names: Sequence[str], bandwidths: Sequence[float] = ()) -> dict[str, list[ClusterProfile]]:
-    """For each of the clusters `names` (built in, or FILE.toml), by name, its profiles by rising bandwidth.
+    """The profiles, by rising bandwidth, of each of the clusters `names` (built in, or FILE.toml), by name.
 
     bandwidths: of its links, bits/s, each a profile named after it (`m5.2xlarge at 100 Mbit/s`); without them,
     the one profile as it is.

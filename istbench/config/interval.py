@@ -15,7 +15,7 @@ class Interval:
 
     @classmethod
     def decode(cls, value: Any) -> "Interval":
-        """From what a suite, a header or a command line holds.
+        """The interval that a suite, a header or a command line holds.
 
         Raises:
             ValueError: saying what it must be.

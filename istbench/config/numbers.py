@@ -18,18 +18,18 @@ Units = Annotated[int, Meta(ge=1, le=2**24)]
 Classes = Annotated[int, Meta(ge=2, le=2**24)]
 """To tell apart, so at least two."""
 Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
-"""Of a network that every process builds anew: a thousand take it a second."""
+"""Depth of a network, which every process builds anew: a thousand layers take it a second."""
 Clips = Annotated[int, Meta(ge=2, le=2**20)]
-"""Of a word: some to train on, some to test on."""
+"""Clips of a word: some to train on, some to test on."""
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds that may be none at all."""
 Amount = Annotated[float, Meta(ge=0, le=1e24)]
-"""Of bytes or samples, when summed up or averaged."""
+"""Bytes or samples, when summed up or averaged."""
 Epochs = Annotated[float, Meta(gt=0, le=1e9)]
 Level = Annotated[float, Meta(gt=0, le=1)]
-"""Of a metric."""
+"""Value of a metric."""
 Rate = Annotated[float, Meta(ge=0, le=1e6)]
 """A learning rate or weight decay."""
 Share = Annotated[float, Meta(ge=0, lt=1)]

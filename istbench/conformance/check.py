@@ -12,7 +12,7 @@ from istbench.registry import load_method
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one check: `detail` says what was seen, or why it was skipped."""
+    """What came of one check: `detail` says what was seen, or why it was skipped."""
 
     name: str
     outcome: Literal["holds", "failed", "skipped"]

@@ -9,7 +9,19 @@ from torch import Tensor, nn
 from istbench.config.numbers import Natural
 from istbench.door import convert
 from istbench.fabric import Fabric
+
+# Plug-ins of before import these from here.
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
 from istbench.workloads.base import Batch, Workload
+
+__all__ = [
+    "Method",
+    "OptimizerOptions",
+    "counted",
+    "load_optimizer_state",
+    "materialise",
+    "optimizer_state",
+]
 
 
 class Method(ABC):

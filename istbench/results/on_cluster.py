@@ -30,7 +30,7 @@ def run_on_cluster(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
 
 
 def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tuple[list[list[Run]], list[str]]:
-    """For each of `profiles` the `runs` on its clock, and a line for each finished run that has no clock there.
+    """The `runs` on the clock of each of `profiles`, and a line for each finished run that has no clock there.
 
     Unfinished runs come along without being replayed, so that a report can count them. All runs without a trace
     share a line.

@@ -9,7 +9,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Usage:
-    """Of the parameters of a model, by number.
+    """Where a model's parameters, by number, are used.
 
     gates: modules in the order in which the forward pass calls them, with the parameters each must wait for.
     ungated: parameters that belong to no called module.

@@ -20,7 +20,7 @@ from istbench.subnets.partition import Partition
 Holder = Literal["subnet", "home"]
 
 Planes = Mapping[str, Sequence[Tensor]]
-"""By tensor name: the values and whatever travels with them (optimizer state), all of one shape."""
+"""Tensors by name: the values and whatever travels with them (optimizer state), all of one shape."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ BarKind = str | int | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """From `start` to `end`, seconds in the round.
+    """A bar from `start` to `end`, seconds in the round.
 
     Attributes:
         kind: an activity's kind, or `stalled` for what of a compute was not computing; of a transfer the node at

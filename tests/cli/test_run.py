@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from istbench.cli import main
+from istbench.config.interval import Interval
 from istbench.results.events import Resume
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
@@ -259,6 +260,17 @@ def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path):
     for path in (latest.parent / str(json.loads(latest.read_text())["step"]) / "rank-1.json", latest):
         path.write_text('{"method": {"steps": -1}}')
         assert f"delete {latest.parent} to start the cell anew" in one_line(istbench(*run))
+
+
+def test_evaluations_can_be_told_in_train_seconds(tmp_path):
+    done = istbench(*TOY, "--method", "ddp", "--eval-every", "0.2s", "--max-seconds", 1, "--epochs", 10_000,
+                    "--out", tmp_path, "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = load_run(RunDirectory(Path(json.loads(done.stdout)["run_dir"])))
+    assert run.header.config.eval_every == Interval(seconds=0.2)
+    # Ten steps to learn how long one takes, then some five times 0.2 s, with room for a busy machine.
+    assert 3 <= len(run.curve.evaluations) <= 30
+    assert run.curve.seconds[-1] >= 1
 
 
 def test_workers_end_when_the_launcher_is_killed(tmp_path):

@@ -4,7 +4,7 @@ from istbench.cluster.simulator.collectives.message import Message, Schedule
 
 
 def schedule(nodes: int) -> Schedule:
-    """In step k, each node that has the tensor sends it to the one 2^k places further from the root."""
+    """Messages of a broadcast: in step k, each node that has the tensor sends it 2^k places further on."""
     return [
         [
             Message(to=1 << step, after=min(place, 1))

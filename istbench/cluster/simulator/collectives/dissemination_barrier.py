@@ -6,7 +6,7 @@ from istbench.cluster.simulator.collectives.message import Message, Schedule
 
 
 def schedule(nodes: int) -> Schedule:
-    """In step k, each node tells the one 2^k further that it and all it has heard of are there.
+    """Messages of a barrier: in step k, each node tells the one 2^k further that all it has heard of are there.
 
     Messages of a later step may overtake those of an earlier one. What they count halves with each step, so that
     all later ones together do not make up for an earlier one that is missing.
