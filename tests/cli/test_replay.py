@@ -57,14 +57,14 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, capsy
     profile.write_text(profile.read_text().replace("gflops", "gflop"))
     status, _, said = istbench(capsys, "replay", run, "--cluster", profile)
     assert status == 2
-    assert "mine.toml, line 2: unknown field 'gflop'; did you mean 'gflops'?" in said
+    assert "mine.toml, line 2: gflop: unknown name; did you mean 'gflops'?" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--cluster", "m5.2xlage"], "unknown cluster 'm5.2xlage'; did you mean 'm5.2xlarge'"),
-        (["--cluster", "none.toml"], "no cluster profile none.toml"),
+        (["--cluster", "none.toml"], "no file none.toml; give a cluster profile"),
         (["--cluster", ","], "--cluster is empty; see `istbench list clusters`"),
         (["--bandwidth", "fast"], "'fast' is not a bandwidth"),
         (["--bandwidth", "100mbit,0gbit"], "'0gbit' is not a bandwidth"),
