@@ -78,7 +78,7 @@ def test_a_cluster_of_the_users_own_gives_safe_file_names(run, tmp_path, capsys)
     [
         (["--round", 4], "round 4 was not recorded; the trace holds rounds 1 to 3: choose with --round"),
         (["--cluster", "m5.2xlrge"], "unknown cluster 'm5.2xlrge'; did you mean 'm5.2xlarge'"),
-        (["--cluster", "none.toml"], "no cluster profile none.toml"),
+        (["--cluster", "none.toml"], "no file none.toml; give a cluster profile"),
         (["--cluster", "m5.2xlarge", "--bandwidth", "fast"], "--bandwidth: 'fast' is not a bandwidth"),
         (["--bandwidth", "1gbit"], "--bandwidth is a cluster's: name one with --cluster"),
     ],
