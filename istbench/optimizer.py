@@ -93,7 +93,7 @@ def _kind(value: Any) -> Any:
 
 def _fits(slots: dict[str, Any], parameter: Tensor, names: tuple[str, ...] | None) -> bool:
     """Whether `slots` can be what an optimizer that keeps `names` (None: not known) has of `parameter`."""
-    if names is None or slots == {"momentum_buffer": None}:
+    if names is None or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
         return True
     shapes = [torch.Size() if name == "step" else parameter.shape for name in names]
     return tuple(sorted(slots)) == names and all(
