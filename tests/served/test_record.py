@@ -28,7 +28,7 @@ def node_trace(fabric, options):
 
 def recorded(nodes, **options):
     events = on_nodes(node_trace, nodes, {"slice_params": 1_000, **options})
-    return merge([np.array([tuple(event) for event in node], dtype=EVENT) for node in events], {})
+    return merge([np.array([tuple(event) for event in node], dtype=EVENT) for node in events])
 
 
 SLOW = load_profile("office-1gbit").with_bandwidth(1e7)
