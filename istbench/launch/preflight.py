@@ -3,7 +3,7 @@
 from torch import nn
 
 from istbench.errors import UserError
-from istbench.machine import memory_bytes
+from istbench.machine import cores, memory_bytes
 from istbench.methods.base import Method
 from istbench.workloads.base import Workload
 
@@ -30,6 +30,16 @@ def check_memory(method: Method, model: nn.Module, workload: Workload, nodes: in
             f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, this machine has "
             f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options"
         )
+
+
+def check_threads(threads: int) -> None:
+    """Whether this machine has a core for every thread of a node.
+
+    Raises:
+        UserError: where it has fewer.
+    """
+    if threads > cores():
+        raise UserError(f"--threads {threads} is more than this machine's cores; use at most {cores()}")
 
 
 def check_batch(method: Method, model: nn.Module, batch_size: int) -> None:

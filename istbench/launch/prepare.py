@@ -18,7 +18,7 @@ from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import UserError
-from istbench.launch.preflight import check_batch, check_memory
+from istbench.launch.preflight import check_batch, check_memory, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
 from istbench.registry import build_method, build_workload
@@ -52,6 +52,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = _device(request.device)
     threads = request.threads or max(1, cores() // request.nodes)
+    check_threads(threads)
     method.check(method.options, model, workload, request.nodes)
     if device == "cpu":
         check_memory(method, model, workload, request.nodes)

@@ -5,6 +5,7 @@ import pytest
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.launch.prepare import prepare_cell
+from istbench.machine import cores
 
 
 def prepare(method="ddp", *, workload="toy", **fields):
@@ -35,6 +36,12 @@ def test_a_subnet_is_smaller_than_the_model():
     assert prepare("ist", workload_options=options, nodes=16, steps=1).config.nodes == 16
     with pytest.raises(UserError, match="GiB at least"):
         prepare("ddp", workload_options=options, nodes=16)
+
+
+def test_more_threads_than_cores_are_refused():
+    assert prepare(threads=cores()).config.threads == cores()
+    with pytest.raises(UserError, match=f"--threads {cores() + 1} is more than this machine's cores; use at most"):
+        prepare(threads=cores() + 1)
 
 
 @pytest.mark.parametrize(
