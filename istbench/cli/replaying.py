@@ -16,7 +16,7 @@ def replaying() -> Iterator[None]:
     """Replays happen inside: where they take long, one line says why."""
     # Searching what the simulation leaves behind for garbage, as Python does at its end, takes a third of a second.
     atexit.register(gc.freeze)
-    line = "replaying; on a machine that never did, this compiles the simulation first, for some 10 seconds"
+    line = "replaying; on a machine that never did, this compiles the simulation first, for 10 to 30 seconds"
     timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
