@@ -5,21 +5,15 @@ import os
 import click
 
 from istbench.cli import compare_command, run_command, validate_command
-from istbench.cli.options import parse_time
+from istbench.cli.options import lab_nodes_option, latency_option, parse_time
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.launch.lab import MOST_NODES, ShapedNetwork, check
+from istbench.launch.lab import ShapedNetwork, check
 
 
 @click.group("lab")
-@click.option(
-    "--nodes",
-    type=click.IntRange(2, MOST_NODES),
-    default=2,
-    show_default=True,
-    help="Namespaces with a worker each.",
-)
+@lab_nodes_option
 @click.option("--bandwidth", default="1gbit", show_default=True, help="Of every link, each way, such as 300mbit.")
-@click.option("--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms.")
+@latency_option
 @click.pass_context
 def command(context: click.Context, nodes: int, bandwidth: str, latency: str) -> None:
     """Run a command on a really shaped network inside this machine (Linux, root).

@@ -15,7 +15,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
-from istbench.launch.lab import ShapedNetwork
+from istbench.launch.lab import MOST_NODES, ShapedNetwork
 
 _Command = Callable[..., Any]
 
@@ -80,6 +80,24 @@ def cluster_option(command: _Command) -> _Command:
         callback=load,
         metavar="NAME|FILE.toml",
         help="Cluster to say the seconds on as well, replayed; see `istbench list clusters`.",
+    )(command)
+
+
+def lab_nodes_option(command: _Command) -> _Command:
+    """`--nodes N`, of a lab."""
+    return click.option(
+        "--nodes",
+        type=click.IntRange(2, MOST_NODES),
+        default=2,
+        show_default=True,
+        help="Namespaces with a worker each.",
+    )(command)
+
+
+def latency_option(command: _Command) -> _Command:
+    """`--latency TIME`, of a lab's links."""
+    return click.option(
+        "--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms."
     )(command)
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from istbench.cli.options import out_option, parse_time, plugin_option, split_list
+from istbench.cli.options import lab_nodes_option, latency_option, out_option, parse_time, plugin_option, split_list
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.launch import lab
-from istbench.launch.lab import MOST_NODES
 from istbench.registry import check_name
 
 
@@ -24,15 +23,9 @@ from istbench.registry import check_name
     "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option. "
     "Default for speech: hidden=512, so that slow links do not take minutes.",
 )  # fmt: skip
-@click.option(
-    "--nodes",
-    type=click.IntRange(2, MOST_NODES),
-    default=2,
-    show_default=True,
-    help="Namespaces with a worker each.",
-)
+@lab_nodes_option
 @click.option("--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several.")
-@click.option("--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms.")
+@latency_option
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times everything is run."
 )

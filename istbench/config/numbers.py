@@ -5,7 +5,6 @@ from typing import Annotated
 from msgspec import Meta
 
 MOST_NODES = 4096
-MOST_SAMPLES = 2**40
 MOST_LAYERS = 1000
 
 Nodes = Annotated[int, Meta(ge=1, le=MOST_NODES)]
