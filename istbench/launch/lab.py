@@ -28,9 +28,12 @@ MOST_NODES = 250
 _QUEUE_MS = 100
 # Share of the cores for nodes, where they share them: the rest is for the kernel, which carries all packets.
 _NODES_SHARE = 0.8
-# A bucket must hold a segment as large as the kernel hands it over (64 KiB and its headers); what is more than
-# that, an idle link sends for nothing.
-_LEAST_BURST, MOST_NODES_BURST, _BURST_S = 72_000, 256_000, 1e-3
+# A bucket must hold a segment as large as the kernel hands it over (64 KiB and its headers), and what comes by
+# while a busy machine is late to look; what an idle link has in it goes at once, which replays count.
+_LEAST_BURST, _BURST_S = 256_000, 2e-3
+# BBR, which some systems use by default, all but stops for 200 ms every ten seconds to measure, and CUBIC leaves
+# slow start too early where data goes both ways: a few percent of a link, now there and now not.
+_CONGESTION_CONTROL = "reno"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class ShapedNetwork:
         return Lab(
             summary=f"links shaped to {bandwidth_text(self.bandwidth)}{latency}",
             bandwidth=self.bandwidth,
+            burst_bytes=max(_LEAST_BURST, round(self.bandwidth / dilation / 8 * _BURST_S)),
             latency_s=self.latency_s,
             fabric_latency_s=0.0 if self._by_netem else self.latency_s * dilation,
             dilation=dilation,
@@ -99,6 +103,8 @@ class ShapedNetwork:
             control_groups.check()
         with namespaces.alone():
             namespaces.ip(self._network())
+            for rank in range(self.nodes):
+                namespaces.set_parameter(_name(rank), "net/ipv4/tcp_congestion_control", _CONGESTION_CONTROL)
             self._shape()
             if self.lab.dilation > 1:
                 for rank in range(self.nodes):
@@ -127,8 +133,7 @@ class ShapedNetwork:
         return commands
 
     def _shape(self) -> None:
-        rate = self.bandwidth / self.lab.dilation
-        burst = min(MOST_NODES_BURST, max(_LEAST_BURST, rate / 8 * _BURST_S))
+        rate, burst = self.bandwidth / self.lab.dilation, self.lab.burst_bytes
         bucket = ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst:.0f}", "latency", f"{_QUEUE_MS}ms"]
         add = ["qdisc", "add", "dev"]
         for rank in range(self.nodes):

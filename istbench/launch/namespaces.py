@@ -73,6 +73,12 @@ def inside(name: str) -> Iterator[None]:
         os.close(home)
 
 
+def set_parameter(name: str, parameter: str, value: str) -> None:
+    """Set the kernel's network `parameter`, a path under /proc/sys, for namespace `name`."""
+    with inside(name):
+        Path("/proc/sys", parameter).write_text(value)
+
+
 def ip(commands: list[str]) -> None:
     """Run `ip` with the words of each of `commands`; raises as `run` does."""
     for command in commands:
