@@ -5,6 +5,7 @@ import datetime
 import math
 import re
 import typing
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -23,6 +24,8 @@ _FASTEST = 1e15
 
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Cores = Annotated[float, Meta(ge=0.01, le=1e6)]
+CpuSeconds = Annotated[float, Meta(ge=0, le=10)]
 BitsPerSecond = Annotated[float, Meta(gt=0, le=_FASTEST)]
 
 
@@ -38,8 +41,12 @@ class ClusterProfile:
         memory_gib: memory a node has for a model, in GiB; of the GPU where it trains on one.
         bandwidth_out, bandwidth_in: of a node's link, effective, bits/s.
         latency_s: from one node to another, seconds one way.
-        overhead_s: fixed cost of a message on its connection, seconds.
+        overhead_s: to prepare a message, one after another on a connection, while those before it flow; seconds.
         full_duplex: whether sending and receiving each have the bandwidth, or share `bandwidth_out`.
+        burst_bytes: what a link that stood idle carries at once, as a token bucket does.
+        cores: those that compute, and that carrying messages and updating what a node serves take from; None where
+            computing is elsewhere, on a GPU, or that is not to count.
+        cpu_s_per_byte, cpu_s_per_message: of one core, to send or to receive one.
         price_per_hour: of a node, USD. price_date: when. price_source: whose.
     """
 
@@ -56,6 +63,10 @@ class ClusterProfile:
     price_per_hour: NotNegative
     price_date: str
     price_source: str
+    burst_bytes: NotNegative = 0.0
+    cores: Cores | None = None
+    cpu_s_per_byte: CpuSeconds = 0.0
+    cpu_s_per_message: CpuSeconds = 0.0
 
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
         """The same cluster with links of another bandwidth, both ways."""
@@ -92,13 +103,18 @@ def _in_a_file(name: str, kind: Any) -> Any:
     return _Date if name == "price_date" else kind
 
 
+def _fields_in_a_file() -> Iterator[tuple[str, Any, Any]]:
+    kinds = typing.get_type_hints(ClusterProfile, include_extras=True)
+    for field in dataclasses.fields(ClusterProfile):
+        if field.name != "name":
+            required = field.default is dataclasses.MISSING
+            default = msgspec.NODEFAULT if required else field.default
+            yield field.name, _in_a_file(field.name, kinds[field.name]), default
+
+
 _ProfileTable = msgspec.defstruct(
     "profile",
-    [
-        (name, _in_a_file(name, kind))
-        for name, kind in typing.get_type_hints(ClusterProfile, include_extras=True).items()
-        if name != "name"
-    ],
+    _fields_in_a_file(),
     kw_only=True,
     frozen=True,
     forbid_unknown_fields=True,

@@ -20,15 +20,16 @@ TRACE_VERSION = 1
 
 # Codes of events, operations and marks, as saved. Only ever append to these.
 EVENTS = ("compute", "post", "wait", "mark", "after")
-KINDS = ("all_reduce", "send", "receive", "all_gather", "broadcast", "barrier")
+KINDS = ("all_reduce", "send", "receive", "all_gather", "broadcast", "barrier", "work")
 MARKS = ("step", "round")
 COMPUTE, POST, WAIT, MARK, AFTER = range(5)
-ALL_REDUCE, SEND, RECEIVE, ALL_GATHER, BROADCAST, BARRIER = range(6)
+ALL_REDUCE, SEND, RECEIVE, ALL_GATHER, BROADCAST, BARRIER, WORK = range(7)
 STEP, ROUND = range(2)
 
 _KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 _MARK_CODE = {name: code for code, name in enumerate(MARKS)}
 _WITH_PEER = (SEND, RECEIVE, BROADCAST)
+_OF_ONE_NODE_OR_TWO = (SEND, RECEIVE, WORK)
 
 EVENT = np.dtype(
     [
@@ -37,9 +38,12 @@ EVENT = np.dtype(
         ("op", "<i4"),  # of a post, wait, after: the operation, numbered from 0 on this node
         ("peer", "<i4"),  # of a send, receive: the other rank; of a broadcast: the root; else -1
         ("priority", "<i4"),  # of a post: lower is more urgent
-        ("match", "<i4"),  # of a post: collectives, and transfers between two nodes one way, are numbered from 0
+        (
+            "match",
+            "<i4",
+        ),  # of a post: collectives, transfers between two nodes one way, work: each from 0
         ("bytes", "<i8"),  # of a post
-        ("seconds", "<f8"),  # of a compute
+        ("seconds", "<f8"),  # of a compute, or of work
         ("at", "<f8"),  # when it was recorded: seconds since the first event of any node; of a wait, its end
     ]
 )
@@ -55,11 +59,15 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         batch_size: samples of one node's minibatch.
         gflops: of one node where the trace was recorded, or by the shape of a matrix product.
+        window: messages to a node that the method's priority queue lets go and can no longer reorder.
+        transport: whether its messages went through the fabric's transport, beside the process group.
     """
 
     nodes: Nodes
     batch_size: Count | None = None
     gflops: Gflops | dict[str, Gflops] | None = None
+    window: Count | None = None
+    transport: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +144,17 @@ class TraceBuilder:
         """An operation starts here, without waiting for it; returns its number, to `wait` for.
 
         Args:
-            kind: one of `KINDS`. Collectives must be posted in the same order on every node.
+            kind: one of `KINDS`. Collectives must be posted in the same order on every node. "work" is what a
+                thread of the node computes beside its training thread, one after another, by priority.
             bytes: size of the tensor; for an all-gather, of this node's own part.
             peers: of a send the receiver, of a receive the sender, of a broadcast the root; else empty.
-            priority: of a send, lower is more urgent.
-            after: operations of this node that must be done before a send or receive starts by itself, such as
-                a parameter server's reply after the pushes it sums.
+            priority: of a send or work, lower is more urgent.
+            after: operations of this node that must be done before a send, receive or work starts by itself, such
+                as a parameter server's update after the pushes it sums, and its reply after that.
         """
         code = _KIND_CODE[kind]
         peer = peers[0] if code in _WITH_PEER else -1
-        channel = (code, peer) if code in (SEND, RECEIVE) else (ALL_REDUCE, -1)
+        channel = (code, peer) if code in _OF_ONE_NODE_OR_TWO else (ALL_REDUCE, -1)
         match = self._matches.get(channel, 0)
         self._matches[channel] = match + 1
         now = self._clock()
@@ -174,6 +183,8 @@ def merge(
     *,
     gflops: float | dict[str, float] | None = None,
     batch_size: int | None = None,
+    window: int | None = None,
+    transport: bool = False,
 ) -> Trace:
     """One trace from every node's `to_arrays()`, in rank order; what else is given is of `TraceMeta`.
 
@@ -184,7 +195,7 @@ def merge(
     since = [events.copy() for events in nodes]
     for events in since:
         events["at"] -= start
-    meta = TraceMeta(nodes=len(nodes), gflops=gflops, batch_size=batch_size)
+    meta = TraceMeta(nodes=len(nodes), gflops=gflops, batch_size=batch_size, window=window, transport=transport)
     trace = Trace(nodes=tuple(since), meta=meta)
     found = problem(trace)
     if found:
@@ -204,9 +215,7 @@ def problem(trace: Trace) -> str | None:
             return f"node {rank}: {found}"
         marks = events["kind"][events["code"] == MARK]
         posts = events[events["code"] == POST]
-        collectives = posts[(posts["kind"] != SEND) & (posts["kind"] != RECEIVE)][
-            ["kind", "peer", "match", "bytes"]
-        ]
+        collectives = posts[~np.isin(posts["kind"], _OF_ONE_NODE_OR_TWO)][["kind", "peer", "match", "bytes"]]
         # The parts of an all-gather may differ.
         collectives["bytes"][collectives["kind"] == ALL_GATHER] = 0
         if first is None or order is None:
@@ -249,8 +258,8 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
     after = np.flatnonzero(events["code"] == AFTER)
     codes = np.append(events["code"], np.uint8(MARK))[after + 1]
     kinds = np.append(events["kind"], np.uint8(0))[after + 1]
-    if np.any((codes != AFTER) & ~((codes == POST) & ((kinds == SEND) | (kinds == RECEIVE)))):
-        return "only a send or a receive can come after an operation"
+    if np.any((codes != AFTER) & ~((codes == POST) & np.isin(kinds, _OF_ONE_NODE_OR_TWO))):
+        return "only a send, a receive or work can come after an operation"
     return None
 
 

@@ -219,6 +219,11 @@ class Fabric:
                 self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"], self._latency_s
             )
 
+    @property
+    def uses_transport(self) -> bool:
+        """Whether anything asked for the transport."""
+        return "transport" in vars(self)
+
     def wait_for_messages(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]], name: str) -> None:
         """Return once `done()`; see `Transport.wait`."""
         self._operations += 1
@@ -229,7 +234,7 @@ class Fabric:
 
     def close(self) -> None:
         """Send what is queued, and leave the process group."""
-        if "transport" in vars(self):
+        if self.uses_transport:
             self.transport.close()
         dist.destroy_process_group()
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from istbench.cluster.trace import COMPUTE, TraceBuilder
+from istbench.cluster.trace import COMPUTE, POST, WORK, TraceBuilder
 
 _LEAST_ROUNDS = 3
 _LEAST_STEPS = 20
@@ -19,6 +20,9 @@ class Recorder:
 
     Records whole rounds: from the end of the first one until at least 3 rounds and 20 local steps are in the
     sample.
+
+    Attributes:
+        window: messages to a node that a priority queue lets go at a time, where the method has one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -28,8 +32,10 @@ class Recorder:
         self._running = self._round_ended = False
         self._rounds = self._steps = 0
         self._unawaited: dict[int, None] = {}
+        self._worked: dict[int, float] = {}
         self._whole_rounds = 0
         self.finished = False
+        self.window: int | None = None
 
     @property
     def running(self) -> bool:
@@ -50,6 +56,11 @@ class Recorder:
         op = self._builder.post(kind, bytes, peers, priority, after)
         self._unawaited[op] = None
         return op
+
+    def worked(self, op: int, seconds: float) -> None:
+        """Work `op` took `seconds` of the thread that did it. Call it on that thread."""
+        if op >= 0:
+            self._worked[op] = seconds
 
     @contextmanager
     def waiting(self, *ops: int) -> Iterator[None]:
@@ -107,6 +118,8 @@ class Recorder:
         events = self._builder.to_arrays()
         seconds = [self._stopwatch.seconds(lap) for lap in self._laps]
         events["seconds"][events["code"] == COMPUTE] = seconds
+        for post in np.flatnonzero((events["code"] == POST) & (events["kind"] == WORK)):
+            events["seconds"][post] = self._worked.get(int(events["op"][post]), 0.0)
         return events[: self._whole_rounds]
 
 

@@ -38,7 +38,14 @@ class TraceSample:
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
         if self._fabric.rank == 0:
             nodes = [np.frombuffer(part, dtype=EVENT) for part in gathered]
-            save_trace(merge(nodes, gflops=gflops, batch_size=self._batch_size), self._path)
+            trace = merge(
+                nodes,
+                gflops=gflops,
+                batch_size=self._batch_size,
+                window=recorder.window,
+                transport=self._fabric.uses_transport,
+            )
+            save_trace(trace, self._path)
 
     def _calibration(self) -> dict[str, float]:
         """GFLOP/s of a node in the model's largest matrix products, by shape, the mean over nodes.

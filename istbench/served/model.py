@@ -1,5 +1,6 @@
 """The worker half of a node: gradients go out as they become ready, new values are awaited where they are used."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -57,6 +58,8 @@ class ServedModel:
         self._flat = [parameter.detach().view(-1) for parameter in self._parameters]
         self._priority = priority
         self._window = window
+        # An update on a GPU is waited for by its thread.
+        self._stopwatch = time.thread_time if fabric.device.type == "cpu" else time.perf_counter
         self._transport = fabric.transport
         kind = memory or (DirectMemory if fabric.device.type == "cpu" else StagedMemory)
         self._memory = kind(self._flat, self._transport)
@@ -75,6 +78,7 @@ class ServedModel:
         self._pushing = False
         self._ready_order: list[int] = []
         self._usage: Usage | None = None
+        fabric.recorder.window = window if priority else None
         self._record = ServedRecord(fabric.recorder, self._slices, itemsize, self._rank, fabric.world_size)
         for number, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(_push_hook(self, number))
@@ -235,11 +239,13 @@ class ServedModel:
             self._transport.work([(self._order(index), partial(self._serve, index))])
 
     def _serve(self, index: int) -> None:
+        started = self._stopwatch()
         changed = self._memory.update(self._all[index], partial(self._server.update, index))
         payload = self._outgoing[index] if changed else memoryview(b"")
         reply = Message(self._channel, self._order(index), 2 * index + 1, payload)
         for peer in self._peers:
             self._transport.send(peer, [reply])
+        self._record.updated(index, self._stopwatch() - started)
         with self._transport.lock:
             if self._refresh(index):
                 self._transport.notify()

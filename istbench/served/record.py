@@ -7,11 +7,12 @@ from istbench.served.slices import Slice
 
 
 class ServedRecord:
-    """Records pushes as their gradients become ready, and replies as what follows the pushes they sum.
+    """Records pushes as their gradients become ready, updates as what follows the pushes they sum, then replies.
 
     All of it is recorded by the training thread, in an order that is the same on every node: parameter by
-    parameter as gradients become ready, and of each the pushes, then the replies. Receives are posted before the
-    backward pass, because messages are always taken in.
+    parameter as gradients become ready, and of each the pushes, then updates and replies. Receives are posted
+    before the backward pass, because messages are always taken in. Only how long an update took is told by the
+    thread that did it.
     """
 
     def __init__(
@@ -23,6 +24,7 @@ class ServedRecord:
         self._rank = rank
         self._peers = [peer for peer in range(world_size) if peer != rank]
         self._pushes_in: dict[int, list[int]] = {}
+        self._updates: dict[int, int] = {}
         self._awaited: dict[int, list[int]] = {}
 
     def backward_starts(self, ready_order: Sequence[int]) -> None:
@@ -30,20 +32,18 @@ class ServedRecord:
         if not self._recorder.running:
             return
         for parameter in ready_order:
-            ops: list[int] = []
+            self._awaited[parameter] = []
             for peer in self._peers:
                 for slice in self._slices[parameter]:
                     if slice.server == self._rank:
                         op = self._post("receive", slice, peer)
                         self._pushes_in.setdefault(slice.index, []).append(op)
-                        ops.append(op)
-                ops += [
+                self._awaited[parameter] += [
                     self._post("receive", slice, peer) for slice in self._slices[parameter] if slice.server == peer
                 ]
-            self._awaited[parameter] = ops
 
     def pushed(self, parameter: int, orders: Sequence[int]) -> None:
-        """The gradient of `parameter` is ready: its pushes start now, its replies when they can.
+        """The gradient of `parameter` is ready: its pushes start now, its updates and replies when they can.
 
         `orders` are the priorities of its slices.
         """
@@ -54,11 +54,19 @@ class ServedRecord:
             for slice, order in zip(slices, orders, strict=True):
                 if slice.server == peer:
                     self._post("send", slice, peer, order)
-            for slice, order in zip(slices, orders, strict=True):
-                if slice.server == self._rank:
-                    self._post("send", slice, peer, order, self._pushes_in.get(slice.index, ()))
-        for slice in slices:
-            self._pushes_in.pop(slice.index, None)
+        for slice, order in zip(slices, orders, strict=True):
+            if slice.server == self._rank:
+                update = self._recorder.post("work", 0, (), order, self._pushes_in.pop(slice.index, ()))
+                self._updates[slice.index] = update
+                self._awaited.setdefault(parameter, []).append(update)
+                for peer in self._peers:
+                    self._post("send", slice, peer, order, (update,))
+
+    def updated(self, index: int, seconds: float) -> None:
+        """The update of slice `index` took its thread `seconds`. Called on that thread."""
+        update = self._updates.pop(index, None)
+        if update is not None:
+            self._recorder.worked(update, seconds)
 
     def awaited(self, parameter: int) -> list[int]:
         """The operations that `parameter` needs to be up to date, once."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, Floats, Trace
+from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WORK, Floats, Trace
 from istbench.timeline.timeline import (
     Activity,
     Timeline,
@@ -60,6 +60,8 @@ def _key(node: int, post: Any) -> _Key:
     match, peer = int(post["match"]), int(post["peer"])
     if post["kind"] == SEND:
         return node, peer, match
+    if post["kind"] == WORK:
+        return node, node, match
     return (peer, node, match) if post["kind"] == RECEIVE else (-1, -1, match)
 
 
@@ -124,7 +126,7 @@ def _transfers(
     }
     for node, own in enumerate(posts):
         for post, key, end in zip(own, keys[node], waited[node], strict=True):
-            if post["kind"] == RECEIVE:
+            if post["kind"] in (RECEIVE, WORK):
                 continue
             sends = post["kind"] == SEND
             yield Transfer(

@@ -95,7 +95,7 @@ def test_the_speed_of_the_recording_machine(gflops, speed):
         ([[("compute", float("inf")), STEP]], "node 0: negative or unreadable seconds or bytes"),
         (
             [[("post", "barrier", 0), ("post", "barrier", 0, (), 0, (0,)), STEP]],
-            "only a send or a receive",
+            "only a send, a receive or work",
         ),
         (
             [[("post", "send", 1, (1,)), STEP], [STEP]],

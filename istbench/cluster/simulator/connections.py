@@ -1,7 +1,8 @@
 """Connections of the simulated cluster, and the messages on them.
 
-Every ordered pair of nodes has one connection, first in first out, one message on the wire at a time; before its
-bytes flow a message holds it for `overhead` seconds. The last byte arrives `latency` seconds after it left.
+Every ordered pair of nodes has one connection, first in first out, one message on the wire at a time. Before its
+bytes flow a message is prepared for `overhead` seconds, one after another, while those before it may be flowing.
+The last byte arrives `latency` seconds after it left.
 Sends wait in a priority queue before their connection, which holds `window` of them and never reorders those.
 """
 
@@ -64,6 +65,8 @@ def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
     """Commit a message to its connection, behind what is there."""
     connection = state.connection[pair]
     state.slot[slot].next = -1
+    connection.prepared = max(now, connection.prepared) + state.shared[0].overhead
+    state.slot[slot].ready_at = connection.prepared
     if connection.wire_head < 0:
         connection.wire_head = connection.wire_tail = slot
         _start_head(state, pair, now)
@@ -74,14 +77,21 @@ def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
 
 @jit
 def _start_head(state: State, pair: int, now: float) -> None:
-    shared = state.shared[0]
-    state.connection[pair].flow_start = now
-    if shared.overhead > 0:
-        waiting = state.overhead[shared.overhead_tail % len(state.overhead)]
-        waiting.pair, waiting.until = pair, now + shared.overhead
-        shared.overhead_tail += 1
-    else:
+    shared, connection = state.shared[0], state.connection[pair]
+    connection.flow_start = now
+    until = state.slot[connection.wire_head].ready_at
+    if until <= now:
         start_flow(state, pair, now)
+        return
+    place = shared.overhead_tail
+    shared.overhead_tail += 1
+    size = len(state.overhead)
+    while place > shared.overhead_head and state.overhead[(place - 1) % size].until > until:
+        earlier, later = state.overhead[(place - 1) % size], state.overhead[place % size]
+        later.pair, later.until = earlier.pair, earlier.until
+        place -= 1
+    waiting = state.overhead[place % size]
+    waiting.pair, waiting.until = pair, until
 
 
 @jit

@@ -2,13 +2,15 @@
 
 Nodes hang on a switch that never blocks. The messages flowing share the links they cross (the sender's outgoing,
 the receiver's incoming; one for both where not full duplex) max-min fairly, as TCP connections of equal round-trip
-time do. Store and forward, one message a link, would be simpler, but makes peers that are served in rank order
+time do. What a link that is not full saves up, to `burst`, the next message has at once: a token bucket. Store and
+forward, one message a link, would be simpler, but makes peers that are served in rank order
 queue up behind each other, which gloo's concurrent connections do not.
 """
 
 import numpy as np
 
 from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
 
 
@@ -28,6 +30,8 @@ def share_links(state: State, n: int, now: float) -> None:
         out.flows += 1
         into.flows += 1
         most = max(most, out.flows, into.flows)
+    if shared.burst > 0:
+        _spend_bursts(state, n, links, shift, now)
     shared.next_end = np.inf
     if most <= 1:
         alone = min(shared.capacity_out, shared.capacity_in)
@@ -35,6 +39,46 @@ def share_links(state: State, n: int, now: float) -> None:
             _set_rate(state, state.flow[number].pair, alone, now)
     else:
         _fill_links(state, n, links, shift, now)
+    if shared.burst > 0 or shared.cpu_byte > 0:
+        _note_use(state, n, links, shift, now)
+
+
+@jit
+def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> None:
+    """Take from what the links have saved for the messages that start now."""
+    shared = state.shared[0]
+    for number in range(links):
+        link = state.link[number]
+        capacity = shared.capacity_out if number < n else shared.capacity_in
+        link.burst_left = min(shared.burst, link.burst_left + max(0.0, capacity - link.used) * (now - link.since))
+        link.since = now
+    for number in range(shared.flowing):
+        pair = state.flow[number].pair
+        connection = state.connection[pair]
+        if connection.rate == 0:
+            out, into = state.link[pair // n], state.link[pair % n + shift]
+            at_once = min(connection.bytes_left, out.burst_left, into.burst_left)
+            connection.bytes_left -= at_once
+            out.burst_left -= at_once
+            if shift:
+                into.burst_left -= at_once
+
+
+@jit
+def _note_use(state: State, n: int, links: int, shift: int, now: float) -> None:
+    """How much of every link is used from now on, and what carrying that takes from the nodes' computing."""
+    shared = state.shared[0]
+    for number in range(links):
+        state.link[number].used = 0.0
+    for number in range(shared.flowing):
+        pair = state.flow[number].pair
+        rate = state.connection[pair].rate
+        state.link[pair // n].used += rate
+        state.link[pair % n + shift].used += rate
+    for rank in range(n):
+        both_ways = state.link[rank].used + (state.link[rank + n].used if shift else 0.0)
+        state.node[rank].carrying = shared.cpu_byte * both_ways
+        pace(state, rank, now)
 
 
 @jit

@@ -1,13 +1,14 @@
-"""Operations from when they are posted until they are done: transfers between two nodes, and collectives.
+"""Operations from when they are posted until they are done: transfers between two nodes, collectives, and work.
 
 `streams` collectives of a node run at once, started in posted order; `collectives` says what they send.
 """
 
 from istbench.cluster.simulator.connections import add_span, put_on_wire, queue_send
 from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.processors import queue_work
 from istbench.cluster.simulator.program import Program
-from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_IDLE, State
-from istbench.cluster.trace import SEND
+from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_COMPUTE, SPAN_IDLE, State
+from istbench.cluster.trace import SEND, WORK
 
 
 @jit
@@ -26,10 +27,13 @@ def wake(state: State, rank: int) -> None:
 
 
 @jit
-def ready_transfer(program: Program, state: State, slot: int, now: float) -> None:
-    """One end of a transfer may start: it does when the other end may too."""
+def ready(program: Program, state: State, slot: int, now: float) -> None:
+    """Work may start, or one end of a transfer: that does when the other end may too."""
     number = slot % program.ops
     op = program.op[number]
+    if op.kind == WORK:
+        queue_work(program, state, slot, now)
+        return
     other = slot - number + op.partner
     state.slot[slot].ready = 1
     if state.slot[other].ready:
@@ -119,15 +123,22 @@ def complete(program: Program, state: State, slot: int, now: float) -> None:
         owner = slot - slot % program.ops + program.event[edge % len(program.event)].owner
         state.slot[owner].missing -= 1
         if state.slot[owner].missing == 0 and state.slot[owner].posted_at >= 0:
-            ready_transfer(program, state, owner, now)
+            ready(program, state, owner, now)
         edge = state.after_next[edge]
 
 
 @jit
 def _account_wait(program: Program, state: State, slot: int, rank: int, now: float) -> None:
-    """Waiting is idle until the last node that takes part has posted its part, and communication from there."""
+    """Waiting is idle until the last node that takes part has posted its part, and communication from there.
+
+    For work of its own a node waits as if it computed.
+    """
     number, since = slot % program.ops, state.node[rank].wait_since
     op, base = program.op[number], slot - number
+    if op.kind == WORK:
+        state.spent[rank, SPAN_COMPUTE] += now - since
+        add_span(state, SPAN_COMPUTE, rank, number - program.op_base[rank], -1, 0.0, since, now)
+        return
     all_posted = state.slot[slot].posted_at
     if op.partner >= 0:
         all_posted = max(all_posted, state.slot[base + op.partner].posted_at)

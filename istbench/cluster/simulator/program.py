@@ -7,7 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.simulator.collectives import SCHEDULES, Schedule
-from istbench.cluster.trace import AFTER, COMPUTE, KINDS, MARK, POST, RECEIVE, SEND, WAIT, Ints, Trace, round_ends
+from istbench.cluster.trace import (
+    AFTER,
+    COMPUTE,
+    KINDS,
+    MARK,
+    POST,
+    RECEIVE,
+    SEND,
+    WAIT,
+    WORK,
+    Ints,
+    Trace,
+    round_ends,
+)
 from istbench.errors import UserError
 
 Records: TypeAlias = np.recarray[Any, Any]
@@ -23,8 +36,9 @@ class Program(NamedTuple):
         start, op_base: of each node [n], its first event and operation; `start` has the end too.
         event: `code`, `argument` (the operation, or the kind of mark), `owner` (of an after: the operation that
             comes after), `seconds`.
-        op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`, `bytes`;
-            of a collective, where in `message` its node's `messages` begin, and what is to arrive (`awaits`).
+        op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`, `bytes`,
+            `seconds` (of work); of a collective, where in `message` its node's `messages` begin, and what is to
+            arrive (`awaits`).
         members: the operations of each collective [collectives, n].
         message: of all schedules that are used, as `collectives.Message` has them.
     """
@@ -55,14 +69,14 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
     argument = np.where(code == MARK, events["kind"], np.where(code == COMPUTE, 0, events["op"] + base))
     posts = events[code == POST]
     node = np.repeat(np.arange(n), counts)
-    transfer = (posts["kind"] == SEND) | (posts["kind"] == RECEIVE)
-    members = np.flatnonzero(~transfer).reshape(n, -1).T
+    members = np.flatnonzero(~np.isin(posts["kind"], (SEND, RECEIVE, WORK))).reshape(n, -1).T
     collective = np.full(len(posts), -1, dtype=np.int64)
     collective[members] = np.arange(len(members))[:, None]
-    op = records(len(posts), _OPERATION, ["bytes"])
+    op = records(len(posts), _OPERATION, ["bytes", "seconds"])
     for name in ("kind", "peer", "priority", "bytes"):
         op[name] = posts[name]
     op.node, op.partner, op.collective = node, _partners(posts, node), collective
+    op.seconds = posts["seconds"] * compute_scale
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
@@ -79,7 +93,7 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
 
 
 def _check_rules(trace: Trace) -> None:
-    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER), (SEND, RECEIVE, *SCHEDULES)
+    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER), (SEND, RECEIVE, WORK, *SCHEDULES)
     for rank, node in enumerate(trace.nodes):
         posted = node["kind"][node["code"] == POST]
         found = [f"has an event {code}" for code in np.setdiff1d(node["code"], events)]

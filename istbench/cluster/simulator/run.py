@@ -25,6 +25,7 @@ from istbench.errors import UserError
 
 _SLOTS_AT_ONCE = 100_000
 _UNDER_WAY_PER_NODE = 64
+_WINDOW = 2  # of traces that do not say
 
 
 def replay(
@@ -33,7 +34,7 @@ def replay(
     *,
     rounds: int | None = None,
     compute_scale: float | None = None,
-    window: int = 2,
+    window: int | None = None,
     streams: int = 2,
     spans: bool = False,
 ) -> Replay:
@@ -44,7 +45,8 @@ def replay(
     Args:
         compute_scale: seconds computed there for one recorded; by default the speed of the recording machine
             (`trace.gflops`) over the profile's.
-        window: messages between two nodes that the priority queue has let go and can no longer reorder.
+        window: messages between two nodes that the priority queue has let go and can no longer reorder; by default
+            the trace's, or 2.
         streams: collectives of a node that run at once, started in posted order; 2 by default, as torch's gloo
             process group has two threads that each take one.
         spans: keep the timeline.
@@ -54,6 +56,7 @@ def replay(
             given, it holds something that cannot be simulated, or its nodes wait for one another in a circle.
     """
     rounds = trace.rounds if rounds is None else rounds
+    window = (trace.meta.window or _WINDOW) if window is None else window
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
         if count < 1:
             raise UserError(f"cannot replay {count} {name}; ask for 1 or more")

@@ -7,15 +7,17 @@ from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.links import share_links
 from istbench.cluster.simulator.operations import (
     advance,
+    complete,
     message_arrived,
     message_left,
-    ready_transfer,
+    ready,
     start_collectives,
     wake,
 )
+from istbench.cluster.simulator.processors import carry_message, compute, next_work, pace
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
-from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, Ints
+from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WORK, Ints
 
 
 @jit
@@ -52,7 +54,7 @@ def _next_time(program: Program, state: State) -> float:
     shared = state.shared[0]
     shared.next_computed = np.inf
     for rank in range(program.n):
-        shared.next_computed = min(shared.next_computed, state.node[rank].busy_until)
+        shared.next_computed = min(shared.next_computed, state.node[rank].busy_until, state.node[rank].work_until)
     soonest = min(shared.next_computed, shared.next_end if shared.flowing > 0 else np.inf)
     if shared.overhead_head < shared.overhead_tail:
         soonest = min(soonest, state.overhead[shared.overhead_head % len(state.overhead)].until)
@@ -78,13 +80,28 @@ def _happen(program: Program, state: State, now: float) -> None:
         if arrival.at > now:
             break
         shared.arrival_head += 1
+        if shared.cpu_message > 0:
+            carry_message(state, arrival.target)
         message_arrived(program, state, arrival.slot, arrival.target, arrival.counts, now)
     if shared.next_computed <= now:
         for rank in range(program.n):
-            node = state.node[rank]
-            if node.busy_until <= now:
-                node.busy_until = np.inf
-                wake(state, rank)
+            _end_computing(program, state, rank, now)
+
+
+@jit
+def _end_computing(program: Program, state: State, rank: int, now: float) -> None:
+    """End what node `rank` computes and works on, if it is due."""
+    node = state.node[rank]
+    if node.busy_until <= now:
+        node.busy_until = np.inf
+        state.spent[rank, SPAN_COMPUTE] += now - node.started
+        add_span(state, SPAN_COMPUTE, rank, -1, -1, 0.0, node.started, now)
+        wake(state, rank)
+        pace(state, rank, now)
+    if node.work_until <= now:
+        slot = node.working
+        next_work(program, state, rank, now)
+        complete(program, state, slot, now)
 
 
 @jit
@@ -98,6 +115,8 @@ def _end_flows(program: Program, state: State, now: float) -> None:
             continue
         start = connection.flow_start
         slot = end_flow(state, program.n, which, now)
+        if state.shared[0].cpu_message > 0:
+            carry_message(state, pair // program.n)
         number = slot % program.ops
         if len(state.span) > 0:
             rank, peer = pair // program.n, pair % program.n
@@ -171,9 +190,7 @@ def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> 
         slot = place * program.ops + event.argument
         if event.code == COMPUTE:
             if event.seconds > 0:
-                node.busy_until = now + event.seconds
-                state.spent[rank, SPAN_COMPUTE] += event.seconds
-                add_span(state, SPAN_COMPUTE, rank, -1, -1, 0.0, now, node.busy_until)
+                compute(state, rank, event.seconds, now)
                 return
         elif event.code == POST:
             _post(program, state, slot, rank, now)
@@ -199,9 +216,9 @@ def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> 
 def _post(program: Program, state: State, slot: int, rank: int, now: float) -> None:
     state.slot[slot].posted_at = now
     kind = program.op[slot % program.ops].kind
-    if kind in (SEND, RECEIVE):
+    if kind in (SEND, RECEIVE, WORK):
         if state.slot[slot].missing == 0:
-            ready_transfer(program, state, slot, now)
+            ready(program, state, slot, now)
     else:
         state.node[rank].collectives_posted += 1
         start_collectives(program, state, rank)

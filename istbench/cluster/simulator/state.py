@@ -15,24 +15,25 @@ _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
     "window streams duplex flowing links_changed todo runnable stalled overflow "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "latency overhead capacity_out capacity_in next_end next_computed",
+    "latency overhead capacity_out capacity_in burst cores cpu_byte cpu_message next_end next_computed",
 )
 _CONNECTION: _Fields = (
     "queue_head queue_tail wire_head wire_tail in_window",
-    "rate bytes_left since end flow_start",
+    "rate bytes_left since end flow_start prepared",
 )
-_LINK: _Fields = ("flows tight", "capacity_left")
+_LINK: _Fields = ("flows tight", "capacity_left used burst_left since")
 _FLOW: _Fields = ("pair fixed", "")
 _OVERHEAD: _Fields = ("pair", "until")
 _ARRIVAL: _Fields = ("slot target counts", "at")
 _SLOT: _Fields = (
     "next ready missing done started sending sent counts received after_head in_todo",
-    "bytes posted_at",
+    "bytes posted_at ready_at",
 )
 _REPETITION: _Fields = ("number open_ops", "")
 _NODE: _Fields = (
-    "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks",
-    "wait_since busy_until bytes_out bytes_in",
+    "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
+    "work_head working",
+    "wait_since busy_until started left since speed work_until work_left work_since carrying bytes_out bytes_in",
 )
 _SPAN: _Fields = ("kind node op peer", "start end bytes")
 
@@ -96,10 +97,14 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             overhead=profile.overhead_s,
             capacity_out=profile.bandwidth_out / 8,
             capacity_in=profile.bandwidth_in / 8,
+            burst=profile.burst_bytes,
+            cores=profile.cores or 0.0,
+            cpu_byte=profile.cpu_s_per_byte,
+            cpu_message=profile.cpu_s_per_message,
             next_end=np.inf,
         ),
         connection=_records(pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1),
-        link=_records(2 * n, _LINK),
+        link=_records(2 * n, _LINK, burst_left=profile.burst_bytes),
         flow=_records(pairs, _FLOW),
         overhead=_records(pairs + 1, _OVERHEAD),
         arrival=_records(room.under_way, _ARRIVAL),
@@ -107,7 +112,17 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
         after_next=np.full(room.held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
         todo=np.zeros(slots + 1, np.int64),
         repetition=_records(room.held, _REPETITION, number=-1),
-        node=_records(n, _NODE, repetition=-1, waits_for=-1, busy_until=np.inf),
+        node=_records(
+            n,
+            _NODE,
+            repetition=-1,
+            waits_for=-1,
+            work_head=-1,
+            working=-1,
+            speed=1.0,
+            busy_until=np.inf,
+            work_until=np.inf,
+        ),
         runnable=np.zeros(n + 1, np.int64),
         spent=np.zeros((n, 3)),
         mark_at=np.zeros((n, room.marks)),

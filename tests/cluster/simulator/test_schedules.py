@@ -6,7 +6,7 @@ from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactl
 
 from istbench.cluster.simulator import replay
 from istbench.cluster.simulator.collectives import SCHEDULES, Message
-from istbench.cluster.trace import BARRIER, KINDS, RECEIVE, SEND
+from istbench.cluster.trace import BARRIER, KINDS, RECEIVE, SEND, WORK
 
 
 def ring_reduce_scatter(nodes):
@@ -21,8 +21,8 @@ def gather_to_root(nodes):
     return [[], *[[Message(to=nodes - place, after=0)] for place in range(1, nodes)]]
 
 
-def test_each_operation_is_a_transfer_or_has_a_schedule():
-    assert {*SCHEDULES, SEND, RECEIVE} == set(range(len(KINDS)))
+def test_each_operation_is_a_transfer_or_work_or_has_a_schedule():
+    assert {*SCHEDULES, SEND, RECEIVE, WORK} == set(range(len(KINDS)))
 
 
 def test_one_line_makes_a_collective(monkeypatch):
