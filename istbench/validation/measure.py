@@ -20,6 +20,7 @@ from istbench.launch.local import LocalLauncher
 from istbench.launch.place import ThisMachine
 from istbench.launch.prepare import prepare_cell
 from istbench.results.load import load_run
+from istbench.validation.carrying import Carrying, Ways, measure_carrying
 from istbench.validation.measurement import ReplayError
 
 # A round to warm up, in which links fill their buckets and connections their windows, and so many measured.
@@ -28,8 +29,6 @@ _LEAST_STEPS = 10
 
 # Of a full Ethernet frame, 1448 of 1514 bytes are a TCP segment's payload.
 _PAYLOAD = 1448 / 1514
-# Half of what a message of 4 bytes there and back takes gloo between two namespaces, measured on two machines.
-_MESSAGE_S = 125e-6
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,9 @@ def validate(
         for text in bandwidths
     }
     timed = [_in_whole_rounds(request, display) for request in requests]
+    # What a message costs does not depend on how fast links are.
+    fastest = max(networks.values(), key=lambda network: network.bandwidth)
+    ways = measure_carrying(requests[0].nodes, fastest, fastest.lab.dilation)
     for repeat in range(repeats):
         for request in timed:
             elsewhere = _run(request, None, display)
@@ -66,8 +68,8 @@ def validate(
                     bandwidth=text,
                     repeat=repeat,
                     measured_s=there.seconds,
-                    replayed_s=_replayed(there.trace, network.lab, there.steps),
-                    recorded_elsewhere_s=_replayed(elsewhere.trace, network.lab, there.steps),
+                    replayed_s=_replayed(there.trace, network.lab, ways, there.steps),
+                    recorded_elsewhere_s=_replayed(elsewhere.trace, network.lab, ways, there.steps),
                     dilation=network.lab.dilation,
                 )
 
@@ -91,13 +93,13 @@ def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
     return dataclasses.replace(request, steps=(1 + _MEASURED) * part, eval_every=Interval(steps=part))
 
 
-def _replayed(trace: Trace, lab: Lab, steps: int) -> float:
-    done = replay(trace, lab_profile(lab), compute_scale=1.0)
+def _replayed(trace: Trace, lab: Lab, ways: Ways, steps: int) -> float:
+    done = replay(trace, lab_profile(lab, ways.of(trace)), compute_scale=1.0)
     return done.seconds * steps / done.steps
 
 
-def lab_profile(lab: Lab) -> ClusterProfile:
-    """The lab as a cluster of this machine's cores."""
+def lab_profile(lab: Lab, carrying: Carrying) -> ClusterProfile:
+    """The lab as a cluster whose nodes have a core of this machine each."""
     payload = lab.bandwidth * _PAYLOAD
     return ClusterProfile(
         name="lab",
@@ -107,10 +109,14 @@ def lab_profile(lab: Lab) -> ClusterProfile:
         memory_gib=1.0,
         bandwidth_out=payload,
         bandwidth_in=payload,
-        latency_s=lab.latency_s + _MESSAGE_S / 2,
-        overhead_s=_MESSAGE_S / 2,
+        latency_s=lab.latency_s + carrying.message_s - carrying.next_s,
+        overhead_s=carrying.next_s,
         full_duplex=True,
         price_per_hour=0.0,
         price_date="",
         price_source="",
+        burst_bytes=lab.burst_bytes * _PAYLOAD,
+        cores=1.0,
+        cpu_s_per_byte=carrying.cpu_s_per_byte,
+        cpu_s_per_message=carrying.cpu_s_per_message,
     )
