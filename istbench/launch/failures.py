@@ -17,7 +17,7 @@ def log_directory(logs: Path, rank: int) -> Path:
 
 
 def last_word_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written: kind "user", "fabric" or "error", and message."""
+    """Where a worker's last word is written: kind "user", "run", "fabric" or "error", and message."""
     return log_directory(logs, rank) / "failure.json"
 
 
@@ -31,6 +31,8 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
     for word in words.values():
         if word["kind"] == "user":
             return UserError(word["message"])
+        if word["kind"] == "run":
+            return RunFailed(word["message"])
     for rank, exit_code in sorted(exit_codes.items()):
         if exit_code < 0 or rank not in words:
             return RunFailed(f"worker {rank} {_how(exit_code)}{last_lines(_said(logs, rank), early)}")

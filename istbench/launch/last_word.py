@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from istbench.errors import UserError
+from istbench.errors import RunFailed, UserError
 from istbench.fabric import FabricError
 from istbench.launch.failures import last_word_path
 
 _AFTER_THE_CAUSE_S = 1.0
+_KINDS = {"user": UserError, "run": RunFailed, "fabric": FabricError}
 
 
 def with_last_word(target: Callable[..., None], args: tuple[object, ...], logs: Path) -> None:
@@ -31,7 +32,7 @@ def with_last_word(target: Callable[..., None], args: tuple[object, ...], logs: 
 
 
 def _write(logs: Path, error: Exception) -> None:
-    kind = "user" if isinstance(error, UserError) else "fabric" if isinstance(error, FabricError) else "error"
+    kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "error")
     text = str(error) if kind != "error" else f"{type(error).__name__}: {error}"
     path = last_word_path(logs, int(os.environ["RANK"]))
     try:

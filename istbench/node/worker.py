@@ -18,6 +18,7 @@ from istbench.node import checkpoint
 from istbench.node.checkpoint import Totals
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, evaluate
+from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.progress import StepCounter
 from istbench.node.schedule import segment_end
@@ -119,13 +120,13 @@ class Node:
         """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes."""
         first, totals = self._totals.step, self._totals
         last = segment_end(self._config.eval_every, first, self._config.steps, totals.train_s, self._segment)
-        losses = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
+        losses = Losses(self._fabric.device)
         self._fabric.barrier("starting a segment")
         self._memory.start()
         self._clock.start()
         self._fabric.recorder.resume()
         for step in range(first, last):
-            losses += self._method.step(self._batch(step))
+            losses.add(self._method.step(self._batch(step)))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)
         self._method.drain()
@@ -134,7 +135,8 @@ class Node:
         self._segment = last - first
         totals.step = last
         totals.train_s += self._fabric.maximum(seconds)
-        return self._fabric.total(losses.item()) / (last - first) / self._config.nodes
+        slower = "lr" in self._config.method_options
+        return losses.mean(self._fabric, first, "; lower the learning rate (--set lr=...)" if slower else "")
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
