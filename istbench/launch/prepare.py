@@ -21,7 +21,7 @@ from istbench.errors import UserError
 from istbench.launch.preflight import check_batch, check_memory, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
-from istbench.registry import build_method, build_workload
+from istbench.registry import build_method, build_workload, code_of
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
@@ -78,6 +78,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         checkpoint_every_s=request.checkpoint_every_s,
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         lab=request.lab,
+        code=_code(request),
     )
     name = config.cell(source.fingerprint)
     header = Header(
@@ -108,6 +109,11 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         git=_git_state(),
     )
     return Cell(name=name, config=config, header=header)
+
+
+def _code(request: RunRequest) -> str:
+    workload = code_of("workloads", request.workload, request.plugins)
+    return ", ".join(filter(None, dict.fromkeys([code_of("methods", request.method, request.plugins), workload])))
 
 
 def _changed(defaults: Any, options: Any) -> dict[str, Any]:
