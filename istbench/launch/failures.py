@@ -21,6 +21,11 @@ def last_word_path(logs: Path, rank: int) -> Path:
     return log_directory(logs, rank) / "failure.json"
 
 
+def done_path(logs: Path, rank: int) -> Path:
+    """Where a worker leaves a mark when it has done all it was to do: an exit status of 0 does not say that."""
+    return log_directory(logs, rank) / "done"
+
+
 def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exception:
     """The error to raise for workers that failed: `exit_codes` by rank, of those that did first.
 
@@ -74,7 +79,7 @@ def _said(logs: Path, rank: int) -> str:
 
 def _how(exit_code: int) -> str:
     if exit_code >= 0:
-        return f"ended with exit status {exit_code}"
+        return f"ended with exit status {exit_code}{'' if exit_code else ' before it was done'}"
     name = signal.Signals(-exit_code).name
     hint = " (the machine may be out of memory)" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"

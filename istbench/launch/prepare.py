@@ -17,7 +17,7 @@ from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import Device, RunConfig, RunRequest
-from istbench.errors import UserError
+from istbench.errors import RunFailed, UserError
 from istbench.launch.preflight import check_batch, check_memory, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
@@ -41,7 +41,15 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
+        RunFailed: where the method or the workload would end this program.
     """
+    try:
+        return _prepared(request, progress)
+    except SystemExit as end:
+        raise RunFailed(f"{request.workload} by {request.method} called exit({end.code}) before training") from None
+
+
+def _prepared(request: RunRequest, progress: Progress) -> Cell:
     plugins = request.plugins
     workload = build_workload(request.workload, request.workload_options, plugins)
     workload_given = _changed(workload.Options(), workload.options)

@@ -1,6 +1,9 @@
 """What a cell is, from what was asked."""
 
+import pytest
+
 from istbench.config.run import RunRequest
+from istbench.errors import RunFailed
 from istbench.launch.prepare import prepare_cell
 
 WORKLOAD = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n"
@@ -25,3 +28,10 @@ def test_an_edited_plug_in_is_another_cell_and_none_of_istbenchs_own(tmp_path):
         assert len(before.config.code) == 12
     assert prepare(first).name == prepare(None).name
     assert prepare(first).config.code == ""
+
+
+def test_a_workload_that_would_end_the_program_has_failed(tmp_path):
+    plugin = tmp_path / "ends.py"
+    plugin.write_text(WORKLOAD + "    def build_model(self):\n        raise SystemExit(0)\n")
+    with pytest.raises(RunFailed, match=r"^mine by ddp called exit\(0\) before training$"):
+        prepare(plugin, "mine")
