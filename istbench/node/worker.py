@@ -106,7 +106,10 @@ class Node:
     def _warm_up(self) -> None:
         """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
         state = torch.get_rng_state()
-        self._build_method().step(self._batch(0))
+        method = self._build_method()
+        method.step(self._batch(0))
+        method.drain()  # what is still under way would count as training
+        del method
         torch.set_rng_state(state)
         gc.collect()
         self._fabric.barrier("warming up")
