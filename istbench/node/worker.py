@@ -105,12 +105,12 @@ class Node:
 
     def _warm_up(self) -> None:
         """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
-        state = torch.get_rng_state()
+        state = checkpoint.random_state(self._fabric.device)
         method = self._build_method()
         method.step(self._batch(0))
         method.drain()  # what is still under way would count as training
         del method
-        torch.set_rng_state(state)
+        checkpoint.set_random_state(state, self._fabric.device)
         gc.collect()
         self._fabric.barrier("warming up")
 
@@ -204,7 +204,7 @@ class Node:
         due = time.perf_counter() - self._saved >= self._config.checkpoint_every_s
         if self._fabric.maximum(float(due)) == 0:
             return
-        state = {"method": self._method.state_dict(), "random": torch.get_rng_state()}
+        state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
         checkpoint.write_rank(self._checkpoints, self._totals.step, self._fabric.rank, state)
         self._fabric.barrier("writing a checkpoint")
         if self._lead:
@@ -220,7 +220,7 @@ class Node:
             if not 0 < totals.step < self._config.steps:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
             self._method.load_state_dict(state["method"])
-            torch.set_rng_state(state["random"])
+            checkpoint.set_random_state(state["random"], self._fabric.device)
         self._totals = totals
 
     def _finish(self) -> None:
