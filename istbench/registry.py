@@ -141,6 +141,7 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
     points = _installed(kind)
     if name not in points:
         raise unknown_name(kind[:-1], name, {*points, *local})
+    _check_fit(name, f"{kind[:-1]} {printable(name)!r} ({points[name].value})")
     try:
         return points[name].load()
     except (ImportError, AttributeError) as error:
@@ -165,9 +166,14 @@ def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
     ]
     classes = [cls for cls in classes if not inspect.isabstract(cls)]
     for cls in classes:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", str(getattr(cls, "name", ""))):
-            raise UserError(f"plug-in {path}: {cls.__name__} needs a name of letters, digits, _, - and . alone")
+        _check_fit(str(getattr(cls, "name", "")), f"plug-in {path}: {cls.__name__}")
     return classes
+
+
+def _check_fit(name: str, where: str) -> None:
+    """Whether `name`, which run directories are called by, is one that stays where it is put."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        raise UserError(f"{where} needs a name of letters, digits, _, - and . alone")
 
 
 def _import_file(path: Path) -> ModuleType:

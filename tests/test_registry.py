@@ -87,6 +87,26 @@ def test_a_method_of_another_distribution_is_told_by_its_name_version_and_conten
     assert registry.code_of("methods", "mine") != code
 
 
+LEAVING = ["../mine", "/tmp/mine", "a/b", "..", ".", "", "mine\n", "a" * 65]
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_a_plug_in_whose_name_is_no_name_of_a_directory_is_refused(tmp_path, name):
+    mine = plugin(tmp_path / "a", METHOD.replace("'mine'", repr(name)))
+    with pytest.raises(UserError, match=r"plug-in .*mine\.py: Mine needs a name of letters"):
+        registry.load_method(name, [mine])
+
+
+def test_an_installed_name_that_is_no_name_of_a_directory_is_refused(tmp_path, monkeypatch):
+    info = tmp_path / "others-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[istbench.methods]\n../mine = istbench.methods.ist:Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"method '../mine' \(istbench.methods.ist:Mine\) needs a name of letters"):
+        registry.load_method("../mine")
+
+
 def test_an_unknown_name_has_no_code():
     with pytest.raises(UserError, match="unknown method 'isst'; did you mean 'ist'"):
         registry.code_of("methods", "isst")
