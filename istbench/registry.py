@@ -4,6 +4,7 @@ Names and one-line summaries are read without importing the code behind them, wh
 """
 
 import ast
+import hashlib
 import importlib.util
 import inspect
 import re
@@ -88,6 +89,38 @@ def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str]
     return kind(build_options(kind.Options, options, f"workload {name!r}", {}))
 
 
+def code_of(kind: Kind, name: str, plugins: Iterable[str] = ()) -> str:
+    """Which code `name` is: a hash of its file, after its distribution and version if it has one.
+
+    Empty for istbench's own. Files that the one file imports are not looked at.
+
+    Raises:
+        UserError: as loading it does.
+    """
+    for path in reversed(tuple(plugins)):
+        if name in plugin_names(Path(path), kind):
+            return _digest(Path(path))
+    point = _installed(kind).get(name)
+    if point is None:
+        raise unknown_name(kind[:-1], name, _installed(kind))
+    if point.module.partition(".")[0] == __package__:
+        return ""
+    spec = importlib.util.find_spec(point.module)
+    file = _digest(Path(spec.origin)) if spec and spec.origin else ""
+    return " ".join(filter(None, [*((point.dist.name, point.dist.version) if point.dist else ()), file]))
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    except OSError as error:
+        raise UserError(f"cannot read {printable(str(path))}: {error.strerror}") from None
+
+
+def _installed(kind: Kind) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
+
+
 def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
     """Refuse an unknown `name` at once, without importing any installed method or workload.
 
@@ -96,7 +129,7 @@ def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
     Raises:
         UserError: listing the names there are.
     """
-    known = {point.name for point in entry_points(group=f"istbench.{kind}")}
+    known = _installed(kind)
     if name not in known and not tuple(plugins):
         raise unknown_name(kind[:-1], name, known)
 
@@ -105,9 +138,10 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
     local = {cls.name: cls for path in plugins for cls in _plugin_classes(Path(path), kind)}
     if name in local:
         return local[name]
-    points = {point.name: point for point in entry_points(group=f"istbench.{kind}")}
+    points = _installed(kind)
     if name not in points:
         raise unknown_name(kind[:-1], name, {*points, *local})
+    _check_fit(name, f"{kind[:-1]} {printable(name)!r} ({points[name].value})")
     try:
         return points[name].load()
     except (ImportError, AttributeError) as error:
@@ -132,9 +166,14 @@ def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
     ]
     classes = [cls for cls in classes if not inspect.isabstract(cls)]
     for cls in classes:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", str(getattr(cls, "name", ""))):
-            raise UserError(f"plug-in {path}: {cls.__name__} needs a name of letters, digits, _, - and . alone")
+        _check_fit(str(getattr(cls, "name", "")), f"plug-in {path}: {cls.__name__}")
     return classes
+
+
+def _check_fit(name: str, where: str) -> None:
+    """Whether `name`, which run directories are called by, is one that stays where it is put."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        raise UserError(f"{where} needs a name of letters, digits, _, - and . alone")
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -151,6 +151,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         threads: intra-op threads of one node. timeout_s: limit on one operation of the fabric.
         checkpoint_every_s: least seconds between two checkpoints, which are written after an evaluation.
         plugins: files that define plug-ins. lab: the lab it runs in, None outside one.
+        code: what says which code the method and the workload are, where that is not istbench's own; else empty.
     """
 
     workload: str
@@ -170,13 +171,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_s: Duration = 60.0
     plugins: tuple[str, ...] = ()
     lab: Lab | None = None
+    code: str = ""
 
     def cell(self, fingerprint: str) -> str:
         """The cell's name: readable, ending in a hash of all that defines it and of the data's fingerprint."""
         values = msgspec.to_builtins(self, enc_hook=encode_own)
         defining = {key: value for key, value in values.items() if key not in _NOT_DEFINING}
-        if self.lab is None:
-            del defining["lab"]
+        # Names from before there was one of these are to be found again.
+        defining = {key: value for key, value in defining.items() if value or key not in ("lab", "code")}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"

@@ -14,7 +14,7 @@ from istbench.errors import RunFailed, UserError
 from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.node.worker import train_cell
-from istbench.results.events import Evaluation, Fault, Resume, Start, Stop
+from istbench.results.events import Evaluation, Fault, Part, Resume, Start, Stop
 from istbench.results.header import Status
 from istbench.results.store import RunDirectory
 
@@ -110,13 +110,14 @@ def _open(cell: Cell, run: RunDirectory) -> None:
     from istbench.node import checkpoint
 
     now = _now()
+    part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
     if not run.exists():
         run.create(msgspec.structs.replace(cell.header, started_at=now))
-        run.append(Start(time=now))
+        run.append(Start(time=now, part=part))
         return
     totals = checkpoint.latest(run.checkpoint)
     run.create(msgspec.structs.replace(cell.header, started_at=run.header().started_at))
-    run.append(Resume(step=totals.step if totals else -1, time=now))
+    run.append(Resume(step=totals.step if totals else -1, time=now, part=part))
 
 
 def _close(run: RunDirectory, status: Status, error: str | None) -> None:

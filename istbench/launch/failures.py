@@ -17,8 +17,13 @@ def log_directory(logs: Path, rank: int) -> Path:
 
 
 def last_word_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written: kind "user", "fabric" or "error", and message."""
+    """Where a worker's last word is written: kind "user", "run", "fabric" or "error", and message."""
     return log_directory(logs, rank) / "failure.json"
+
+
+def done_path(logs: Path, rank: int) -> Path:
+    """Where a worker leaves a mark when it has done all it was to do: an exit status of 0 does not say that."""
+    return log_directory(logs, rank) / "done"
 
 
 def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exception:
@@ -31,6 +36,8 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
     for word in words.values():
         if word["kind"] == "user":
             return UserError(word["message"])
+        if word["kind"] == "run":
+            return RunFailed(word["message"])
     for rank, exit_code in sorted(exit_codes.items()):
         if exit_code < 0 or rank not in words:
             return RunFailed(f"worker {rank} {_how(exit_code)}{last_lines(_said(logs, rank), early)}")
@@ -72,7 +79,7 @@ def _said(logs: Path, rank: int) -> str:
 
 def _how(exit_code: int) -> str:
     if exit_code >= 0:
-        return f"ended with exit status {exit_code}"
+        return f"ended with exit status {exit_code}{'' if exit_code else ' before it was done'}"
     name = signal.Signals(-exit_code).name
     hint = " (the machine may be out of memory)" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"

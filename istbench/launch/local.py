@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from istbench.errors import RunFailed
-from istbench.launch.failures import describe, last_lines
+from istbench.launch.failures import describe, done_path, last_lines
 from istbench.launch.launcher import Job
 from istbench.launch.place import Place, ThisMachine
 
@@ -86,11 +86,14 @@ class LocalWorkers:
         running = dict(enumerate(self._processes))
         while running:
             connection.wait([process.sentinel for process in running.values()])
-            ended = {rank: process.exitcode for rank, process in running.items() if not process.is_alive()}
-            failed = {rank: code for rank, code in ended.items() if code}
+            ended = {rank: process.exitcode or 0 for rank, process in running.items() if not process.is_alive()}
+            failed = {rank: code for rank, code in ended.items() if code or not self._is_done(rank)}
             if failed:
                 raise describe(failed, self._logs, _early())
             running = {rank: process for rank, process in running.items() if rank not in ended}
+
+    def _is_done(self, rank: int) -> bool:
+        return done_path(self._logs, rank).exists()
 
     def end(self) -> None:
         """End those that are left, by force where they do not end when asked; see `Workers.end`."""

@@ -17,11 +17,11 @@ from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import Device, RunConfig, RunRequest
-from istbench.errors import UserError
+from istbench.errors import RunFailed, UserError
 from istbench.launch.preflight import check_batch, check_memory, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
-from istbench.registry import build_method, build_workload
+from istbench.registry import build_method, build_workload, code_of
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
@@ -41,7 +41,15 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
+        RunFailed: where the method or the workload would end this program.
     """
+    try:
+        return _prepared(request, progress)
+    except SystemExit as end:
+        raise RunFailed(f"{request.workload} by {request.method} called exit({end.code}) before training") from None
+
+
+def _prepared(request: RunRequest, progress: Progress) -> Cell:
     plugins = request.plugins
     workload = build_workload(request.workload, request.workload_options, plugins)
     workload_given = _changed(workload.Options(), workload.options)
@@ -78,6 +86,7 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         checkpoint_every_s=request.checkpoint_every_s,
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         lab=request.lab,
+        code=_code(request),
     )
     name = config.cell(source.fingerprint)
     header = Header(
@@ -108,6 +117,11 @@ def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
         git=_git_state(),
     )
     return Cell(name=name, config=config, header=header)
+
+
+def _code(request: RunRequest) -> str:
+    workload = code_of("workloads", request.workload, request.plugins)
+    return ", ".join(filter(None, dict.fromkeys([code_of("methods", request.method, request.plugins), workload])))
 
 
 def _changed(defaults: Any, options: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -42,6 +43,28 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     wall_s: Duration
     bytes_sent: Amount
     bytes_received: Amount
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The state of torch's random numbers on this node: the CPU's, and that of `device` where it is a GPU."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Tensor] | Tensor, device: torch.device) -> None:
+    """The inverse of `random_state`. Checkpoints of before it have the CPU's alone.
+
+    Raises:
+        UserError: where `device` is a GPU, and the state was written on a node without.
+    """
+    states = {"cpu": state} if isinstance(state, Tensor) else state
+    if device.type == "cuda" and "cuda" not in states:
+        raise UserError("it has no random state of a GPU")
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from istbench.node import checkpoint
 from istbench.node.checkpoint import Totals
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, evaluate
+from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.progress import StepCounter
 from istbench.node.schedule import segment_end
@@ -104,9 +105,12 @@ class Node:
 
     def _warm_up(self) -> None:
         """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
-        state = torch.get_rng_state()
-        self._build_method().step(self._batch(0))
-        torch.set_rng_state(state)
+        state = checkpoint.random_state(self._fabric.device)
+        method = self._build_method()
+        method.step(self._batch(0))
+        method.drain()  # what is still under way would count as training
+        del method
+        checkpoint.set_random_state(state, self._fabric.device)
         gc.collect()
         self._fabric.barrier("warming up")
 
@@ -119,13 +123,13 @@ class Node:
         """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes."""
         first, totals = self._totals.step, self._totals
         last = segment_end(self._config.eval_every, first, self._config.steps, totals.train_s, self._segment)
-        losses = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
+        losses = Losses(self._fabric.device)
         self._fabric.barrier("starting a segment")
         self._memory.start()
         self._clock.start()
         self._fabric.recorder.resume()
         for step in range(first, last):
-            losses += self._method.step(self._batch(step))
+            losses.add(self._method.step(self._batch(step)))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)
         self._method.drain()
@@ -134,7 +138,8 @@ class Node:
         self._segment = last - first
         totals.step = last
         totals.train_s += self._fabric.maximum(seconds)
-        return self._fabric.total(losses.item()) / (last - first) / self._config.nodes
+        slower = "lr" in self._config.method_options
+        return losses.mean(self._fabric, first, "; lower the learning rate (--set lr=...)" if slower else "")
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
@@ -199,7 +204,7 @@ class Node:
         due = time.perf_counter() - self._saved >= self._config.checkpoint_every_s
         if self._fabric.maximum(float(due)) == 0:
             return
-        state = {"method": self._method.state_dict(), "random": torch.get_rng_state()}
+        state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
         checkpoint.write_rank(self._checkpoints, self._totals.step, self._fabric.rank, state)
         self._fabric.barrier("writing a checkpoint")
         if self._lead:
@@ -215,7 +220,7 @@ class Node:
             if not 0 < totals.step < self._config.steps:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
             self._method.load_state_dict(state["method"])
-            torch.set_rng_state(state["random"])
+            checkpoint.set_random_state(state["random"], self._fabric.device)
         self._totals = totals
 
     def _finish(self) -> None:

@@ -3,7 +3,15 @@
 import msgspec
 
 from istbench.config.numbers import Duration, Natural
-from istbench.results.header import Metrics, Status
+from istbench.results.header import Git, Host, Metrics, Status
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one part of a run trained, up to where it stopped; as in the header, which tells of the last part."""
+
+    host: Host = Host()
+    versions: dict[str, str] = {}
+    git: Git | None = None
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
@@ -11,6 +19,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
 
     step: Natural = 0
     time: str = ""
+    part: Part | None = None
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
@@ -18,6 +27,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
 
     step: int
     time: str = ""
+    part: Part | None = None
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.transport import Message
 from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
 from istbench.served.server import SliceServer
 from istbench.served.slices import Slice, cut
-from istbench.served.usage import Usage, called_modules, usage
+from istbench.served.usage import Usage, usage, watched
 
 _NAMES_TOLD = 4
 
@@ -23,9 +24,9 @@ class ServedModel:
     """`model`, trained by all nodes together, each of which updates the slices it serves.
 
     A training step is a forward pass inside `forward`, then `backward`. A slice's gradient is pushed to its server
-    when it is ready; the server replies with new values, which land in the model. The next forward pass waits,
-    module by module, for the parameters it is about to use. In a step, a parameter's memory is written from when
-    all nodes have its gradient: nothing may read it after its own gradient is computed.
+    when it is ready; the server replies with new values, which land in the model. Every forward pass but the first
+    waits, module by module, for the parameters that the first one used there. In a step, a parameter's memory is
+    written from when all nodes have its gradient: nothing may read it after its own gradient is computed.
 
     Args:
         slice_params, split_params: how parameters are sliced; see `cut`.
@@ -71,6 +72,7 @@ class ServedModel:
         self._outgoing = {slice.index: self._raw_values(slice) for slice in own}
         self._unpublished = [False] * len(self._parameters)
         self._missing = [0] * len(self._parameters)  # slices whose new values are not here yet
+        self._waited = [True] * len(self._parameters)  # for the new values, since the last push
         self._fresh = [True] * len(self._all)
         self._place = list(range(len(self._all)))  # of a slice in the order of priority
         self._round = 0
@@ -92,9 +94,9 @@ class ServedModel:
         if self._usage is not None:
             self._await(self._usage.ungated)
             return loss()
-        with called_modules(self.model) as called:
+        with watched(self.model) as seen:
             value = loss()
-        self._settle(usage(self.model, called, {p: number for number, p in enumerate(self._parameters)}))
+        self._settle(usage(self.model, seen, {p: number for number, p in enumerate(self._parameters)}))
         return value
 
     def backward(self, loss: Tensor, *, push: bool = True) -> None:
@@ -123,7 +125,7 @@ class ServedModel:
         """After the first forward pass: from now on modules wait, and priorities follow the order of use."""
         self._usage = seen
         for module, numbers in seen.gates:
-            module.register_forward_pre_hook(_wait_hook(self, numbers))
+            module.register_forward_pre_hook(_wait_hook(self, numbers), prepend=True)  # other hooks may read
         in_order = (slice.index for number in seen.order() for slice in self._slices[number])
         for place, index in enumerate(in_order):
             self._place[index] = place
@@ -135,6 +137,7 @@ class ServedModel:
             if self._missing[number] or ops:
                 with self._fabric.recorder.waiting(*ops):
                     self._await_one(number)
+            self._waited[number] = True
             if self._unpublished[number]:
                 self._memory.publish(number)
                 self._unpublished[number] = False
@@ -159,10 +162,10 @@ class ServedModel:
     def _ready(self, number: int) -> None:
         """Called by autograd when the gradient of parameter `number` is complete."""
         if self._pushing:
-            if self._missing[number]:
-                raise RuntimeError(
-                    f"{self._names[number]} was used with old values: in the first step a module was called that "
-                    f"this step went past"
+            if not self._waited[number]:
+                raise UserError(
+                    f"{self._names[number]} was read before its new values: this step went past the module that "
+                    "read it in the first step; train this model by ddp"
                 )
             self._push(number)
 
@@ -174,6 +177,7 @@ class ServedModel:
         self._pushed.append(number)
         self._record.pushed(number, [self._urgency(slice.index) for slice in slices])
         self._unpublished[number] = True
+        self._waited[number] = False
         with self._transport.lock:
             self._missing[number] = len(slices)
             for slice in slices:

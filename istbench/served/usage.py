@@ -1,10 +1,18 @@
 """Where in a forward pass each parameter is first used: what has to be there before which module may start."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+# What is asked about a parameter, not of its values.
+_PROPERTIES = ("device", "dtype", "grad", "is_cuda", "ndim", "requires_grad", "shape")
+_ABOUT = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
+    Tensor.__len__, Tensor.dim, Tensor.is_floating_point, Tensor.numel, Tensor.size,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -12,7 +20,7 @@ class Usage:
     """Where a model's parameters, by number, are used.
 
     gates: modules in the order in which the forward pass calls them, with the parameters each must wait for.
-    ungated: parameters that belong to no called module.
+    ungated: parameters that belong to no called module, or are read outside any before theirs is called.
     """
 
     gates: tuple[tuple[nn.Module, tuple[int, ...]], ...]
@@ -24,37 +32,95 @@ class Usage:
         return list(dict.fromkeys([*self.ungated, *gated]))
 
 
+@dataclass
+class ForwardPass:
+    """What happens first in a forward pass.
+
+    called: its modules in the order of their first call.
+    readers: of each parameter that is read, the innermost module at work, None outside any; and how many modules
+        had been called before.
+    """
+
+    called: list[nn.Module] = field(default_factory=list)
+    readers: dict[nn.Parameter, tuple[nn.Module | None, int]] = field(default_factory=dict)
+
+
 @contextmanager
-def called_modules(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """The modules of `model` that a forward pass inside calls, in the order of their first call."""
+def watched(model: nn.Module) -> Iterator[ForwardPass]:
+    """What a forward pass of `model` inside does; complete once it is left."""
+    seen = ForwardPass()
     called: dict[nn.Module, None] = {}
+    at_work: list[nn.Module] = []
 
-    def note(module: nn.Module, inputs: object) -> None:
+    def begins(module: nn.Module, inputs: object) -> None:
         called.setdefault(module)
+        at_work.append(module)
 
-    hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
-    order: list[nn.Module] = []
+    def ends(module: nn.Module, inputs: object, outputs: object) -> None:
+        at_work.pop()
+
+    def read(parameter: nn.Parameter) -> None:
+        seen.readers.setdefault(parameter, (at_work[-1] if at_work else None, len(called)))
+
+    hooks = [
+        hook
+        for module in model.modules()
+        for hook in (
+            module.register_forward_pre_hook(begins, prepend=True),
+            module.register_forward_hook(ends, always_call=True),
+        )
+    ]
     try:
-        yield order
+        with _Reads(read):
+            yield seen
     finally:
         for hook in hooks:
             hook.remove()
-        order.extend(called)
+        seen.called.extend(called)
 
 
-def usage(model: nn.Module, called: Sequence[nn.Module], numbers: Mapping[nn.Parameter, int]) -> Usage:
-    """How `model` uses the parameters in `numbers`, given the modules that its forward pass calls.
+class _Reads(TorchFunctionMode):
+    """Calls `read` with every parameter that an operation of torch is given."""
+
+    def __init__(self, read: Callable[[nn.Parameter], None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _ABOUT:
+            for parameter in _parameters([args, kwargs]):
+                self._read(parameter)
+        return func(*args, **(kwargs or {}))
+
+
+def _parameters(value: object) -> Iterator[nn.Parameter]:
+    if isinstance(value, nn.Parameter):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _parameters(item)
+    elif isinstance(value, dict):
+        yield from _parameters(list(value.values()))
+
+
+def usage(model: nn.Module, seen: ForwardPass, numbers: Mapping[nn.Parameter, int]) -> Usage:
+    """How `model` uses the parameters in `numbers`, given what its forward pass does.
 
     A parameter is waited for by the module that owns it. Some modules use a child's parameters without calling
     the child (torch's multi-head attention does); those are waited for by the nearest module above that is called.
+    One that is read before any of these is called is waited for by the reader too.
     """
     by_name = dict(model.named_modules(remove_duplicate=False))
-    needed: dict[nn.Module, dict[int, None]] = {module: {} for module in called}
+    needed: dict[nn.Module, dict[int, None]] = {module: {} for module in seen.called}
     ungated: dict[int, None] = {}
     for name, module in by_name.items():
         own = [numbers[p] for p in module.parameters(recurse=False) if p in numbers]
         gate = next((by_name[above] for above in _upwards(name) if by_name[above] in needed), None)
         (ungated if gate is None else needed[gate]).update(dict.fromkeys(own))
+    for parameter, (reader, calls) in seen.readers.items():
+        number = numbers.get(parameter)
+        if number is not None and not any(number in needed[module] for module in seen.called[:calls]):
+            (ungated if reader is None else needed[reader]).setdefault(number)
     gates = tuple((module, tuple(own)) for module, own in needed.items() if own)
     return Usage(gates, tuple(ungated))
 

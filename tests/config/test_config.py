@@ -88,10 +88,11 @@ def test_a_config_survives_json_and_names_its_cell():
     assert name.startswith("toy-ist-n2-s1-")
     assert name == CONFIG.cell("abc")
     assert name == msgspec.structs.replace(CONFIG, timeout_s=5).cell("abc")
+    assert name == "toy-ist-n2-s1-25b11e93", "results of before would not be found again"
 
 
 @pytest.mark.parametrize(
-    "change", [{"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}]
+    "change", [{"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}, {"code": "4f"}]
 )
 def test_what_defines_a_cell_changes_its_name(change):
     assert msgspec.structs.replace(CONFIG, **change).cell("abc") != CONFIG.cell("abc")

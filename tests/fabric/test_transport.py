@@ -6,13 +6,14 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import torch.distributed as dist
 
 from istbench.fabric import Traffic
 from istbench.fabric.transport import Message, Transport
+from istbench.fabric.transport.callers import MOST_CALLERS
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link
 
@@ -218,3 +219,32 @@ def test_a_caller_without_the_token_is_turned_away():
         assert there.recv(5, socket.MSG_WAITALL) == b"hello"
         here.close()
         there.close()
+
+
+def test_strangers_that_say_nothing_or_something_else_do_not_hold_up_a_peer_and_are_dropped():
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
+        listening = pool.submit(connect_peers, store, 0, 2, 60.0)
+        store.wait(["transport/0"])
+        place = json.loads(store.get("transport/0"))
+        address = (place["address"], place["port"])
+        strangers = [stack.enter_context(socket.create_connection(address)) for _ in range(MOST_CALLERS + 6)]
+        for number, stranger in enumerate(strangers[-6:]):
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100 * (number % 2))
+        # Much less than one of them has to say who it is, for each.
+        (there,) = pool.submit(connect_peers, store, 1, 2, 60.0).result(timeout=30).values()
+        (here,) = listening.result(timeout=30).values()
+        for stranger in strangers:
+            stranger.settimeout(30)
+            with suppress(ConnectionResetError):  # what it said was not all read
+                assert stranger.recv(1) == b""
+        there.sendall(b"hello")
+        assert here.recv(5, socket.MSG_WAITALL) == b"hello"
+        here.close()
+        there.close()
+
+
+def test_a_peer_that_never_calls_is_not_awaited_for_ever():
+    store = dist.HashStore()
+    with pytest.raises(TimeoutError, match="timed out"):
+        connect_peers(store, 0, 2, 0.1)

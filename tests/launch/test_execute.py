@@ -13,8 +13,8 @@ from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.prepare import Cell
-from istbench.results.events import Start
-from istbench.results.header import Header
+from istbench.results.events import Resume, Start
+from istbench.results.header import Git, Header, Host
 from istbench.results.store import RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
@@ -89,6 +89,18 @@ def test_an_interrupted_run_goes_on(run, scratch):
     shutil.rmtree(scratch / "logs")
     assert execute(CELL, run, scratch, Pretended())
     assert names_of(run.events()) == ["start", "evaluation", "stop", "resume", "evaluation", "stop"]
+
+
+def test_every_part_of_a_run_says_where_it_ran(run, scratch):
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
+    shutil.rmtree(scratch / "logs")
+    other = msgspec.structs.replace(HEADER, host=Host(name="other"), versions={"torch": "9"}, git=Git("abc", True))
+    assert execute(Cell(name=CELL.name, config=HEADER.config, header=other), run, scratch, Pretended())
+    parts = [event.part for event in run.events() if isinstance(event, Start | Resume)]
+    assert [part.host.name for part in parts] == ["laptop", "other"]
+    assert [part.versions for part in parts] == [HEADER.versions, {"torch": "9"}]
+    assert [part.git for part in parts] == [None, Git("abc", True)]
 
 
 def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):

@@ -61,3 +61,11 @@ def test_a_last_word_that_was_cut_short_counts_as_none(tmp_path, say):
     say(0, "error", "ValueError: no", printed="No space left")
     last_word_path(tmp_path, 0).write_text('{"kind": "err')
     assert str(describe({0: 1}, tmp_path)).startswith("worker 0 ended with exit status 1; its last lines:")
+
+
+def test_a_run_that_went_wrong_in_words_of_its_own_is_said_as_it_is(tmp_path, say):
+    say(0, "fabric", "rank 1 was silent")
+    say(1, "run", "the loss became nan", printed="Traceback")
+    error = describe({0: 1, 1: 1}, tmp_path)
+    assert isinstance(error, RunFailed)
+    assert str(error) == "the loss became nan"

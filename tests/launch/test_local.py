@@ -69,6 +69,22 @@ def test_a_worker_that_dies_is_named_with_what_it_said(tmp_path):
     assert (tmp_path / "logs/rank-0/stdout.log").read_text() == "said on stdout\n"
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("sys.exit()", "ended with exit status 0 before it was done; it printed nothing"),
+        ("sys.exit('enough')", "ended with exit status 1; its last lines:\n  enough"),
+        ("os._exit(0)", "ended with exit status 0 before it was done; it printed nothing"),
+        ("raise KeyboardInterrupt", "failed: KeyboardInterrupt; its last lines:\n"),
+    ],
+)
+def test_a_worker_that_ends_itself_has_failed_whatever_it_says(tmp_path, how, said):
+    job = Job(target=jobs.end_on_rank_1, args=(how,), nodes=2, logs=tmp_path / "logs")
+    with pytest.raises(RunFailed) as ended:
+        launch(LocalLauncher(), job)
+    assert str(ended.value).startswith(f"worker 1 {said}")
+
+
 def test_a_worker_that_is_killed_is_named(tmp_path):
     job = Job(target=jobs.killed_on_rank_1, args=(signal.SIGKILL,), nodes=2, logs=tmp_path / "logs")
     with pytest.raises(RunFailed, match="^worker 1 was killed by SIGKILL .*; it printed nothing$"):

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import hmac
 import json
 import os
 import secrets
@@ -11,16 +10,16 @@ import struct
 from datetime import timedelta
 from typing import Any
 
-_HELLO = struct.Struct("<32sI")  # the listener's token, and the rank that connects
+from istbench.fabric.transport.callers import HELLO, MOST_CALLERS, Callers
+
 _SIOCGIFADDR = 0x8915
-_HELLO_S = 10.0
 
 
 def connect_peers(store: Any, rank: int, world_size: int, timeout_s: float) -> dict[int, socket.socket]:
     """A connected socket to every other rank; every rank must call this.
 
-    Addresses and tokens cross through `store`; whoever connects without the token is turned away. The lower rank
-    of a pair listens.
+    Addresses and tokens cross through `store`; whoever connects without the token is turned away, and
+    holds up nobody. The lower rank of a pair listens.
 
     Raises:
         OSError: where a peer is not there within `timeout_s`.
@@ -29,19 +28,12 @@ def connect_peers(store: Any, rank: int, world_size: int, timeout_s: float) -> d
     peers = {}
     address = _own_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family, backlog=world_size) as listener:
+    with socket.create_server((address, 0), family=family, backlog=world_size + MOST_CALLERS) as listener:
         place = {"address": address, "port": listener.getsockname()[1], "token": token.hex()}
         store.set(f"transport/{rank}", json.dumps(place))
         for peer in range(rank):
             peers[peer] = _call(store, rank, peer, timeout_s)
-        listener.settimeout(timeout_s)
-        while len(peers) < world_size - 1:
-            connection, _ = listener.accept()
-            caller = _caller(connection, token)
-            if caller is None:
-                connection.close()
-            else:
-                peers[caller] = connection
+        peers |= Callers(listener, token).accept(set(range(rank + 1, world_size)), timeout_s)
     for connection in peers.values():
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -52,20 +44,8 @@ def _call(store: Any, rank: int, peer: int, timeout_s: float) -> socket.socket:
     store.wait([f"transport/{peer}"], timedelta(seconds=timeout_s))
     place = json.loads(store.get(f"transport/{peer}"))
     connection = socket.create_connection((place["address"], place["port"]), timeout=timeout_s)
-    connection.sendall(_HELLO.pack(bytes.fromhex(place["token"]), rank))
+    connection.sendall(HELLO.pack(bytes.fromhex(place["token"]), rank))
     return connection
-
-
-def _caller(connection: socket.socket, token: bytes) -> int | None:
-    connection.settimeout(_HELLO_S)
-    try:
-        hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-    except OSError:
-        return None
-    if len(hello) < _HELLO.size:
-        return None
-    shown, caller = _HELLO.unpack(hello)
-    return int(caller) if hmac.compare_digest(shown, token) else None
 
 
 def _own_address() -> str:

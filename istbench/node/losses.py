@@ -1,0 +1,59 @@
+"""The training losses of a segment, added up without making every step wait for a GPU."""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from istbench.errors import RunFailed
+
+_WINDOW = 1024  # losses that stay on the device before they are looked at
+
+
+class Nodes(Protocol):
+    """All nodes, as losses need them."""
+
+    def numbers(self, value: float) -> list[float]:
+        """Every node's `value`, by rank."""
+
+
+class Losses:
+    """This node's losses of consecutive steps, to be averaged over steps and nodes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._window = torch.zeros(_WINDOW, dtype=torch.float64, device=device)
+        self._filled = self._steps = 0
+        self._sum = 0.0
+        self._bad: tuple[int, float] | None = None  # the first that is not finite: after how many steps, and it
+
+    def add(self, loss: Tensor) -> None:
+        """Take the scalar `loss` of the next step."""
+        self._window[self._filled] = loss
+        self._filled += 1
+        if self._filled == _WINDOW:
+            self._look()
+
+    def mean(self, nodes: Nodes, first: int, remedy: str = "") -> float:
+        """The mean over steps and nodes, every one of which must call this; `first` steps went before.
+
+        Raises:
+            RunFailed: where a loss is not finite, on all nodes alike: naming the step and the node, then `remedy`.
+        """
+        self._look()
+        sums = nodes.numbers(self._sum)
+        if all(map(math.isfinite, sums)):
+            return math.fsum(sums) / self._steps / len(sums)
+        after, value = self._bad or (self._steps, 0.0)
+        steps, values = nodes.numbers(after), nodes.numbers(value)
+        node = steps.index(min(steps))
+        step = first + round(steps[node]) + 1
+        raise RunFailed(f"the loss became {values[node]:g} at step {step} on node {node}{remedy}")
+
+    def _look(self) -> None:
+        for value in self._window[: self._filled].tolist():
+            if self._bad is None and not math.isfinite(value):
+                self._bad = self._steps, value
+            self._sum += value
+            self._steps += 1
+        self._filled = 0

@@ -1,0 +1,54 @@
+"""Where a run that was resumed has been: machines, versions and source trees of its parts."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from istbench.results.events import Event, Part, Resume, Start
+from istbench.results.header import Header
+
+
+def parts(header: Header, events: Sequence[Event]) -> list[tuple[int, Part | None]]:
+    """The parts of a run whose steps count: the step each starts after, and where it ran if that is known."""
+    found: list[tuple[int, Part | None]] = []
+    for event in events:
+        if isinstance(event, Start | Resume):
+            step = max(0, event.step)  # -1 stands for a new beginning
+            found = [*((before, part) for before, part in found if before < step), (step, event.part)]
+    if not found or found[-1][1] is None:  # of before events told: run.json tells of the last
+        last = Part(host=header.host, versions=header.versions, git=header.git)
+        found[-1:] = [(found[-1][0] if found else 0, last)]
+    return found
+
+
+def changes(header: Header, events: Sequence[Event]) -> list[str]:
+    """A line for each of machine, versions and source tree that is not the same in all parts of a run."""
+    there = parts(header, events)
+    said = (
+        ("resumed on another machine", _machine),
+        ("resumed with other versions", _versions),
+        ("resumed from another source tree", _source),
+    )
+    return [line for what, of in said if (line := _change(what, there, of))]
+
+
+def _change(what: str, there: Sequence[tuple[int, Part | None]], of: Callable[[Part], str]) -> str:
+    known = [(step, of(part)) for step, part in there if part is not None and of(part)]
+    stretches = [next(same) for _, same in groupby(known, key=lambda pair: pair[1])]
+    if len(stretches) < 2:
+        return ""
+    (_, first), *others = stretches
+    return f"{what}: {first}, " + ", ".join(f"from step {step} on {text}" for step, text in others)
+
+
+def _machine(part: Part) -> str:
+    host = part.host
+    about = [f"{host.cores} cores" if host.cores else "", host.machine, host.lab or ""]
+    return f"{host.name} ({', '.join(filter(None, about))})" if any(about) else host.name
+
+
+def _versions(part: Part) -> str:
+    return " ".join(f"{name} {version}" for name, version in sorted(part.versions.items()))
+
+
+def _source(part: Part) -> str:
+    return "" if part.git is None else part.git.commit[:12] + (" with changes" if part.git.dirty else "")

@@ -1,0 +1,73 @@
+"""Bytes of a run, whole and resumed. Functions named `node_*` run on every node."""
+
+import pytest
+
+from istbench.config.run import RunRequest
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import open_workload
+from istbench.fabric.recorder import Recorder
+from istbench.launch.prepare import prepare_cell
+from istbench.node.sinks import Sinks
+from istbench.node.worker import Node
+from istbench.results.events import Evaluation
+from istbench.results.store import RunDirectory
+
+STOPPED_AT = 4
+
+
+class StoppedError(Exception):
+    """The run is stopped, on all nodes after the same step."""
+
+
+class StoppingNode(Node):
+    def _save_if_due(self, finished):
+        super()._save_if_due(finished)
+        if self._totals.step == STOPPED_AT:
+            raise StoppedError
+
+
+class Counts:
+    """A sink of the bytes that evaluations tell, by step."""
+
+    def __init__(self):
+        self.by_step = {}
+
+    def step(self, done):
+        pass
+
+    def record(self, event):
+        if isinstance(event, Evaluation):
+            self.by_step[event.step] = [event.bytes_sent_per_node, event.bytes_received_per_node]
+
+    def finish(self, result):
+        self.by_step["result"] = [result.bytes_sent_per_node, result.bytes_received_per_node]
+
+
+def node_counts(fabric, config, folder):
+    """Bytes of a run that never stops, and of one that is stopped and resumed, on a slow network."""
+    fabric._latency_s = 0.05
+    counts = []
+    for name, lives in (("whole", (Node,)), ("resumed", (StoppingNode, Node))):
+        counted = Counts()
+        for kind in lives:
+            fabric.recorder = Recorder(fabric.device)  # as in a new process
+            sinks = Sinks([counted] if fabric.rank == 0 else [])
+            try:
+                run = RunDirectory(folder / name)
+                kind(run, config, open_workload("toy", config.workload_options), fabric, sinks).live()
+            except StoppedError:
+                assert name == "resumed"
+        counts.append(counted.by_step)
+    return counts
+
+
+@pytest.mark.parametrize("method", ["p3", "parameter_server"])
+def test_a_resumed_run_tells_the_bytes_of_one_that_never_stopped(tmp_path, method):
+    request = RunRequest(workload="toy", method=method, nodes=2, steps=6, eval_every=2, checkpoint_every_s=0)
+    config = prepare_cell(request, lambda *_: None).config
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "resumed").mkdir()
+    whole, resumed = on_nodes(node_counts, 2, config, tmp_path)[0]
+    assert whole["0"] == [0, 0]
+    assert whole["result"] == whole["6"] > whole["4"] > whole["2"] > [0, 0]
+    assert resumed == whole

@@ -1,0 +1,45 @@
+"""Random numbers go on where they were, on the CPU and on a GPU."""
+
+import pytest
+import torch
+
+from istbench.conformance.training import through_disk
+from istbench.errors import UserError
+from istbench.node.checkpoint import random_state, set_random_state
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Random states of pretended GPUs, by device."""
+    states = {GPU: torch.arange(16, dtype=torch.uint8)}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device].clone())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({device: state}))
+    return states
+
+
+def test_the_cpus_goes_on_through_a_checkpoint():
+    state = through_disk({"random": random_state(CPU)}, 0)["random"]
+    assert state.keys() == {"cpu"}
+    wanted = torch.rand(5)
+    set_random_state(state, CPU)
+    assert torch.equal(torch.rand(5), wanted)
+
+
+def test_a_gpus_goes_on_beside_the_cpus(gpus):
+    state = through_disk({"random": random_state(GPU)}, 0)["random"]
+    wanted = torch.rand(5)
+    gpus[GPU] = torch.zeros(16, dtype=torch.uint8)
+    set_random_state(state, GPU)
+    assert torch.equal(gpus[GPU], torch.arange(16, dtype=torch.uint8))
+    assert torch.equal(torch.rand(5), wanted)
+
+
+def test_a_checkpoint_of_before_has_the_cpus_alone(gpus):
+    state = torch.get_rng_state()
+    wanted = torch.rand(5)
+    set_random_state(state, CPU)
+    assert torch.equal(torch.rand(5), wanted)
+    with pytest.raises(UserError, match="it has no random state of a GPU"):
+        set_random_state(state, GPU)
