@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from istbench.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
-from istbench.workloads.speech_data import official
-from istbench.workloads.speech_data.official import LOUDEST, find_recordings, read_clip
+from istbench.workloads.speech_data import clip
+from istbench.workloads.speech_data.clip import LOUDEST, read_clip
+from istbench.workloads.speech_data.official import find_recordings
 
 Make = Callable[..., Path]
 TONE = np.sin(np.arange(900) / 7) / 2
@@ -186,7 +187,7 @@ def test_an_unreadable_clip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     path = tmp_path / "clip.wav"
     path.write_bytes(wav())
-    monkeypatch.setattr(official.os, "open", refuse)
+    monkeypatch.setattr(clip.os, "open", refuse)
     with pytest.raises(UserError, match=f"^{path}: cannot be read as WAV \\(Permission denied\\)"):
         read_clip(path)
 

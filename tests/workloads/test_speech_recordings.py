@@ -12,8 +12,9 @@ from istbench.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data import download
+from istbench.workloads.speech_data.clip import read_clip
 from istbench.workloads.speech_data.features import extractor
-from istbench.workloads.speech_data.official import find_recordings, read_clip
+from istbench.workloads.speech_data.official import find_recordings
 from istbench.workloads.speech_data.words import WORDS
 
 Make = Callable[..., Path]
