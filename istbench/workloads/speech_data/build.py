@@ -41,7 +41,7 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
         chunks = ((i * _RECORDED_CHUNK, clips) for i, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)))
         _write_features(chunks, directory, recordings.labels, recordings.is_test, progress)
 
-    return prepared(cache, "speech_commands", recordings.cache_key(), fill, progress)
+    return prepared(cache, "speech_commands", recordings.cache_key(), fill, progress, note=recordings.note)
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:

@@ -13,35 +13,39 @@ import numpy as np
 
 from istbench.errors import UserError, printable
 from istbench.workloads.speech_data.clip import read_clip, require_file
+from istbench.workloads.speech_data.split import DIVIDER, split_clips
 from istbench.workloads.speech_data.words import WORDS
 
 _EXPECTED = "expected the folders of Speech Commands v0.02, one a word: backward/, bed/, ..., zero/"
-_DIVIDER = "_nohash_"
-_TEST_PERCENT = 20
 _READERS = 4
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Recorded clips, sorted by word and name: path, word (int64 [n]) and split (bool [n]) of each."""
+    """Recorded clips, sorted by word and name: path, word (int64 [n]) and split (bool [n]) of each.
+
+    note: what to tell of the split; may be empty.
+    """
 
     root: Path
     paths: Sequence[Path]
     labels: np.ndarray
     is_test: np.ndarray
+    note: str
 
     def cache_key(self) -> dict[str, Any]:
-        """Names, sizes and times of the files, which tell whether they are still the same.
+        """Names, sizes, times and splits of the files, which tell whether they are still the same.
 
         Raises:
             UserError: naming the first that is no file.
         """
         digest = hashlib.sha256()
-        for path in self.paths:
+        for path, is_test in zip(self.paths, self.is_test, strict=True):
             with _named_errors():
                 found = path.stat()
             require_file(path, found)
-            digest.update(os.fsencode(f"{path.relative_to(self.root)} {found.st_size} {found.st_mtime_ns}\n"))
+            said = f"{path.relative_to(self.root)} {found.st_size} {found.st_mtime_ns} {int(is_test)}\n"
+            digest.update(os.fsencode(said))
         return {"root": str(self.root), "files": digest.hexdigest()}
 
     def chunks(self, size: int) -> Iterator[np.ndarray]:
@@ -58,8 +62,8 @@ class Recordings:
 def find_recordings(data: Path) -> Recordings:
     """The clips in directory `data`, which holds the word folders itself or at most two levels down.
 
-    All clips of a speaker are in the same split, by the hash of the speaker's name: about 20 % for testing.
-    Folders that are not one of the 35 words are ignored, as are hidden files.
+    About 20 % are for testing, by `split_clips`. Folders that are not one of the 35 words are ignored, as are
+    hidden files.
 
     Raises:
         UserError: when the directory is missing, empty or in another layout, naming what is wrong.
@@ -78,20 +82,12 @@ def _find(data: Path) -> Recordings:
     for label, word in enumerate(WORDS):
         clips = sorted(path for path in (root / word).iterdir() if not path.name.startswith("."))
         if not clips:
-            raise UserError(f"{root / word}: empty; expected recordings such as 0a7c2a8d{_DIVIDER}0.wav")
+            raise UserError(f"{root / word}: empty; expected recordings such as 0a7c2a8d{DIVIDER}0.wav")
         paths += clips
         labels += [label] * len(clips)
-    is_test = np.array([_in_test_split(path) for path in paths])
-    if is_test.all() or not is_test.any():
-        raise UserError(f"{root}: too few speakers to have some for training and others for testing")
-    return Recordings(root, paths, np.array(labels, np.int64), is_test)
-
-
-def _in_test_split(path: Path) -> bool:
-    speaker, divider, _ = path.name.partition(_DIVIDER)
-    if not divider:
-        raise UserError(f"{printable(str(path))}: no speaker in the name; expected SPEAKER{_DIVIDER}NUMBER.wav")
-    return int(hashlib.sha1(os.fsencode(speaker)).hexdigest(), 16) % 100 < _TEST_PERCENT
+    numbers = np.array(labels, np.int64)
+    is_test, note = split_clips(paths, numbers, WORDS, root)
+    return Recordings(root, paths, numbers, is_test, note)
 
 
 def _word_root(data: Path) -> Path:
