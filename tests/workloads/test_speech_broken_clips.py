@@ -20,7 +20,7 @@ from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data import clip
 from istbench.workloads.speech_data.clip import LOUDEST, read_clip
-from istbench.workloads.speech_data.official import find_recordings
+from istbench.workloads.speech_data.recordings import find_recordings
 
 Make = Callable[..., Path]
 TONE = np.sin(np.arange(900) / 7) / 2

@@ -14,11 +14,11 @@ from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech_data import espeak, synthetic
-from istbench.workloads.speech_data.cache import SplitWriter, prepared, require_room
+from istbench.workloads.speech_data.cache import SplitWriter, Summary, prepared, require_room
 from istbench.workloads.speech_data.features import extractor
-from istbench.workloads.speech_data.official import find_recordings
+from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
-from istbench.workloads.speech_data.words import CLIP_SAMPLES
+from istbench.workloads.speech_data.words import CLIP_SAMPLES, WORDS
 
 SYNTHETIC_NOTE = (
     "synthetic speech data: words spoken by eSpeak NG, not recordings "
@@ -29,7 +29,9 @@ _CLIP_BYTES = CLIP_SAMPLES * 2
 
 
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
-    """Features of the recorded words in directory `data`, in the official layout, under `cache`.
+    """Features of the recorded words in directory `data`, a folder each, under `cache`.
+
+    Its kind is "speech_commands" where the words are the 35 of Speech Commands v0.02, else "words".
 
     Raises:
         UserError: for a directory in the wrong layout, a broken recording or a cache that cannot be written.
@@ -41,7 +43,9 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
         chunks = ((i * _RECORDED_CHUNK, clips) for i, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)))
         _write_features(chunks, directory, recordings.labels, recordings.is_test, progress)
 
-    return prepared(cache, "speech_commands", recordings.cache_key(), fill, progress, note=recordings.note)
+    kind = "speech_commands" if recordings.words == WORDS else "words"
+    path, summary = prepared(cache, kind, recordings.cache_key(), recordings.words, fill, progress)
+    return _source(kind, path, summary, recordings.note)
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
@@ -58,7 +62,19 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
         clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
         _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
 
-    return prepared(cache, "synthetic", asdict(settings), fill, progress, note=SYNTHETIC_NOTE)
+    path, summary = prepared(cache, "synthetic", asdict(settings), WORDS, fill, progress)
+    return _source("synthetic", path, summary, SYNTHETIC_NOTE)
+
+
+def _source(kind: str, path: Path, summary: Summary, note: str) -> DataSource:
+    return DataSource(
+        kind=kind,
+        path=str(path),
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
+        note=note,
+    )
 
 
 def _write_features(
