@@ -34,12 +34,13 @@ def features(first: int, count: int) -> np.ndarray:
     return np.repeat(np.arange(first, first + count, dtype=np.float32)[:, None], 4096, axis=1)
 
 
-def fill(directory: Path) -> None:
-    """Write ten clips in three pieces, out of order."""
+def fill(directory: Path) -> int:
+    """Write ten clips in three pieces, out of order; as if two had been converted."""
     writer = SplitWriter(directory, LABELS, IS_TEST)
     for first, count in ((7, 3), (0, 4), (4, 3)):
         writer.write(first, features(first, count))
     writer.close()
+    return 2
 
 
 def prepare(cache: Path, progress: Progress, key: Mapping[str, Any] | None = None, fill: Any = fill) -> DataSource:
@@ -71,7 +72,7 @@ def test_clips_keep_their_order_within_their_split(tmp_path: Path, no_progress: 
 
 
 def test_the_second_time_nothing_is_done(tmp_path: Path, no_progress: Progress) -> None:
-    def never(directory: Path) -> None:
+    def never(directory: Path) -> int:
         raise AssertionError("filled again")
 
     source = prepare(tmp_path, no_progress)
@@ -192,6 +193,8 @@ BROKEN: dict[str, Any] = {
     "other counts": lie(train=5, test=5),
     "negative counts": lie(train=-1),
     "huge counts": lie(train=10**400),
+    "no number of converted clips": lie(converted=None),
+    "a negative number of converted clips": lie(converted=-1),
     "no words": lie(words=None),
     "one word": lie(words=["yes"]),
     "words of no text": lie(words=[1, 2]),
@@ -240,7 +243,7 @@ def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Prog
 
 def test_a_summary_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Progress) -> None:
     directory = Path(prepare(tmp_path, no_progress).path)
-    assert open_summary(directory).words == WORDS
+    assert (open_summary(directory).words, open_summary(directory).converted) == (WORDS, 2)
     for damage in ("garbage", "one word", "pipe"):
         BROKEN[damage](directory)
         with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory} to have") as caught:

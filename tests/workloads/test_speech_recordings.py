@@ -33,7 +33,7 @@ def test_words_in_the_official_layout(recordings: Make, tmp_path: Path, no_progr
     assert speech.train_size == 35
     features, labels = speech.train_batch(torch.tensor([34, 1]), torch.Generator())
     assert labels.tolist() == [34, 1]
-    clips = torch.from_numpy(np.stack([read_clip(data / w / "speaker0_nohash_0.wav") for w in WORDS]))
+    clips = torch.from_numpy(np.stack([read_clip(data / w / "speaker0_nohash_0.wav").samples for w in WORDS]))
     expected = extractor()(clips)
     torch.testing.assert_close(features, (expected - expected.mean(0))[[34, 1]], atol=1e-3, rtol=0)
     batches = list(speech.test_batches())
@@ -65,8 +65,8 @@ def test_clips_are_padded_and_cut_to_a_second(tmp_path: Path) -> None:
     short, long = tmp_path / "short.wav", tmp_path / "long.wav"
     soundfile.write(short, np.full(10, 0.5), 16_000)
     soundfile.write(long, np.full(20_000, 0.5), 16_000)
-    assert read_clip(short).tolist() == [0.5] * 10 + [0.0] * 15_990
-    assert read_clip(long).tolist() == [0.5] * 16_000
+    assert read_clip(short).samples.tolist() == [0.5] * 10 + [0.0] * 15_990
+    assert read_clip(long).samples.tolist() == [0.5] * 16_000
 
 
 def _truncate(path: Path) -> None:
@@ -90,10 +90,17 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "header only": (lambda path: path.write_bytes(b"RIFF\x04\0\0\0WAVE"), "cannot be read as WAV"),
     "no samples": (lambda path: soundfile.write(path, np.zeros(0), 16_000), "no samples"),
     "rate": (
-        lambda path: soundfile.write(path, np.zeros(800), 8_000),
-        "8000 samples a second, expected 16000",
+        lambda path: soundfile.write(path, np.zeros(800), 999),
+        "999 samples a second, expected 1,000 to 1,000,000",
     ),
-    "stereo": (lambda path: soundfile.write(path, np.zeros((800, 2)), 16_000), "2 channels, expected one"),
+    "rate of radio": (
+        lambda path: soundfile.write(path, np.zeros(800), 1_000_001),
+        "1000001 samples a second, expected 1,000 to 1,000,000",
+    ),
+    "channels": (
+        lambda path: soundfile.write(path, np.zeros((800, 65)), 16_000),
+        "65 channels, expected at most 64",
+    ),
     "dangling link": (_dangle, "No such file or directory"),
     "folder": (_make_folder, "cannot be read as WAV"),
 }

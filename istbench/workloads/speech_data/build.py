@@ -38,14 +38,22 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     """
     recordings = find_recordings(data)
 
-    def fill(directory: Path) -> None:
+    def fill(directory: Path) -> int:
         require_room(directory, len(recordings.paths), "make room there")
-        chunks = ((i * _RECORDED_CHUNK, clips) for i, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)))
-        _write_features(chunks, directory, recordings.labels, recordings.is_test, progress)
+        converted = 0
+
+        def chunks() -> Iterator[tuple[int, np.ndarray]]:
+            nonlocal converted
+            for number, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)):
+                converted += sum(clip.converted for clip in clips)
+                yield number * _RECORDED_CHUNK, np.stack([clip.samples for clip in clips])
+
+        _write_features(chunks(), directory, recordings.labels, recordings.is_test, progress)
+        return converted
 
     kind = "speech_commands" if recordings.words == WORDS else "words"
     path, summary = prepared(cache, kind, recordings.cache_key(), recordings.words, fill, progress)
-    return _source(kind, path, summary, recordings.note)
+    return _source(kind, path, summary, "; ".join(filter(None, (recordings.note, _conversion_note(summary)))))
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
@@ -55,15 +63,23 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
         UserError: when it is not in `cache` and eSpeak NG is missing, or the cache cannot be written.
     """
 
-    def fill(directory: Path) -> None:
+    def fill(directory: Path) -> int:
         espeak.require()
         corpus = Corpus(settings)
         require_room(directory, corpus.size, "use fewer clips_per_word")
         clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
         _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
+        return 0
 
     path, summary = prepared(cache, "synthetic", asdict(settings), WORDS, fill, progress)
     return _source("synthetic", path, summary, SYNTHETIC_NOTE)
+
+
+def _conversion_note(summary: Summary) -> str:
+    if not summary.converted:
+        return ""
+    clips = summary.train + summary.test
+    return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
 
 
 def _source(kind: str, path: Path, summary: Summary, note: str) -> DataSource:

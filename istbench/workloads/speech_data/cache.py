@@ -43,13 +43,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         fingerprint: a hash of all features and labels.
         words: the words in the order of their labels.
-        train, test: clips of each split. bytes: sizes of the files.
+        train, test: clips of each split. converted: of both, those that were not 16 kHz mono as they were.
+        bytes: sizes of the files.
     """
 
     fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     words: Annotated[tuple[Word, ...], Meta(min_length=2, max_length=MOST_WORDS)]
     train: Count
     test: Count
+    converted: Natural
     bytes: dict[str, Natural]
 
 
@@ -144,7 +146,7 @@ def prepared(
     kind: str,
     key: Mapping[str, Any],
     words: tuple[str, ...],
-    fill: Callable[[Path], None],
+    fill: Callable[[Path], int],
     progress: Progress,
 ) -> tuple[Path, Summary]:
     """The prepared directory of (`kind`, `key`) under `cache`, made by `fill(directory)` unless it is there.
@@ -154,7 +156,7 @@ def prepared(
     Args:
         key: JSON-ready; everything that determines the content.
         words: in the order of their labels.
-        fill: writes the arrays of both splits into an empty directory.
+        fill: writes the arrays of both splits into an empty directory; returns how many clips it converted.
 
     Raises:
         UserError: when `cache` is not writable or the disk is full.
@@ -201,14 +203,14 @@ def _damaged(directory: Path, why: str) -> UserError:
     return UserError(f"prepared data is damaged ({printable(why)}): remove {directory} to have it made again")
 
 
-def _make(final: Path, words: tuple[str, ...], fill: Callable[[Path], None]) -> Summary:
+def _make(final: Path, words: tuple[str, ...], fill: Callable[[Path], int]) -> Summary:
     partial = final.with_name(f".{final.name}.partial")
     for left_over in (partial, final):
         _remove(left_over)
     partial.mkdir()
     try:
-        fill(partial)
-        summary = _summarise(partial, words)
+        converted = fill(partial)
+        summary = _summarise(partial, words, converted)
         (partial / _SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
         partial.rename(final)
     except BaseException:
@@ -225,7 +227,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _summarise(directory: Path, words: tuple[str, ...]) -> Summary:
+def _summarise(directory: Path, words: tuple[str, ...], converted: int) -> Summary:
     fingerprint = hashlib.sha256()
     counts = {}
     for split in SPLITS:
@@ -235,7 +237,9 @@ def _summarise(directory: Path, words: tuple[str, ...]) -> Summary:
             fingerprint.update(np.ascontiguousarray(array).data)
     mean = open_split(directory, "train", len(words)).features.mean(0, dtype=np.float64)
     np.save(directory / _MEAN, mean.astype(np.float32))
-    return Summary(fingerprint=fingerprint.hexdigest(), words=words, **counts, bytes=_sizes(directory))
+    return Summary(
+        fingerprint=fingerprint.hexdigest(), words=words, **counts, converted=converted, bytes=_sizes(directory)
+    )
 
 
 def _sizes(directory: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from istbench.errors import UserError, printable
-from istbench.workloads.speech_data.clip import read_clip, require_file
+from istbench.workloads.speech_data.clip import Clip, read_clip, require_file
 from istbench.workloads.speech_data.folders import clips_in, word_folders
 from istbench.workloads.speech_data.split import split_clips
 
@@ -52,15 +52,15 @@ class Recordings:
             digest.update(os.fsencode(said))
         return {"root": str(self.root), "files": digest.hexdigest()}
 
-    def chunks(self, size: int) -> Iterator[np.ndarray]:
-        """All clips in order, at most `size` at a time: float32 [b, 16000], as `read_clip` returns them.
+    def chunks(self, size: int) -> Iterator[list[Clip]]:
+        """All clips in order, at most `size` at a time.
 
         Raises:
             UserError: naming the first file that is no clip.
         """
         with ThreadPoolExecutor(_READERS) as readers:
             for first in range(0, len(self.paths), size):
-                yield np.stack(list(readers.map(read_clip, self.paths[first : first + size])))
+                yield list(readers.map(read_clip, self.paths[first : first + size]))
 
 
 def find_recordings(data: Path) -> Recordings:
