@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.door import encode_own
+from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
 from istbench.results.header import Host
 from istbench.results.load import Run
@@ -73,11 +75,10 @@ class Group:
     unfinished: tuple[Run, ...]
     profile: ClusterProfile | None = None
 
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """The targets of all runs, rising."""
-        runs = [run for contender in self.contenders for run in contender.runs]
-        return tuple(sorted({level for run in runs for level in run.targets}))
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """The levels that times are given to, rising; see `resolve_targets`."""
+        return resolve_targets([run for contender in self.contenders for run in contender.runs])
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -23,16 +23,16 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     styles = contender_styles(group)
     labels = sweep.labels(nodes)
     reached = [
-        level
-        for level in group.levels
-        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, level))
+        target
+        for target in group.targets
+        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, target.level))
     ]
     panels = tuple(
         Panel(
-            title=f"to {group.metric} {level:g}",
-            series=tuple(_series(sweep, label, styles[label], nodes, level) for label in labels),
+            title=f"to {target.of(group.metric)}",
+            series=tuple(_series(sweep, label, styles[label], nodes, target.level) for label in labels),
         )
-        for level in (reached or list(group.levels))[-_PANELS:]
+        for target in (reached or list(group.targets))[-_PANELS:]
     )
     kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if c.nodes == nodes and len(c.runs) > 1})
     spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"

@@ -21,6 +21,7 @@ from istbench.report.tables.numbers import (
 )  # fmt: skip
 from istbench.report.tables.of_group import NAMING, group_context
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.targets import Target
 from istbench.results.stats import Estimate, SpeedUp, estimate, speed_up
 
 _MEGA = 1e6
@@ -49,11 +50,11 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
         ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(len(contender.runs))),
         *(
             ColumnOf(
-                key=f"{group.clock}_to_{level:g}",
-                title=f"seconds to {level:g}",
-                entry=partial(_time, group, level),
+                key=f"{group.clock}_to_{target.key}",
+                title=f"seconds to {target.text}",
+                entry=partial(_time, group, target),
             )
-            for level in group.levels
+            for target in group.targets
         ),
         ColumnOf(key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline)),
         ColumnOf(key=f"final_{group.metric}", title=f"final {group.metric}", entry=_final),
@@ -67,9 +68,11 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     ]
 
 
-def _time(group: Group, level: float, contender: Contender) -> Entry:
-    found = estimate(list(contender.seconds(level).values()))
+def _time(group: Group, target: Target, contender: Contender) -> Entry:
+    found = estimate(list(contender.seconds(target.level).values()))
     value = machine_value(found)
+    if target.share is not None:
+        value["level"] = target.level
     if group.profile is not None:
         value["dollars"] = finite(dollars(group.profile, contender.nodes, found.median))
     if found.reached == 0:
@@ -107,23 +110,24 @@ def _speed_up(group: Group, baseline: str, contender: Contender) -> Entry:
     if against is contender:
         return Entry(text="baseline", value=None)
     missed = None
-    for level in reversed(group.levels):
-        found = speed_up(against.seconds(level), contender.seconds(level))
+    for target in reversed(group.targets):
+        found = speed_up(against.seconds(target.level), contender.seconds(target.level))
         if found is not None and found.ratio is not None:
-            text = f"{number(found.ratio.median)}×{interval(found.ratio, DIGITS)} to {level:g}"
-            return Entry(text=text, value=_speed_up_value(found, level))
+            text = f"{number(found.ratio.median)}×{interval(found.ratio, DIGITS)} to {target.short}"
+            return Entry(text=text, value=_speed_up_value(found, target))
         if found is not None and found.baseline_missed and missed is None:
-            missed = Entry(text=f"> budget to {level:g}", value=_speed_up_value(found, level))
+            missed = Entry(text=f"> budget to {target.short}", value=_speed_up_value(found, target))
     return missed or NOTHING
 
 
-def _speed_up_value(found: SpeedUp, level: float) -> dict[str, Scalar]:
+def _speed_up_value(found: SpeedUp, target: Target) -> dict[str, Scalar]:
     ratio = found.ratio
     return {
         "ratio": ratio.median if ratio else None,
         "low": finite(ratio.low) if ratio else None,
         "high": finite(ratio.high) if ratio else None,
-        "to": level,
+        "to": target.level,
+        **({} if target.share is None else {"to_share_of_best": target.share}),
         "pairs": found.pairs,
         "baseline_missed": found.baseline_missed,
     }
