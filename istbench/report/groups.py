@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
 from istbench.door import encode_own
 from istbench.report.targets import Target, resolve_targets
@@ -57,6 +58,7 @@ class Contender:
 class Group:
     """Runs that may be compared: the same workload, data, batch size and budget, timed alike on one machine.
 
+    data: its kind. source: one of theirs, all of the same content, which names it if one does.
     contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster whose
     clock this is, if one's.
     """
@@ -65,7 +67,7 @@ class Group:
     workload_label: str
     metric: str
     data: str
-    fingerprint: str
+    source: DataSource
     batch_size: int
     budget: str
     device: str
@@ -121,7 +123,7 @@ class Group:
     def stem(self) -> str:
         """A file name, safe everywhere, that no other group has."""
         defining = [
-            self.workload_label, self.metric, self.data, self.fingerprint, self.batch_size, self.budget,
+            self.workload_label, self.metric, self.data, self.source.fingerprint, self.batch_size, self.budget,
             self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
@@ -163,7 +165,7 @@ def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Gr
         workload_label=header.workload_label,
         metric=header.metric,
         data=header.data,
-        fingerprint=header.data_source.fingerprint,
+        source=max((run.header.data_source for run in runs), key=lambda source: (source.name, source.path)),
         batch_size=header.batch_size,
         budget=header.budget,
         device=header.config.device,

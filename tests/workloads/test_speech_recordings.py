@@ -29,6 +29,7 @@ def test_words_in_the_official_layout(recordings: Make, tmp_path: Path, no_progr
     speech = Speech()
     source = speech.prepare(data, tmp_path / "cache", no_progress)
     assert (source.kind, source.train, source.test, source.note) == ("speech_commands", 35, 35, "")
+    assert source.seen == "speech_commands, 70 of 105,829 clips: a subset"
     speech.open(source)
     assert speech.train_size == 35
     features, labels = speech.train_batch(torch.tensor([34, 1]), torch.Generator())

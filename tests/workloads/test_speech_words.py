@@ -74,7 +74,16 @@ def test_30_words_are_those_of_the_first_version(recordings: Make) -> None:
         for clip in (data / word).iterdir():
             clip.unlink()
         (data / word).rmdir()
-    assert find_recordings(data).words == tuple(word for word in WORDS if word not in later)
+    found = find_recordings(data)
+    assert found.words == tuple(word for word in WORDS if word not in later)
+    assert found.data_set == ("speech_commands_v0.01", "speech_commands v0.01", 64_721)
+
+
+def test_words_are_speech_commands_by_their_speakers_too(recordings: Make) -> None:
+    data = recordings("mine\nown")
+    assert find_recordings(data).data_set == ("speech_commands", "speech_commands", 105_829)
+    (data / "go" / "1024.wav").write_bytes(WAV)
+    assert find_recordings(data).data_set == ("words", "words in mine?own", None)
 
 
 def test_two_levels_down_and_not_three(tmp_path: Path) -> None:
@@ -118,6 +127,7 @@ def test_the_model_has_as_many_outputs_as_there_are_words(tmp_path: Path, no_pro
     assert speech.build_model().get_parameter("output.weight").shape == (35, 8)
     source = speech.prepare(data, tmp_path / "cache", no_progress)
     assert (source.kind, source.train, source.test) == ("words", 3, 3)
+    assert source.seen == "words in digits, 6 clips"
     worker.open(source)
     for workload in (speech, worker):
         model = workload.build_model()

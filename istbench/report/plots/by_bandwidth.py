@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.palette import MethodStyle
-from istbench.report.phrases import count_nodes, data_name
-from istbench.report.plots.of_group import contender_styles
+from istbench.report.phrases import count_nodes
+from istbench.report.plots.of_group import contender_styles, plot_title
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.sweep import Sweep
 from istbench.results.stats import interval_name
@@ -39,7 +39,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     places = _tick_places(sweep.bandwidths)
     return Plot(
         stem=f"{sweep.stem}-n{nodes}",
-        title=f"{group.workload_label}, {data_name(group.data)}, {count_nodes(nodes)}",
+        title=f"{plot_title(group)}, {count_nodes(nodes)}",
         subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}",
         kind="points",
         x_label="bandwidth of a node's link",

@@ -6,7 +6,6 @@ from functools import partial
 from istbench.cluster.clock import dollars
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import data_name
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.numbers import (
     DIGITS,
@@ -35,7 +34,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
     columns, rows = fill(_columns(group, baseline), group.contenders)
     what = f"{group.clock_words} to {group.metric} on {group.machine}"
     return Table(
-        title=f"{group.workload_label}, {data_name(group.data)}, {group.budget}: {what}",
+        title=f"{group.workload_label}, {group.source.seen}, {group.budget}: {what}",
         columns=columns,
         rows=rows,
         footer=tuple(comparison_footer(group, baseline)),

@@ -10,7 +10,7 @@ from istbench.results.stats import interval_name
 
 def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     """What to know of the main table of a group, a line a remark."""
-    yield data_line(group.data, group.fingerprint)
+    yield data_line(group.source)
     if group.clock == "cluster_s":
         yield from _cluster_lines(group)
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
+from istbench.report.phrases import data_line
 from istbench.report.sweep import Sweep
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.of_group import group_context
@@ -61,6 +62,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
         rows=rows,
         empty=f"No method overtakes another between {low} and {high}.",
         footer=(
+            data_line(group.source),
             "Medians over seeds; straight lines in logarithms between the bandwidths replayed, "
             f"{', '.join(bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths)}.",
         ),

@@ -31,8 +31,6 @@ _CLIP_BYTES = CLIP_SAMPLES * 2
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     """Features of the recorded words in directory `data`, a folder each, under `cache`.
 
-    Its kind is "speech_commands" where the words are the 35 of Speech Commands v0.02, else "words".
-
     Raises:
         UserError: for a directory in the wrong layout, a broken recording or a cache that cannot be written.
     """
@@ -51,9 +49,10 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
         _write_features(chunks(), directory, recordings.labels, recordings.is_test, progress)
         return converted
 
-    kind = "speech_commands" if recordings.words == WORDS else "words"
+    kind, name, whole = recordings.data_set
     path, summary = prepared(cache, kind, recordings.cache_key(), recordings.words, fill, progress)
-    return _source(kind, path, summary, "; ".join(filter(None, (recordings.note, _conversion_note(summary)))))
+    note = "; ".join(filter(None, (recordings.note, _conversion_note(summary))))
+    return _source(kind, path, summary, note=note, name=name, whole=whole)
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
@@ -72,7 +71,7 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
         return 0
 
     path, summary = prepared(cache, "synthetic", asdict(settings), WORDS, fill, progress)
-    return _source("synthetic", path, summary, SYNTHETIC_NOTE)
+    return _source("synthetic", path, summary, note=SYNTHETIC_NOTE, name="SYNTHETIC speech")
 
 
 def _conversion_note(summary: Summary) -> str:
@@ -82,7 +81,9 @@ def _conversion_note(summary: Summary) -> str:
     return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
 
 
-def _source(kind: str, path: Path, summary: Summary, note: str) -> DataSource:
+def _source(
+    kind: str, path: Path, summary: Summary, *, note: str, name: str, whole: int | None = None
+) -> DataSource:
     return DataSource(
         kind=kind,
         path=str(path),
@@ -90,6 +91,9 @@ def _source(kind: str, path: Path, summary: Summary, note: str) -> DataSource:
         train=summary.train,
         test=summary.test,
         note=note,
+        name=name,
+        unit="clips",
+        whole=whole,
     )
 
 

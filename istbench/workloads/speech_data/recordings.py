@@ -14,9 +14,11 @@ import numpy as np
 from istbench.errors import UserError, printable
 from istbench.workloads.speech_data.clip import Clip, read_clip, require_file
 from istbench.workloads.speech_data.folders import clips_in, word_folders
-from istbench.workloads.speech_data.split import split_clips
+from istbench.workloads.speech_data.split import DIVIDER, split_clips
+from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, WORDS
 
 _READERS = 4
+_LONGEST_SHOWN = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,19 @@ class Recordings:
     labels: np.ndarray
     is_test: np.ndarray
     note: str
+
+    @property
+    def data_set(self) -> tuple[str, str, int | None]:
+        """The kind of data, its name for readers, and the clips of all of it where it is known.
+
+        It is Speech Commands by its words and by speakers in all file names.
+        """
+        official = all(DIVIDER in path.name for path in self.paths)
+        if official and self.words == WORDS:
+            return "speech_commands", "speech_commands", CLIPS
+        if official and self.words == FIRST_WORDS:
+            return "speech_commands_v0.01", "speech_commands v0.01", FIRST_CLIPS
+        return "words", f"words in {printable(self.root.name)[:_LONGEST_SHOWN]}", None
 
     def cache_key(self) -> dict[str, Any]:
         """Names, sizes, times and splits of the files, which tell whether they are still the same.

@@ -1,4 +1,4 @@
-"""What every source of clips shares: the 35 words of Speech Commands v0.02 and the length of a clip."""
+"""What every source of clips shares: the words of Speech Commands and the length of a clip."""
 
 # fmt: off
 WORDS: tuple[str, ...] = (
@@ -8,6 +8,13 @@ WORDS: tuple[str, ...] = (
 )
 """These words, in the order of their labels, 0 to 34."""
 # fmt: on
+
+CLIPS = 105_829
+"""Clips of all of v0.02."""
+
+FIRST_WORDS = tuple(sorted({*WORDS} - {"backward", "follow", "forward", "learn", "visual"}))
+FIRST_CLIPS = 64_721
+"""The 30 words of v0.01, and its clips."""
 
 MOST_WORDS = 10_000
 """How many words a directory of recordings may have."""
