@@ -68,7 +68,7 @@ def _fill(plot: Plot, figure: "Figure") -> None:
         axes[index].set_ylabel("" if index % across else plot.y_label, fontsize="medium")
         axes[index].set_xlabel(plot.x_label if lowest else "", fontsize="medium")
     subtitle = textwrap.fill(printable(plot.subtitle), int(width * 12))
-    title = textwrap.fill(printable(plot.title), int(width * 9))
+    title = textwrap.fill(printable(plot.title), int(width * 8))
     figure.suptitle(title, fontsize="large", fontweight="bold")
     _legend(figure, labels, legend_columns, plot, subtitle)
 
