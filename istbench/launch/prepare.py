@@ -57,7 +57,6 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     given = _changed(build_method(request.method, {}, workload=workload, plugins=plugins).options, method.options)
     with torch.device("meta"):
         model = workload.build_model()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     device = _device(request.device)
     threads = request.threads or max(1, cores() // request.nodes)
     check_threads(threads)
@@ -65,6 +64,10 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     if device == "cpu":
         check_memory(method, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
+    with torch.device("meta"):  # now of as many outputs as the data has classes
+        model = workload.build_model()
+    if device == "cpu":
+        check_memory(method, model, workload, request.nodes)
     batch_size = request.batch_size or workload.batch_size
     steps, eval_every = _budget(request, workload, method, source, batch_size)
     check_batch(method, model, batch_size)
@@ -103,7 +106,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         batch_size=batch_size,
         metric=workload.metric,
         targets=tuple(workload.targets),
-        parameters=parameters,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         data=source.kind,
         data_source=source,
         config=config,

@@ -7,13 +7,16 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
 from istbench.door import encode_own
+from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
 from istbench.results.header import Host
 from istbench.results.load import Run
@@ -55,6 +58,7 @@ class Contender:
 class Group:
     """Runs that may be compared: the same workload, data, batch size and budget, timed alike on one machine.
 
+    data: its kind. source: one of theirs, all of the same content, which names it if one does.
     contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster whose
     clock this is, if one's.
     """
@@ -63,7 +67,7 @@ class Group:
     workload_label: str
     metric: str
     data: str
-    fingerprint: str
+    source: DataSource
     batch_size: int
     budget: str
     device: str
@@ -73,11 +77,10 @@ class Group:
     unfinished: tuple[Run, ...]
     profile: ClusterProfile | None = None
 
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """The targets of all runs, rising."""
-        runs = [run for contender in self.contenders for run in contender.runs]
-        return tuple(sorted({level for run in runs for level in run.targets}))
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """The levels that times are given to, rising; see `resolve_targets`."""
+        return resolve_targets([run for contender in self.contenders for run in contender.runs])
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -120,7 +123,7 @@ class Group:
     def stem(self) -> str:
         """A file name, safe everywhere, that no other group has."""
         defining = [
-            self.workload_label, self.metric, self.data, self.fingerprint, self.batch_size, self.budget,
+            self.workload_label, self.metric, self.data, self.source.fingerprint, self.batch_size, self.budget,
             self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
@@ -162,7 +165,7 @@ def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Gr
         workload_label=header.workload_label,
         metric=header.metric,
         data=header.data,
-        fingerprint=header.data_source.fingerprint,
+        source=max((run.header.data_source for run in runs), key=lambda source: (source.name, source.path)),
         batch_size=header.batch_size,
         budget=header.budget,
         device=header.config.device,

@@ -52,7 +52,7 @@ def build_report_on_clusters(
         for name, family in clusters.items()
         if len(family) > 1
         for same in zip(*(of_profile[profile.name] for profile in family), strict=True)
-        if same[0].levels
+        if same[0].targets
     ]
     by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]
     return Report(

@@ -78,6 +78,6 @@ def group_plots(groups: Iterable[Group]) -> list[Plot]:
     for group in groups:
         if group.contenders:
             plots.append(metric_over_time(group))
-            if group.levels:
+            if group.targets:
                 plots.append(time_by_nodes(group))
     return plots

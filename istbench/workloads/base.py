@@ -30,7 +30,8 @@ class Workload(ABC):
     Options: a frozen dataclass of workload options, all with defaults; their types have bounds, and each field's
         `metadata["help"]` is shown to users.
     metric: name of the metric that targets refer to; higher is better, 0 to 1.
-    targets: the levels reported as time to accuracy.
+    targets: the levels reported as time to accuracy; they may depend on the data, and are known once `prepare` was
+        called. Where there are none, shares of the best run's metric are reported for real data.
     batch_size: minibatch of one node by default.
     epochs: default length of a run, in passes over the training data by all nodes together.
     sources: what `fetch` can fill the cache from; empty where there is nothing to fetch.
@@ -39,7 +40,7 @@ class Workload(ABC):
     name: ClassVar[str]
     Options: ClassVar[type]
     metric: ClassVar[str] = "accuracy"
-    targets: ClassVar[tuple[float, ...]] = ()
+    targets: tuple[float, ...] = ()
     batch_size: ClassVar[int] = 128
     epochs: ClassVar[float] = 10
     sources: ClassVar[tuple[str, ...]] = ()

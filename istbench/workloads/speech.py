@@ -16,7 +16,7 @@ from istbench.errors import unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
 from istbench.workloads.base import Batch, DataSource, Progress, Workload
 from istbench.workloads.metrics import classification_metrics
-from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split
+from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split, open_summary
 from istbench.workloads.speech_data.features import FEATURES
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, CorpusSettings
 from istbench.workloads.speech_data.words import WORDS
@@ -39,16 +39,17 @@ class SpeechOptions:
 
 
 class Speech(Workload):
-    """Which of 35 words a one-second clip is: 4096 features, one or two hidden layers with BatchNorm.
+    """Which of some words a one-second clip is: 4096 features, one or two hidden layers with BatchNorm.
 
-    Data: Speech Commands v0.02 in its official layout, or a synthetic corpus spoken by eSpeak NG. Of a recording
-    the first second counts; a shorter one is padded with zeros.
+    Data: any recorded words, a folder each, such as the 35 of Speech Commands v0.02, or a synthetic corpus of these
+    spoken by eSpeak NG. Of a recording the first second counts; a shorter one is padded with zeros. How many words
+    the model tells apart, and whether there are targets, is known once `prepare` or `open` was called: 35 before.
     """
 
     name = "speech"
     Options = SpeechOptions
     metric = "accuracy"
-    targets = (0.63, 0.75, 0.77)
+    targets: tuple[float, ...] = (0.63, 0.75, 0.77)
     batch_size = 128
     epochs = 20
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
@@ -58,6 +59,7 @@ class Speech(Workload):
     def __init__(self, options: SpeechOptions | None = None) -> None:
         super().__init__(options)
         self._splits: dict[str, Arrays] = {}
+        self._words = WORDS
         self._mean = np.zeros(FEATURES, np.float32)
 
     # Data.
@@ -75,8 +77,11 @@ class Speech(Workload):
         folder = _folder(cache)
         recorded = data if data is not None else downloaded(folder)
         if recorded is None:
-            return self._prepare_synthetic(folder, progress)
-        return prepare_recorded(recorded, folder, progress)
+            source = self._prepare_synthetic(folder, progress)
+        else:
+            source = prepare_recorded(recorded, folder, progress)
+        self._learn_words(source)
+        return source
 
     def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
         """Fill `cache` from `source`, one of `sources`, for later runs without data of their own.
@@ -100,9 +105,20 @@ class Speech(Workload):
         return prepare_synthetic(settings, folder, progress)
 
     def open(self, source: DataSource) -> None:
-        """Map the prepared features: every process on a machine shares one copy in memory."""
-        self._splits = {split: open_split(Path(source.path), split) for split in ("train", "test")}
-        self._mean = open_mean(Path(source.path))
+        """Map the prepared features: every process on a machine shares one copy in memory.
+
+        Raises:
+            UserError: when they are missing or damaged.
+        """
+        self._learn_words(source)
+        path, words = Path(source.path), len(self._words)
+        self._splits = {split: open_split(path, split, words) for split in ("train", "test")}
+        self._mean = open_mean(path)
+
+    def _learn_words(self, source: DataSource) -> None:
+        self._words = open_summary(Path(source.path)).words
+        # The papers' levels are of these words; on others the report takes shares of the best run's.
+        self.targets = type(self).targets if self._words == WORDS else ()
 
     @property
     def train_size(self) -> int:
@@ -136,8 +152,8 @@ class Speech(Workload):
             model.add_module(f"linear{number}", nn.Linear(fan_in, width, bias=False))
             model.add_module(f"norm{number}", nn.BatchNorm1d(width))
             model.add_module(f"relu{number}", nn.ReLU())
-        model.add_module("output", nn.Linear(self.options.hidden, len(WORDS), bias=False))
-        model.add_module("output_norm", nn.BatchNorm1d(len(WORDS), affine=False))
+        model.add_module("output", nn.Linear(self.options.hidden, len(self._words), bias=False))
+        model.add_module("output_norm", nn.BatchNorm1d(len(self._words), affine=False))
         return model
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

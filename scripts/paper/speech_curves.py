@@ -2,10 +2,11 @@
 
     istbench compare configs/paper/speech-curves.toml --out RESULTS
     python scripts/paper/speech_curves.py RESULTS results/paper-speech
+    python scripts/paper/speech_curves.py --redraw results/paper-speech    # the picture alone, of its seconds.csv
 
 An m5.2xlarge's speed in training and effective bandwidth are fixed from two published points, local SGD and data
 parallel at 77 % with two layers. Every other curve is then a prediction: our steps to each accuracy, our trace,
-that cluster. Writes README.md, seconds.csv and a picture.
+that cluster. Writes README.md, seconds.csv and a picture, which say what data our runs were trained on.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace_file import load_trace
@@ -30,24 +32,47 @@ FITTED_LEVEL = 0.77
 FITTED: tuple[Curve, Curve] = ((2, "local_sgd", 20), (2, "ddp", 1))
 
 
+class Row(NamedTuple):
+    """A published point: its curve, accuracy and seconds, and ours, infinite for a miss, trained on `data`."""
+
+    curve: Curve
+    level: float
+    published: float
+    ours: float
+    data: str
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the cluster was chosen so that ours is the published one."""
+        return self.curve in FITTED and self.level == FITTED_LEVEL
+
+
 def main() -> None:
     """Write the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("target", type=Path)
+    parser.add_argument("--redraw", action="store_true", help="draw what is in the target, without results")
     arguments = parser.parse_args()
+    target: Path = arguments.target
+    if arguments.redraw:
+        saved = read_csv(target / "seconds.csv")
+        write_figure(lambda figure: draw(figure, saved), target / "seconds")
+        return
+    if arguments.results is None:
+        parser.error("give RESULTS and TARGET, or --redraw TARGET")
     runs = {curve_of(run): run for run in load_runs(arguments.results)[0] if run.done}
     published = read_published()
     profile = fitted(runs, published)
     rows = [
-        (curve, level, there, seconds(run, profile, level))
+        Row(curve, level, there, seconds(run, profile, level), run.header.data_source.seen)
         for curve, run in sorted(runs.items())
         for level, there in sorted(published.get(curve, {}).items())
     ]
-    arguments.target.mkdir(parents=True, exist_ok=True)
-    write_csv(rows, arguments.target / "seconds.csv")
-    write_readme(rows, runs, published, profile, arguments.target / "README.md")
-    write_figure(lambda figure: draw(figure, rows), arguments.target / "seconds")
+    target.mkdir(parents=True, exist_ok=True)
+    write_csv(rows, target / "seconds.csv")
+    write_readme(rows, published, profile, target / "README.md")
+    write_figure(lambda figure: draw(figure, rows), target / "seconds")
 
 
 def curve_of(run: Run) -> Curve:
@@ -109,27 +134,41 @@ def label(curve: Curve) -> str:
     return method if method == "ddp" else f"{method} local_steps={local_steps}"
 
 
-def write_csv(rows: list[tuple[Curve, float, float, float]], path: Path) -> None:
+def write_csv(rows: list[Row], path: Path) -> None:
     """A row for each published point."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["layers", "method", "local_steps", "accuracy", "published_s", "replayed_s"])
-        for curve, level, there, ours in rows:
-            writer.writerow([*curve, level, there, f"{ours:.6g}" if math.isfinite(ours) else ""])
+        writer.writerow(["layers", "method", "local_steps", "accuracy", "published_s", "replayed_s", "data"])
+        for curve, level, there, ours, data in rows:
+            writer.writerow([*curve, level, there, f"{ours:.6g}" if math.isfinite(ours) else "", data])
+
+
+def read_csv(path: Path) -> list[Row]:
+    """What `write_csv` wrote."""
+    with path.open() as file:
+        return [
+            Row(
+                (int(row["layers"]), row["method"], int(row["local_steps"])),
+                float(row["accuracy"]),
+                float(row["published_s"]),
+                float(row["replayed_s"] or math.inf),
+                row["data"],
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def write_readme(
-    rows: list[tuple[Curve, float, float, float]],
-    runs: dict[Curve, Run],
+    rows: list[Row],
     published: dict[Curve, dict[float, float]],
     profile: ClusterProfile,
     path: Path,
 ) -> None:
     """The table, and what is different."""
-    run = next(iter(runs.values()))
-    samples = run.header.data_source
     lines = [
         "# Published speech curves, replayed",
+        "",
+        f"Trained on: {trained_on(rows)}. Two points fitted, the others predicted.",
         "",
         f"Two published points, {' and '.join(label(curve) for curve in FITTED)} at {FITTED_LEVEL:.0%} with two "
         f"layers, fix an m5.2xlarge at {profile.gflops:.3g} GFLOP/s in training and "
@@ -140,12 +179,13 @@ def write_readme(
         "| replayed ddp / method |",
         "| ---: | :--- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    ours_of = {(curve, level): ours for curve, level, _, ours in rows}
-    for curve, level, there, ours in rows:
+    ours_of = {(row.curve, row.level): row.ours for row in rows}
+    for row in rows:
+        curve, level, there, ours, _ = row
         parallel = (curve[0], "ddp", 1)
         their_ratio = published[parallel][level] / there
         our_ratio = ours_of.get((parallel, level), math.inf) / ours
-        fixed = " (fixed)" if curve in FITTED and level == FITTED_LEVEL else ""
+        fixed = " (fixed)" if row.fitted else ""
         lines.append(
             f"| {curve[0]} | {label(curve)} | {level:g} | {number(there)} | {number(ours)}{fixed} | "
             f"{number(ours / there)} | {number(their_ratio)} | "
@@ -156,8 +196,8 @@ def write_readme(
         "",
         "What differs:",
         "",
-        f"- Data: ours is {samples.kind} ({samples.train} training clips); theirs the recordings, 84,843 "
-        "training clips or so. More clips make longer epochs; steps to an accuracy need not be the same.",
+        f"- Data: ours is {trained_on(rows)}, a fifth of them for testing; theirs the recordings, 84,843 training "
+        "clips or so. More clips make longer epochs; steps to an accuracy need not be the same.",
         "- The published figure names no number of nodes; 8 are inferred. Its points are read off, give or take "
         "3 to 5 %.",
         f"- {profile.gflops:.2g} GFLOP/s is no figure of the hardware: it makes our steps as slow as theirs, whose "
@@ -175,24 +215,20 @@ def write_readme(
 
 
 def outcome(
-    rows: list[tuple[Curve, float, float, float]],
+    rows: list[Row],
     published: dict[Curve, dict[float, float]],
     ours_of: dict[tuple[Curve, float], float],
 ) -> list[str]:
     """How far the predictions are off, in seconds and in speed-ups over data parallel, by number of layers."""
     lines = []
-    depths = sorted({curve[0] for curve, *_ in rows})
+    depths = sorted({row.curve[0] for row in rows})
     for layers in depths:
         parallel = (layers, "ddp", 1)
-        predicted = [
-            (curve, level, there, ours)
-            for curve, level, there, ours in rows
-            if curve[0] == layers and math.isfinite(ours) and not (curve in FITTED and level == FITTED_LEVEL)
-        ]
-        off = [ours / there for _, _, there, ours in predicted]
+        predicted = [row for row in rows if row.curve[0] == layers and math.isfinite(row.ours) and not row.fitted]
+        off = [row.ours / row.published for row in predicted]
         speedups = [
             (ours_of[parallel, level] / ours) / (published[parallel][level] / there)
-            for curve, level, there, ours in predicted
+            for curve, level, there, ours, _ in predicted
             if curve != parallel and math.isfinite(ours_of.get((parallel, level), math.inf))
         ]
         lines.append(
@@ -215,23 +251,33 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} in the median, {min(values):.2f} to {max(values):.2f}"
 
 
-def draw(figure, rows: list[tuple[Curve, float, float, float]]) -> None:  # type: ignore[no-untyped-def]
-    """Published hollow and dashed, replayed filled; a panel for each number of layers."""
-    figure.set_size_inches(9.6, 4.8)
-    layers = sorted({curve[0] for curve, *_ in rows})
-    styles = method_styles({(curve[1], label(curve)) for curve, *_ in rows})
+def trained_on(rows: list[Row]) -> str:
+    """The data that our runs were trained on."""
+    return " and ".join(sorted({row.data for row in rows}))
+
+
+def draw(figure, rows: list[Row]) -> None:  # type: ignore[no-untyped-def]
+    """Published hollow and dotted, replayed filled, the fitted ringed; a panel for each number of layers."""
+    figure.set_size_inches(9.6, 5.2)
+    layers = sorted({row.curve[0] for row in rows})
+    styles = method_styles({(row.curve[1], label(row.curve)) for row in rows})
     panels = figure.subplots(1, len(layers), sharey=True, squeeze=False)[0]
     for panel, depth in zip(panels, layers, strict=True):
-        for curve in sorted({curve for curve, *_ in rows if curve[0] == depth}):
-            style, own = styles[label(curve)], [row for row in rows if row[0] == curve]
-            levels, theirs = [row[1] for row in own], [row[2] for row in own]
+        for curve in sorted({row.curve for row in rows if row.curve[0] == depth}):
+            style, own = styles[label(curve)], [row for row in rows if row.curve == curve]
+            levels, theirs = [row.level for row in own], [row.published for row in own]
             panel.plot(levels, theirs, color=style.colour, linestyle=":", marker=style.marker, fillstyle="none")
-            reached = [(row[1], row[3]) for row in own if math.isfinite(row[3])]
+            reached = [(row.level, row.ours) for row in own if math.isfinite(row.ours)]
             if reached:
                 panel.plot(*zip(*reached, strict=True), color=style.colour, marker=style.marker, label=label(curve))
+        for row in rows:
+            if row.fitted and row.curve[0] == depth:
+                panel.plot(
+                    row.level, row.ours, "o", markersize=14, color="black", fillstyle="none", markeredgewidth=1.3
+                )
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:,.0f}")
-        panel.set_xticks(sorted({row[1] for row in rows}))
+        panel.set_xticks(sorted({row.level for row in rows}))
         panel.set_title(f"{depth} layers")
         panel.set_xlabel("test accuracy")
         panel.grid(alpha=0.2)
@@ -240,9 +286,11 @@ def draw(figure, rows: list[tuple[Curve, float, float, float]]) -> None:  # type
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(
         handles, names, loc="outside lower center", ncols=3, frameon=False,
-        title="hollow, dotted: published; filled: replayed", title_fontsize="small",
+        title="hollow, dotted: published; filled: replayed; ringed: the two points fitted", title_fontsize="small",
     )  # fmt: skip
-    figure.suptitle("Speech: published curves and replays of our runs", fontweight="bold")
+    title = "Speech: published curves and replays of our runs"
+    data = f"ours trained on {trained_on(rows)}; two points fitted, the others predicted"
+    figure.suptitle(f"{title}\n{data}", fontweight="bold", fontsize="medium")
 
 
 if __name__ == "__main__":

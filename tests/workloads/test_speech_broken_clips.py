@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from istbench.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
-from istbench.workloads.speech_data import official
-from istbench.workloads.speech_data.official import LOUDEST, find_recordings, read_clip
+from istbench.workloads.speech_data import clip
+from istbench.workloads.speech_data.clip import LOUDEST, read_clip
+from istbench.workloads.speech_data.recordings import find_recordings
 
 Make = Callable[..., Path]
 TONE = np.sin(np.arange(900) / 7) / 2
@@ -56,7 +57,7 @@ def check(content: bytes) -> None:
         path = Path(folder) / "clip.wav"
         path.write_bytes(content)
         try:
-            clip = read_clip(path)
+            clip = read_clip(path).samples
         except UserError as error:
             said = str(error)
         else:
@@ -78,9 +79,9 @@ LONG_SIZES = st.sampled_from([0, 1, 8_000, 16_000, 2**31 - 1, 2**31, 2**32 - 8, 
 def test_formats_that_wav_files_come_in(tmp_path: Path, container: str, subtype: str) -> None:
     path = tmp_path / "clip.wav"
     path.write_bytes(wav(container=container, subtype=subtype))
-    clip = read_clip(path)
-    assert np.abs(clip[:900] - TONE).max() < (0.05 if subtype in ("PCM_U8", "ULAW", "MS_ADPCM") else 1e-4)
-    assert subtype == "MS_ADPCM" or not clip[900:].any()  # which fills up its last block
+    samples = read_clip(path).samples
+    assert np.abs(samples[:900] - TONE).max() < (0.05 if subtype in ("PCM_U8", "ULAW", "MS_ADPCM") else 1e-4)
+    assert subtype == "MS_ADPCM" or not samples[900:].any()  # which fills up its last block
 
 
 @HARD
@@ -120,7 +121,7 @@ def test_samples_of_any_bits(data: bytes, encoding: tuple[int, int]) -> None:
 
 LYING = {
     "no channels": (by_hand(channels=0, align=0), "cannot be read as WAV"),
-    "many channels": (by_hand(channels=1000, align=2000, data=bytes(4000)), "1000 channels, expected one"),
+    "many channels": (by_hand(channels=1000, align=2000, data=bytes(4000)), "1000 channels, expected at most 64"),
     "no rate": (by_hand(rate=0), "cannot be read as WAV"),
     "2^31 frames": (by_hand(data_size=2**32 - 1), "truncated: its header promises 4294967295 bytes of samples"),
     "unknown code": (by_hand(code=0x1234), "cannot be read as WAV"),
@@ -147,7 +148,7 @@ def test_of_a_file_of_gigabytes_the_first_second_is_read(tmp_path: Path) -> None
     path = tmp_path / "long.wav"
     path.write_bytes(by_hand(data=wav()[44:], data_size=size - 44, riff_size=size - 8))
     os.truncate(path, size)
-    assert np.abs(read_clip(path)[:900] - TONE).max() < 1e-4
+    assert np.abs(read_clip(path).samples[:900] - TONE).max() < 1e-4
 
 
 def _socket(path: Path) -> None:
@@ -186,7 +187,7 @@ def test_an_unreadable_clip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     path = tmp_path / "clip.wav"
     path.write_bytes(wav())
-    monkeypatch.setattr(official.os, "open", refuse)
+    monkeypatch.setattr(clip.os, "open", refuse)
     with pytest.raises(UserError, match=f"^{path}: cannot be read as WAV \\(Permission denied\\)"):
         read_clip(path)
 
@@ -205,9 +206,9 @@ def test_names_that_are_not_utf_8_are_speakers_too(recordings: Make, tmp_path: P
     assert r"\udcff\udcfe_nohash_0.wav: not a WAV file" in str(caught.value)
 
 
-def test_a_name_of_two_lines_is_said_in_one(recordings: Make) -> None:
+def test_a_name_of_two_lines_is_said_in_one(recordings: Make, tmp_path: Path, no_progress: Progress) -> None:
     data = recordings()
-    (data / "go" / "two\nlines.wav").write_bytes(wav())
+    (data / "go" / "two\nlines.wav").write_bytes(b"broken")
     with pytest.raises(UserError) as caught:
-        find_recordings(data)
-    assert "two?lines.wav: no speaker in the name" in str(caught.value)
+        Speech().prepare(data, tmp_path / "cache", no_progress)
+    assert "two?lines.wav: not a WAV file" in str(caught.value)

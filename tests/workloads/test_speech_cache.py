@@ -21,7 +21,8 @@ from istbench.errors import UserError
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build, cache
-from istbench.workloads.speech_data.cache import SplitWriter, open_split, prepared
+from istbench.workloads.speech_data.cache import SplitWriter, open_split, open_summary, prepared
+from istbench.workloads.speech_data.words import WORDS
 
 LABELS = np.arange(10)
 Usage = namedtuple("Usage", "total used free")
@@ -33,16 +34,19 @@ def features(first: int, count: int) -> np.ndarray:
     return np.repeat(np.arange(first, first + count, dtype=np.float32)[:, None], 4096, axis=1)
 
 
-def fill(directory: Path) -> None:
-    """Write ten clips in three pieces, out of order."""
+def fill(directory: Path) -> int:
+    """Write ten clips in three pieces, out of order; as if two had been converted."""
     writer = SplitWriter(directory, LABELS, IS_TEST)
     for first, count in ((7, 3), (0, 4), (4, 3)):
         writer.write(first, features(first, count))
     writer.close()
+    return 2
 
 
 def prepare(cache: Path, progress: Progress, key: Mapping[str, Any] | None = None, fill: Any = fill) -> DataSource:
-    return prepared(cache, "kind", key or {"a": 1}, fill, progress)
+    path, summary = prepared(cache, "kind", key or {"a": 1}, WORDS, fill, progress)
+    counts = {"train": summary.train, "test": summary.test}
+    return DataSource(kind="kind", path=str(path), fingerprint=summary.fingerprint, **counts)
 
 
 def start_preparing(cache: Path, clips_per_word: int) -> "subprocess.Popen[str]":
@@ -61,14 +65,14 @@ def test_clips_keep_their_order_within_their_split(tmp_path: Path, no_progress: 
     source = prepare(tmp_path, no_progress)
     assert (source.train, source.test) == (6, 4)
     for split, members in (("train", ~IS_TEST), ("test", IS_TEST)):
-        arrays = open_split(Path(source.path), split)
+        arrays = open_split(Path(source.path), split, 35)
         assert isinstance(arrays.features, np.memmap)
         assert np.array_equal(arrays.labels, LABELS[members])
         assert np.array_equal(arrays.features, features(0, 10)[members])
 
 
 def test_the_second_time_nothing_is_done(tmp_path: Path, no_progress: Progress) -> None:
-    def never(directory: Path) -> None:
+    def never(directory: Path) -> int:
         raise AssertionError("filled again")
 
     source = prepare(tmp_path, no_progress)
@@ -94,9 +98,9 @@ def test_a_damaged_directory_is_made_again(tmp_path: Path, no_progress: Progress
     file = Path(source.path) / "test_features.npy"
     os.truncate(file, 1000)
     with pytest.raises(UserError, match="damaged"):
-        open_split(Path(source.path), "test")
+        open_split(Path(source.path), "test", 35)
     assert prepare(tmp_path, no_progress) == source
-    open_split(Path(source.path), "test")
+    open_split(Path(source.path), "test", 35)
 
 
 def test_a_killed_process_leaves_no_half_cache(tmp_path: Path, no_progress: Progress) -> None:
@@ -189,6 +193,15 @@ BROKEN: dict[str, Any] = {
     "other counts": lie(train=5, test=5),
     "negative counts": lie(train=-1),
     "huge counts": lie(train=10**400),
+    "no number of converted clips": lie(converted=None),
+    "a negative number of converted clips": lie(converted=-1),
+    "no words": lie(words=None),
+    "one word": lie(words=["yes"]),
+    "words of no text": lie(words=[1, 2]),
+    "a word without a name": lie(words=[*WORDS, ""]),
+    "an endless word": lie(words=[*WORDS, "a" * 256]),
+    "too many words": lie(words=["a"] * 10_001),
+    "fewer words than labels": lie(words=WORDS[:9]),
     "pickle": save("train_labels.npy", np.array([print], dtype=object)),
     "features": save("test_features.npy", np.zeros((4, 5), np.float32)),
     "number of features": save("test_features.npy", np.zeros((3, 4096), np.float32)),
@@ -221,11 +234,23 @@ def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Prog
     for content in (b"", b"\x93NUMPY", pickle.dumps(print), header + lying.ljust(117).encode() + b"\n"):
         (directory / "train_labels.npy").write_bytes(content)
         with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory} to have"):
-            open_split(directory, "train")
+            open_split(directory, "train", 35)
     (directory / "train_labels.npy").unlink()
     os.mkfifo(directory / "train_labels.npy")
     with pytest.raises(UserError, match="prepared data is damaged"):
-        open_split(directory, "train")
+        open_split(directory, "train", 35)
+
+
+def test_a_summary_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Progress) -> None:
+    directory = Path(prepare(tmp_path, no_progress).path)
+    assert (open_summary(directory).words, open_summary(directory).converted) == (WORDS, 2)
+    for damage in ("garbage", "one word", "pipe"):
+        BROKEN[damage](directory)
+        with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory} to have") as caught:
+            open_summary(directory)
+        assert "\n" not in str(caught.value)
+        (directory / "prepared.json").unlink()
+        (directory / "prepared.json").write_text("{}")
 
 
 def test_a_lock_that_is_a_pipe_does_not_hold_things_up(tmp_path: Path, no_progress: Progress) -> None:

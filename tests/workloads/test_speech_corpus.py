@@ -35,6 +35,7 @@ def test_one_seed_is_one_corpus_bit_for_bit(tmp_path: Path, no_progress: Progres
     assert first != other
     assert (sources[0].kind, sources[0].train, sources[0].test) == ("synthetic", 105, 35)
     assert "synthetic" in sources[0].note
+    assert sources[0].seen == f"SYNTHETIC speech, {sources[0].train + sources[0].test} clips"
 
 
 def test_the_number_of_cores_makes_no_difference(

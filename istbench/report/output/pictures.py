@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _ACROSS = 3
 _PANEL_INCHES = (3.3, 2.9)
+_AXIS_POINTS = 72 * 2.2  # height of an axis, about
+_NAME_POINTS = 7.5  # from the name of a level to the next
 _DODGE = 0.18
 _BAND_FROM = 0.88
 _LEGEND_CHARACTERS = 44
@@ -56,6 +58,8 @@ def _fill(plot: Plot, figure: "Figure") -> None:
     if plot.kind == "points" and not _finite_heights(plot):
         # Without a number of seconds anywhere any scale would be made up.
         axes[0].set_yticks([])
+    for panel, area in zip(plot.panels, axes, strict=False):
+        _name_levels(area, panel)
     for spare in axes[len(plot.panels) :]:
         spare.remove()
     for index in range(len(plot.panels)):
@@ -64,7 +68,7 @@ def _fill(plot: Plot, figure: "Figure") -> None:
         axes[index].set_ylabel("" if index % across else plot.y_label, fontsize="medium")
         axes[index].set_xlabel(plot.x_label if lowest else "", fontsize="medium")
     subtitle = textwrap.fill(printable(plot.subtitle), int(width * 12))
-    title = textwrap.fill(printable(plot.title), int(width * 9))
+    title = textwrap.fill(printable(plot.title), int(width * 8))
     figure.suptitle(title, fontsize="large", fontweight="bold")
     _legend(figure, labels, legend_columns, plot, subtitle)
 
@@ -103,10 +107,6 @@ def _draw_panel(area: "Axes", panel: Panel, plot: Plot, labels: list[str]) -> No
     area.spines[["top", "right"]].set_visible(False)
     for level in panel.levels:
         area.axhline(level, color="0.65", linewidth=0.9, linestyle=(0, (5, 4)), zorder=1)
-        area.annotate(
-            f"{level:g}", (1.0, level), xycoords=("axes fraction", "data"), xytext=(2, 0),
-            textcoords="offset points", ha="left", va="center", fontsize="x-small", color="0.35",
-        )  # fmt: skip
     for series in panel.series:
         if plot.kind == "lines":
             _draw_line(area, series)
@@ -115,6 +115,19 @@ def _draw_panel(area: "Axes", panel: Panel, plot: Plot, labels: list[str]) -> No
             _draw_points(area, series, shift, plot.x_scale)
     if plot.kind == "points":
         _mark_places(area, plot)
+
+
+def _name_levels(area: "Axes", panel: Panel) -> None:
+    """Names right of the level lines, each clear of the one below; limits of the axis must be final."""
+    low, high = area.get_ylim()
+    lowest = -math.inf
+    for level, name in zip(panel.levels, panel.level_names, strict=True):
+        place = (level - low) / (high - low) * _AXIS_POINTS
+        lowest = max(place, lowest + _NAME_POINTS)
+        area.annotate(
+            name, (1.0, level), xycoords=("axes fraction", "data"), xytext=(2, lowest - place),
+            textcoords="offset points", ha="left", va="center", fontsize="x-small", color="0.35",
+        )  # fmt: skip
 
 
 def _mark_places(area: "Axes", plot: Plot) -> None:

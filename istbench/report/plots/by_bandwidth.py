@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.palette import MethodStyle
-from istbench.report.phrases import count_nodes, data_name
-from istbench.report.plots.of_group import contender_styles
+from istbench.report.phrases import count_nodes
+from istbench.report.plots.of_group import contender_styles, plot_title
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.sweep import Sweep
 from istbench.results.stats import interval_name
@@ -23,23 +23,23 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     styles = contender_styles(group)
     labels = sweep.labels(nodes)
     reached = [
-        level
-        for level in group.levels
-        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, level))
+        target
+        for target in group.targets
+        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, target.level))
     ]
     panels = tuple(
         Panel(
-            title=f"to {group.metric} {level:g}",
-            series=tuple(_series(sweep, label, styles[label], nodes, level) for label in labels),
+            title=f"to {target.of(group.metric)}",
+            series=tuple(_series(sweep, label, styles[label], nodes, target.level) for label in labels),
         )
-        for level in (reached or list(group.levels))[-_PANELS:]
+        for target in (reached or list(group.targets))[-_PANELS:]
     )
     kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if c.nodes == nodes and len(c.runs) > 1})
     spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
     places = _tick_places(sweep.bandwidths)
     return Plot(
         stem=f"{sweep.stem}-n{nodes}",
-        title=f"{group.workload_label}, {data_name(group.data)}, {count_nodes(nodes)}",
+        title=f"{plot_title(group)}, {count_nodes(nodes)}",
         subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}",
         kind="points",
         x_label="bandwidth of a node's link",

@@ -17,10 +17,10 @@ def time_by_nodes(group: Group) -> Plot:
     styles = contender_styles(group)
     panels = tuple(
         Panel(
-            title=f"to {group.metric} {level:g}",
-            series=tuple(_by_nodes(group, label, style, level) for label, style in styles.items()),
+            title=f"to {target.of(group.metric)}",
+            series=tuple(_by_nodes(group, label, style, target.level) for label, style in styles.items()),
         )
-        for level in group.levels
+        for target in group.targets
     )
     kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if len(c.runs) > 1})
     return Plot(

@@ -2,7 +2,6 @@
 
 from istbench.report.groups import Group
 from istbench.report.palette import MethodStyle, method_styles
-from istbench.report.phrases import data_name
 
 
 def contender_styles(group: Group) -> dict[str, MethodStyle]:
@@ -11,8 +10,8 @@ def contender_styles(group: Group) -> dict[str, MethodStyle]:
 
 
 def plot_title(group: Group) -> str:
-    """The workload and its data."""
-    return f"{group.workload_label}, {data_name(group.data)}"
+    """The workload and its data, and how much of it was seen."""
+    return f"{group.workload_label}, {group.source.seen}"
 
 
 def plot_subtitle(group: Group, spread: str) -> str:

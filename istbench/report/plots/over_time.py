@@ -31,7 +31,8 @@ def metric_over_time(group: Group) -> Plot:
                 for contender in group.contenders
                 if contender.nodes == nodes
             ),
-            levels=group.levels,
+            levels=tuple(target.level for target in group.targets),
+            level_names=tuple(target.short for target in group.targets),
         )
         for nodes in group.nodes
     )

@@ -27,11 +27,12 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One set of axes. levels: heights of light horizontal lines."""
+    """One set of axes. levels: heights of light horizontal lines; level_names: what stands beside each."""
 
     title: str
     series: tuple[Series, ...]
     levels: tuple[float, ...] = ()
+    level_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

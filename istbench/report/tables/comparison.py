@@ -6,7 +6,6 @@ from functools import partial
 from istbench.cluster.clock import dollars
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import data_name
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.numbers import (
     DIGITS,
@@ -21,6 +20,7 @@ from istbench.report.tables.numbers import (
 )  # fmt: skip
 from istbench.report.tables.of_group import NAMING, group_context
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.targets import Target
 from istbench.results.stats import Estimate, SpeedUp, estimate, speed_up
 
 _MEGA = 1e6
@@ -34,7 +34,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
     columns, rows = fill(_columns(group, baseline), group.contenders)
     what = f"{group.clock_words} to {group.metric} on {group.machine}"
     return Table(
-        title=f"{group.workload_label}, {data_name(group.data)}, {group.budget}: {what}",
+        title=f"{group.workload_label}, {group.source.seen}, {group.budget}: {what}",
         columns=columns,
         rows=rows,
         footer=tuple(comparison_footer(group, baseline)),
@@ -49,11 +49,11 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
         ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(len(contender.runs))),
         *(
             ColumnOf(
-                key=f"{group.clock}_to_{level:g}",
-                title=f"seconds to {level:g}",
-                entry=partial(_time, group, level),
+                key=f"{group.clock}_to_{target.key}",
+                title=f"seconds to {target.text}",
+                entry=partial(_time, group, target),
             )
-            for level in group.levels
+            for target in group.targets
         ),
         ColumnOf(key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline)),
         ColumnOf(key=f"final_{group.metric}", title=f"final {group.metric}", entry=_final),
@@ -67,9 +67,11 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     ]
 
 
-def _time(group: Group, level: float, contender: Contender) -> Entry:
-    found = estimate(list(contender.seconds(level).values()))
+def _time(group: Group, target: Target, contender: Contender) -> Entry:
+    found = estimate(list(contender.seconds(target.level).values()))
     value = machine_value(found)
+    if target.share is not None:
+        value["level"] = target.level
     if group.profile is not None:
         value["dollars"] = finite(dollars(group.profile, contender.nodes, found.median))
     if found.reached == 0:
@@ -107,23 +109,24 @@ def _speed_up(group: Group, baseline: str, contender: Contender) -> Entry:
     if against is contender:
         return Entry(text="baseline", value=None)
     missed = None
-    for level in reversed(group.levels):
-        found = speed_up(against.seconds(level), contender.seconds(level))
+    for target in reversed(group.targets):
+        found = speed_up(against.seconds(target.level), contender.seconds(target.level))
         if found is not None and found.ratio is not None:
-            text = f"{number(found.ratio.median)}×{interval(found.ratio, DIGITS)} to {level:g}"
-            return Entry(text=text, value=_speed_up_value(found, level))
+            text = f"{number(found.ratio.median)}×{interval(found.ratio, DIGITS)} to {target.short}"
+            return Entry(text=text, value=_speed_up_value(found, target))
         if found is not None and found.baseline_missed and missed is None:
-            missed = Entry(text=f"> budget to {level:g}", value=_speed_up_value(found, level))
+            missed = Entry(text=f"> budget to {target.short}", value=_speed_up_value(found, target))
     return missed or NOTHING
 
 
-def _speed_up_value(found: SpeedUp, level: float) -> dict[str, Scalar]:
+def _speed_up_value(found: SpeedUp, target: Target) -> dict[str, Scalar]:
     ratio = found.ratio
     return {
         "ratio": ratio.median if ratio else None,
         "low": finite(ratio.low) if ratio else None,
         "high": finite(ratio.high) if ratio else None,
-        "to": level,
+        "to": target.level,
+        **({} if target.share is None else {"to_share_of_best": target.share}),
         "pairs": found.pairs,
         "baseline_missed": found.baseline_missed,
     }

@@ -10,7 +10,7 @@ from istbench.results.stats import interval_name
 
 def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     """What to know of the main table of a group, a line a remark."""
-    yield data_line(group.data, group.fingerprint)
+    yield data_line(group.source)
     if group.clock == "cluster_s":
         yield from _cluster_lines(group)
     else:
@@ -31,6 +31,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
         f"Budget: {group.budget} for every row, batch size {group.batch_size} a node. Tuning: none by "
         "istbench; each method has the workload's default settings for it, except options named beside it."
     )
+    yield from _targets_line(group)
     yield _entry_line(group)
     if group.contenders:
         yield _speed_up_line(group, baseline)
@@ -52,6 +53,15 @@ def _node_line(profile: ClusterProfile) -> str:
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
     return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
+
+
+def _targets_line(group: Group) -> Iterable[str]:
+    if any(target.share is not None for target in group.targets):
+        best = max(target.level / target.share for target in group.targets if target.share is not None)
+        yield (
+            f"Targets: shares of the best final {group.metric} among these runs, {best:.3f}, for want of others. "
+            "With other runs they are other levels; `run --target LEVEL` names one."
+        )
 
 
 def _entry_line(group: Group) -> str:

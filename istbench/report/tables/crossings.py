@@ -7,23 +7,30 @@ from dataclasses import dataclass
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
+from istbench.report.phrases import data_line
 from istbench.report.sweep import Sweep
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.of_group import group_context
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.targets import Target
 
 _DIGITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """A bandwidth, bits/s, below which method `below` is sooner at `level`, and above which `above` is."""
+    """A bandwidth, bits/s, below which method `below` is sooner at `target`, and above which `above` is."""
 
     below: str
     above: str
     nodes: int
-    level: float
+    target: Target
     bandwidth: float
+
+    @property
+    def level(self) -> float:
+        """The target's level of the metric."""
+        return self.target.level
 
 
 def crossings(sweep: Sweep) -> list[Crossing]:
@@ -33,12 +40,13 @@ def crossings(sweep: Sweep) -> list[Crossing]:
     """
     found = []
     group = sweep.groups[0]
-    for nodes, level in itertools.product(group.nodes, group.levels):
-        times = {label: [at.median for at in sweep.times(label, nodes, level)] for label in sweep.labels(nodes)}
+    for nodes, target in itertools.product(group.nodes, group.targets):
+        labels = sweep.labels(nodes)
+        times = {label: [at.median for at in sweep.times(label, nodes, target.level)] for label in labels}
         for one, other in itertools.combinations(times, 2):
             for bandwidth, sooner in _crossed(sweep.bandwidths, times[one], times[other]):
                 below, above = (one, other) if sooner else (other, one)
-                found.append(Crossing(below=below, above=above, nodes=nodes, level=level, bandwidth=bandwidth))
+                found.append(Crossing(below=below, above=above, nodes=nodes, target=target, bandwidth=bandwidth))
     return found
 
 
@@ -54,6 +62,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
         rows=rows,
         empty=f"No method overtakes another between {low} and {high}.",
         footer=(
+            data_line(group.source),
             "Medians over seeds; straight lines in logarithms between the bandwidths replayed, "
             f"{', '.join(bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths)}.",
         ),
@@ -83,7 +92,7 @@ def _columns(metric: str) -> list[ColumnOf[Crossing]]:
         ColumnOf(
             key="level",
             title=f"to {metric}",
-            entry=lambda crossing: Entry(text=f"{crossing.level:g}", value=crossing.level),
+            entry=lambda crossing: Entry(text=crossing.target.text, value=crossing.level),
         ),
     ]
 

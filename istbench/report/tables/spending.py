@@ -7,6 +7,7 @@ from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
+from istbench.report.phrases import data_line
 from istbench.report.tables.numbers import rounded
 from istbench.report.tables.of_group import NAMING, group_context
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -24,7 +25,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
         title=f"{group.workload_label}: where the time goes on {group.machine}",
         columns=columns,
         rows=rows,
-        footer=tuple(_footer(group.profile)),
+        footer=(data_line(group.source), *_footer(group.profile)),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )

@@ -46,12 +46,17 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
         rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
         footer=(
-            data_line(header.data),
+            data_line(header.data_source),
             f"Budget: {header.budget}. Cell: {header.cell}.",
             *_replay_line(replayed),
         ),
         keys=0,
-        context={"cell": header.cell, "data": header.data, "budget": header.budget},
+        context={
+            "cell": header.cell,
+            "data": header.data,
+            "data_seen": header.data_source.seen,
+            "budget": header.budget,
+        },
     )
 
 

@@ -1,1 +1,1 @@
-"""Speech clips and their features: recorded (Speech Commands v0.02) or synthetic (eSpeak NG)."""
+"""Speech clips and their features: recorded (Speech Commands, or any words) or synthetic (eSpeak NG)."""

@@ -14,11 +14,11 @@ from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech_data import espeak, synthetic
-from istbench.workloads.speech_data.cache import SplitWriter, prepared, require_room
+from istbench.workloads.speech_data.cache import SplitWriter, Summary, prepared, require_room
 from istbench.workloads.speech_data.features import extractor
-from istbench.workloads.speech_data.official import find_recordings
+from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
-from istbench.workloads.speech_data.words import CLIP_SAMPLES
+from istbench.workloads.speech_data.words import CLIP_SAMPLES, WORDS
 
 SYNTHETIC_NOTE = (
     "synthetic speech data: words spoken by eSpeak NG, not recordings "
@@ -29,19 +29,30 @@ _CLIP_BYTES = CLIP_SAMPLES * 2
 
 
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
-    """Features of the recorded words in directory `data`, in the official layout, under `cache`.
+    """Features of the recorded words in directory `data`, a folder each, under `cache`.
 
     Raises:
         UserError: for a directory in the wrong layout, a broken recording or a cache that cannot be written.
     """
     recordings = find_recordings(data)
 
-    def fill(directory: Path) -> None:
+    def fill(directory: Path) -> int:
         require_room(directory, len(recordings.paths), "make room there")
-        chunks = ((i * _RECORDED_CHUNK, clips) for i, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)))
-        _write_features(chunks, directory, recordings.labels, recordings.is_test, progress)
+        converted = 0
 
-    return prepared(cache, "speech_commands", recordings.cache_key(), fill, progress)
+        def chunks() -> Iterator[tuple[int, np.ndarray]]:
+            nonlocal converted
+            for number, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)):
+                converted += sum(clip.converted for clip in clips)
+                yield number * _RECORDED_CHUNK, np.stack([clip.samples for clip in clips])
+
+        _write_features(chunks(), directory, recordings.labels, recordings.is_test, progress)
+        return converted
+
+    kind, name, whole = recordings.data_set
+    path, summary = prepared(cache, kind, recordings.cache_key(), recordings.words, fill, progress)
+    note = "; ".join(filter(None, (recordings.note, _conversion_note(summary))))
+    return _source(kind, path, summary, note=note, name=name, whole=whole)
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
@@ -51,14 +62,39 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
         UserError: when it is not in `cache` and eSpeak NG is missing, or the cache cannot be written.
     """
 
-    def fill(directory: Path) -> None:
+    def fill(directory: Path) -> int:
         espeak.require()
         corpus = Corpus(settings)
         require_room(directory, corpus.size, "use fewer clips_per_word")
         clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
         _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
+        return 0
 
-    return prepared(cache, "synthetic", asdict(settings), fill, progress, note=SYNTHETIC_NOTE)
+    path, summary = prepared(cache, "synthetic", asdict(settings), WORDS, fill, progress)
+    return _source("synthetic", path, summary, note=SYNTHETIC_NOTE, name="SYNTHETIC speech")
+
+
+def _conversion_note(summary: Summary) -> str:
+    if not summary.converted:
+        return ""
+    clips = summary.train + summary.test
+    return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
+
+
+def _source(
+    kind: str, path: Path, summary: Summary, *, note: str, name: str, whole: int | None = None
+) -> DataSource:
+    return DataSource(
+        kind=kind,
+        path=str(path),
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
+        note=note,
+        name=name,
+        unit="clips",
+        whole=whole,
+    )
 
 
 def _write_features(

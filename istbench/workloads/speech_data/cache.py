@@ -25,21 +25,33 @@ from msgspec import Meta
 from istbench.config.numbers import Count, Natural
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError, printable
-from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.base import Progress
 from istbench.workloads.speech_data.features import FEATURES, VERSION
-from istbench.workloads.speech_data.words import WORDS
+from istbench.workloads.speech_data.words import MOST_WORDS
 
 SPLITS = ("train", "test")
 _MEAN = "train_mean.npy"
 _SUMMARY = "prepared.json"
 
 
-class _Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prepared.json holds: a hash of all features and labels, clips of each split, and sizes of the files."""
+Word = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prepared.json holds.
+
+    Attributes:
+        fingerprint: a hash of all features and labels.
+        words: the words in the order of their labels.
+        train, test: clips of each split. converted: of both, those that were not 16 kHz mono as they were.
+        bytes: sizes of the files.
+    """
 
     fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    words: Annotated[tuple[Word, ...], Meta(min_length=2, max_length=MOST_WORDS)]
     train: Count
     test: Count
+    converted: Natural
     bytes: dict[str, Natural]
 
 
@@ -51,8 +63,20 @@ class Arrays:
     labels: np.ndarray
 
 
-def open_split(directory: Path, split: str) -> Arrays:
-    """Map the split "train" or "test" of a prepared directory.
+def open_summary(directory: Path) -> Summary:
+    """What a prepared directory holds.
+
+    Raises:
+        UserError: when its summary is missing or damaged.
+    """
+    try:
+        return _read_summary(directory)
+    except UserError as error:
+        raise _damaged(directory, str(error)) from None
+
+
+def open_split(directory: Path, split: str, words: int) -> Arrays:
+    """Map the split "train" or "test" of a prepared directory of so many words.
 
     Raises:
         UserError: when a file of it is missing or damaged.
@@ -61,8 +85,8 @@ def open_split(directory: Path, split: str) -> Arrays:
     labels = np.array(_map(directory, f"{split}_labels.npy", np.int64, 1))
     if features.shape != (len(labels), FEATURES):
         raise _damaged(directory, f"{split}_features.npy has {features.shape}, for {len(labels)} labels")
-    if not ((labels >= 0) & (labels < len(WORDS))).all():
-        raise _damaged(directory, f"{split}_labels.npy has others than {len(WORDS)} words")
+    if not ((labels >= 0) & (labels < words)).all():
+        raise _damaged(directory, f"{split}_labels.npy has others than {words} words")
     return Arrays(features, labels)
 
 
@@ -121,18 +145,18 @@ def prepared(
     cache: Path,
     kind: str,
     key: Mapping[str, Any],
-    fill: Callable[[Path], None],
+    words: tuple[str, ...],
+    fill: Callable[[Path], int],
     progress: Progress,
-    *,
-    note: str = "",
-) -> DataSource:
-    """The prepared data of (`kind`, `key`) under `cache`, made by `fill(directory)` unless it is there.
+) -> tuple[Path, Summary]:
+    """The prepared directory of (`kind`, `key`) under `cache`, made by `fill(directory)` unless it is there.
 
     Two processes that want the same directory wait for each other: one fills it.
 
     Args:
         key: JSON-ready; everything that determines the content.
-        fill: writes the arrays of both splits into an empty directory.
+        words: in the order of their labels.
+        fill: writes the arrays of both splits into an empty directory; returns how many clips it converted.
 
     Raises:
         UserError: when `cache` is not writable or the disk is full.
@@ -142,15 +166,8 @@ def prepared(
     summary = _summary_of(final)
     if summary is None:
         with _disk_errors(cache), locked(cache / f".{final.name}.lock", progress):
-            summary = _summary_of(final) or _make(final, fill)
-    return DataSource(
-        kind=kind,
-        path=str(final.resolve()),
-        fingerprint=summary.fingerprint,
-        train=summary.train,
-        test=summary.test,
-        note=note,
-    )
+            summary = _summary_of(final) or _make(final, words, fill)
+    return final.resolve(), summary
 
 
 def require_room(directory: Path, clips: int, way_out: str) -> None:
@@ -186,14 +203,14 @@ def _damaged(directory: Path, why: str) -> UserError:
     return UserError(f"prepared data is damaged ({printable(why)}): remove {directory} to have it made again")
 
 
-def _make(final: Path, fill: Callable[[Path], None]) -> _Summary:
+def _make(final: Path, words: tuple[str, ...], fill: Callable[[Path], int]) -> Summary:
     partial = final.with_name(f".{final.name}.partial")
     for left_over in (partial, final):
         _remove(left_over)
     partial.mkdir()
     try:
-        fill(partial)
-        summary = _summarise(partial)
+        converted = fill(partial)
+        summary = _summarise(partial, words, converted)
         (partial / _SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
         partial.rename(final)
     except BaseException:
@@ -210,29 +227,35 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _summarise(directory: Path) -> _Summary:
+def _summarise(directory: Path, words: tuple[str, ...], converted: int) -> Summary:
     fingerprint = hashlib.sha256()
     counts = {}
     for split in SPLITS:
-        arrays = open_split(directory, split)
+        arrays = open_split(directory, split, len(words))
         counts[split] = len(arrays.labels)
         for array in (arrays.features, arrays.labels):
             fingerprint.update(np.ascontiguousarray(array).data)
-    mean = open_split(directory, "train").features.mean(0, dtype=np.float64)
+    mean = open_split(directory, "train", len(words)).features.mean(0, dtype=np.float64)
     np.save(directory / _MEAN, mean.astype(np.float32))
-    return _Summary(fingerprint=fingerprint.hexdigest(), **counts, bytes=_sizes(directory))
+    return Summary(
+        fingerprint=fingerprint.hexdigest(), words=words, **counts, converted=converted, bytes=_sizes(directory)
+    )
 
 
 def _sizes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
 
 
-def _summary_of(directory: Path) -> _Summary | None:
+def _read_summary(directory: Path) -> Summary:
+    content = read_bytes(directory / _SUMMARY, "a summary")
+    return decode_json(content, Summary, str(directory / _SUMMARY), "it is made again")
+
+
+def _summary_of(directory: Path) -> Summary | None:
     """The summary of a whole directory; None of one where anything is missing, or is not what the summary says."""
     try:
-        content = read_bytes(directory / _SUMMARY, "a summary")
-        summary = decode_json(content, _Summary, str(directory / _SUMMARY), "it is made again")
-        counts = {split: len(open_split(directory, split).labels) for split in SPLITS}
+        summary = _read_summary(directory)
+        counts = {split: len(open_split(directory, split, len(summary.words)).labels) for split in SPLITS}
         open_mean(directory)
         as_said = (summary.train, summary.test, summary.bytes) == (*counts.values(), _sizes(directory))
     except (UserError, OSError):

@@ -20,8 +20,8 @@ FEATURES = BANDS * FRAMES
 FLOOR_DB = -80.0
 _SMALLEST_POWER = 1e-10
 
-VERSION = 1
-"""Part of every cache key: to be raised when the features of a clip change."""
+VERSION = 2
+"""Part of every cache key: to be raised when the features of a clip change, or what is kept beside them."""
 
 
 def extractor() -> Callable[[Tensor], Tensor]:

@@ -5,9 +5,12 @@ import math
 import pytest
 from fake_clusters import BARE
 from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
-from read_tables import column, footer, table_of
+from read_tables import column, footer, printed, table_of
 
 from istbench.report.on_clusters import build_report_on_clusters
+from istbench.report.tables.summary import run_summary
+from istbench.results.load import load_run
+from istbench.results.store import RunDirectory
 
 
 def test_rows_are_methods_by_nodes_with_the_baseline_first(results):
@@ -151,3 +154,27 @@ def test_a_miss_costs_no_number_of_dollars(results):
     table = build_report_on_clusters(results, {"bare": [BARE]}).tables[0]
     value = column(table, "cluster_s_to_0.8")["ddp", 2].value
     assert (value["median"], value["dollars"]) == (None, None)
+
+
+RECORDED = {
+    "kind": "speech_commands", "fingerprint": "ab" * 32, "train": 3_276, "test": 819,
+    "name": "speech_commands", "unit": "clips", "whole": 105_829,
+}  # fmt: skip
+
+
+def test_every_table_and_every_form_says_how_much_of_which_data_it_saw(results):
+    seen = "speech_commands, 4,095 of 105,829 clips: a subset"
+    trace = averaging_trace(2)
+    for method in ("ddp", "ist"):
+        write_run(results, header(method, data="speech_commands", data_source=RECORDED), ramp(9.0), trace=trace)
+    report = build_report_on_clusters(results, {"bare": [BARE.with_bandwidth(1e6), BARE]})
+    assert len(report.tables) == 3  # comparison, spending, crossings
+    for table in report.tables:
+        assert f"Data: {seen}, fingerprint abababababab." in table.footer
+        assert table.context["data_seen"] == seen
+    assert all(seen in plot.title for plot in report.plots)
+    for output_format in ("table", "markdown", "csv", "json"):
+        text = " ".join(printed(report, output_format)[0].split()).replace("\\", "")
+        assert text.count(seen) >= (2 if output_format == "csv" else 4)
+    summary = run_summary(load_run(RunDirectory(results / "runs" / "speech-ddp-n2-s0")))
+    assert f"Data: {seen}, fingerprint abababababab." in summary.footer

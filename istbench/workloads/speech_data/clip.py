@@ -1,0 +1,153 @@
+"""One recorded clip: what makes a file a clip, and its first second as samples at 16 kHz."""
+
+import math
+import os
+import stat
+import struct
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from istbench.errors import UserError, printable
+from istbench.workloads.speech_data.words import CLIP_RATE, CLIP_SAMPLES
+
+LOUDEST = 1_000.0
+"""What a sample of a float format may be at most, where 1 is full scale: beyond it are no recordings."""
+LOWEST_RATE, HIGHEST_RATE = 1_000, 1_000_000
+"""Samples a second that a recording may have."""
+MOST_CHANNELS = 64
+
+_HEADERS = 4 * 2**20  # bytes in which the samples of any sensible WAV file begin
+_BLOCK = 2**16  # frames read at a time, however many channels they are of
+_LARGEST_FILTER = 2**20  # taps in all its phases
+
+
+class Clip(NamedTuple):
+    """A recording's first second, padded with zeros where it is shorter.
+
+    samples: float32 [16000]. converted: whether it was resampled or mixed down to be 16 kHz mono.
+    """
+
+    samples: np.ndarray
+    converted: bool
+
+
+def read_clip(path: Path) -> Clip:
+    """The first second of a recording: a WAV, FLAC or Ogg file of any sensible sampling rate and channels.
+
+    Channels are mixed down by their mean. Samples of whole-number formats are within -1 to 1; those of float
+    formats are taken as they are, up to `LOUDEST` either way. Features are relative to a clip's loudest, so a
+    recording's scale makes no difference. Of a file no more is read than its headers and its first second.
+
+    Raises:
+        UserError: naming the file, when it is not a whole recording of finite samples.
+    """
+    try:
+        # A FIFO without a writer must not hang the open.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            found = os.fstat(descriptor)
+            require_file(path, found)
+            _require_whole(path, os.pread(descriptor, min(_HEADERS, found.st_size), 0), found.st_size)
+            samples, rate, channels = _first_second(path, descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unfit(path, f"cannot be read as WAV ({error.strerror or error})") from None
+    _require_sound(path, samples)
+    if rate != CLIP_RATE:
+        samples = _resampled(samples, rate)
+    padded = np.zeros(CLIP_SAMPLES, np.float32)
+    padded[: len(samples)] = samples[:CLIP_SAMPLES]
+    return Clip(padded, rate != CLIP_RATE or channels != 1)
+
+
+def _first_second(path: Path, descriptor: int) -> tuple[np.ndarray, int, int]:
+    """The first second, mixed down (float32 [at most rate]), and its sampling rate and channels."""
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(descriptor, closefd=False) as sound:
+            rate, channels = sound.samplerate, sound.channels
+            if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+                raise _unfit(path, f"{rate} samples a second, expected {LOWEST_RATE:,} to {HIGHEST_RATE:,}")
+            if channels > MOST_CHANNELS:
+                raise _unfit(path, f"{channels} channels, expected at most {MOST_CHANNELS}")
+            promised, blocks, left = min(sound.frames, rate), [np.zeros(0, np.float32)], rate
+            while left and len(block := sound.read(min(left, _BLOCK), dtype="float32", always_2d=True)):
+                blocks.append(_mixed_down(block))
+                left -= len(block)
+    except soundfile.SoundFileError as error:
+        reason = str(getattr(error, "error_string", error)).rstrip(".")
+        raise _unfit(path, f"cannot be read as WAV, FLAC or Ogg ({reason})") from None
+    if rate - left < promised:
+        raise _unfit(path, f"truncated: its header promises {promised} samples a channel, {rate - left} are there")
+    return np.concatenate(blocks), rate, channels
+
+
+def _mixed_down(block: np.ndarray) -> np.ndarray:
+    """The mean over the channels of `block`, float32 [frames, channels]; what is not finite stays so."""
+    with np.errstate(all="ignore"):
+        mean: np.ndarray = block.mean(1)
+    return mean
+
+
+def _resampled(samples: np.ndarray, rate: int) -> np.ndarray:
+    """`samples` at 16 kHz, within `LOUDEST` also where the filter rings."""
+    from torchaudio.functional import resample
+
+    # The filter has a phase for each step of the ratio: for 44,101 Hz it would take gigabytes. With one this near,
+    # the end of the second is off by a few samples at most.
+    ratio = Fraction(rate, CLIP_RATE).limit_denominator(math.isqrt(_LARGEST_FILTER * CLIP_RATE // rate))
+    with torch.no_grad():
+        found = resample(torch.from_numpy(samples), ratio.numerator, ratio.denominator)
+    return found.clamp_(-LOUDEST, LOUDEST).numpy()
+
+
+def _require_sound(path: Path, samples: np.ndarray) -> None:
+    if len(samples) == 0:
+        raise _unfit(path, "no samples")
+    if not np.isfinite(samples).all():
+        raise _unfit(path, "a sample is not a number")
+    loudest = samples[np.abs(samples).argmax()]
+    if abs(loudest) > LOUDEST:
+        raise _unfit(path, f"a sample of {loudest:g}, where 1 is full scale")
+
+
+def _require_whole(path: Path, content: bytes, size: int) -> None:
+    """libsndfile reads what is left of a truncated WAV file without a word, so compare its size to its header."""
+    if content[:4] in (b"fLaC", b"OggS"):
+        return
+    if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+        raise _unfit(path, "not a WAV file, nor FLAC or Ogg")
+    expected = struct.unpack_from("<I", content, 4)[0] + 8
+    if size < expected:
+        raise _unfit(path, f"truncated, {size} of {expected} bytes")
+    at = 12
+    while at + 8 <= len(content):
+        name, length = struct.unpack_from("<4sI", content, at)
+        at += 8
+        if name == b"data" and length > size - at:
+            promised = f"its header promises {length} bytes of samples"
+            raise _unfit(path, f"truncated: {promised}, {size - at} are there")
+        if name == b"data":
+            return
+        at += length + length % 2
+
+
+def require_file(path: Path, found: os.stat_result) -> None:
+    """Refuse a `path` that is no regular file, by what `stat` found.
+
+    Raises:
+        UserError: naming it.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        what = "a directory" if stat.S_ISDIR(found.st_mode) else "a pipe, socket or device"
+        raise _unfit(path, f"cannot be read as WAV ({what}, not a file)")
+
+
+def _unfit(path: Path, why: str) -> UserError:
+    return UserError(f"{printable(str(path))}: {printable(why)}; replace the file or remove it")
