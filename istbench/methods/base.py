@@ -81,8 +81,8 @@ class Method(ABC):
     def close_round(self) -> None:
         """End the round under way with its exchange, as its last step would; the next one is a whole round again.
 
-        Called on every rank, on the clock, where a budget ends inside a round. The assembled model stays what it
-        is. Does nothing at the end of a round.
+        Called on every rank, on the clock, where a budget ends inside a round, and only there. The assembled model
+        stays what it is.
         """
         return
 

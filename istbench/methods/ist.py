@@ -126,9 +126,8 @@ class IndependentSubnetTraining(Method):
         return loss.detach()
 
     def close_round(self) -> None:
-        if self._steps:
-            self._repartition()
-            self._steps = 0
+        self._repartition()
+        self._steps = 0
 
     def _set_round(self, round_index: int) -> None:
         self._round = round_index

@@ -58,9 +58,8 @@ class LocalSGD(Method):
         return loss.detach()
 
     def close_round(self) -> None:
-        if self._steps:
-            self._average()
-            self._steps = 0
+        self._average()
+        self._steps = 0
 
     def _average(self) -> None:
         for flat in self._flat:
