@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 from istbench.cluster.profile import ClusterProfile
@@ -39,7 +41,8 @@ class ClusterTime:
 def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> ClusterTime:
     """Train time on `profile` at each of the numbers of local `steps`, which need not be whole rounds.
 
-    The sample of the trace is replayed again and again, until the longest time is known or a steady state is; from
+    A step inside a round is followed by the exchange that closes it, as where a run's budget ends there. The
+    sample of the trace is replayed again and again, until the longest time is known or a steady state is; from
     there on, every repetition takes as long as the last one replayed.
 
     Raises:
@@ -58,9 +61,16 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
     replayed = repetitions * sample
     period = reached[replayed] - reached[replayed - sample]
 
-    def at(step: int) -> float:
+    def passed(step: int) -> float:
         beyond = max(0, -(-(step - replayed) // sample))
         return float(reached[step - beyond * sample] + beyond * period)
+
+    round_steps = sample // trace.rounds if sample % trace.rounds == 0 else 1
+    closing = _closing_seconds(reached, round_steps)
+
+    def at(step: int) -> float:
+        whole = -(-step // round_steps) * round_steps
+        return min(passed(step) + (closing if whole > step else 0.0), passed(whole))
 
     end = found.finish_s[:, -1]
     compute, communication, idle = (
@@ -81,6 +91,14 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
     """What `nodes` machines of `profile` cost for so many seconds, USD."""
     return profile.price_per_hour * nodes * seconds / 3600
+
+
+def _closing_seconds(reached: Sequence[float], round_steps: int) -> float:
+    """What the last step of a round takes beyond the others, in the last round replayed: its exchange."""
+    if round_steps == 1:
+        return 0.0
+    *others, last = (end - start for start, end in pairwise(reached[-round_steps - 1 :]))
+    return max(0.0, last - median(others))
 
 
 def _link_use(found: "Replay") -> float:

@@ -27,6 +27,7 @@ def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) ->
             of_methods.same_seed_same_curve,
             of_methods.resumed_run_is_the_run,
             of_methods.assembling_changes_nothing,
+            of_methods.rounds_are_as_long_as_told,
             of_methods.bytes_sent_are_bytes_received,
         )
     ]

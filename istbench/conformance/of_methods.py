@@ -3,6 +3,8 @@
 A check that does not hold raises `DoesNotHold`.
 """
 
+import copy
+
 import torch
 
 from istbench.conformance.training import (
@@ -16,6 +18,8 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.fabric import Fabric
+from istbench.fabric.recorder import Recorder
+from istbench.methods.base import Method
 from istbench.workloads.base import Workload
 
 _STEPS = 11  # not a multiple of the toy workload's local steps: a round is left open at the end
@@ -73,6 +77,42 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
     return f"assembled after each of {_STEPS} steps: finite, and the same training"
 
 
+def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+    """Rounds are marked after as many local steps as the method tells, also after one that was closed early.
+
+    Closing exchanges what a round's end does, and leaves the assembled model as it is.
+    """
+    workload = _workload()
+    recorder = fabric.recorder = _RoundCounter(fabric.device)
+    method = set_up(fabric, workload, name, {}, plugins=plugins)
+    length = method.round_steps
+    if length < 1:
+        raise DoesNotHold(f"a round of {length} local steps is none")
+    steps = length * -(-max(2 * length, _STEPS) // length)
+    ends = _marked(fabric, workload, method, 0, steps)
+    if ends and ends != list(range(length, steps + 1, length)):
+        raise DoesNotHold(f"rounds of {length} local steps were told, and their ends marked after steps {ends}")
+    told = f"{length} local steps" + ("" if ends else ", never marked")
+    if length == 1:
+        return told
+    sent = _sent(fabric)
+    train(fabric, workload, method, steps, steps + 1)
+    before = copy.deepcopy(assembled(fabric, method))
+    method.close_round()
+    if sent and _sent(fabric) == sent:
+        raise DoesNotHold("closing a round early sent no bytes, unlike the ends of rounds")
+    if recorder.rounds != len(ends) + bool(ends):
+        raise DoesNotHold("closing a round early did not mark its end")
+    after = assembled(fabric, method)
+    difference = 0.0 if before is None or after is None else largest_difference(before, after)
+    if difference > _EXACT:
+        raise DoesNotHold(f"closing a round early moves weights of the assembled model by {difference:.2g}")
+    following = _marked(fabric, workload, method, steps + 1, steps + 1 + length)
+    if ends and following != [steps + 1 + length]:
+        raise DoesNotHold(f"the round after one that was closed early is not of {length} local steps")
+    return f"{told}; closed early, the model moves by {difference:.2g}"
+
+
 def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
     """Over all nodes as many training bytes are sent as received, and assembling counts apart."""
     workload = _workload()
@@ -101,6 +141,31 @@ def one_node_is_plain_training(fabric: Fabric, name: str, plugins: tuple[str, ..
     if difference > _EXACT:
         raise DoesNotHold(f"weights differ from a plain loop's by {difference:.2g}")
     return f"weights within {difference:.2g} of a plain loop's"
+
+
+class _RoundCounter(Recorder):
+    """A recorder that counts the rounds marked."""
+
+    rounds = 0
+
+    def mark(self, what: str) -> None:
+        self.rounds += what == "round"
+
+
+def _marked(fabric: Fabric, workload: Workload, method: Method, first: int, last: int) -> list[int]:
+    """The local steps from `first` to `last` that marked a round, counted from 1, as they are trained."""
+    recorder, ends = fabric.recorder, []
+    assert isinstance(recorder, _RoundCounter)
+    for step in range(first, last):
+        before = recorder.rounds
+        train(fabric, workload, method, step, step + 1)
+        ends += [step + 1] * (recorder.rounds - before)
+    return ends
+
+
+def _sent(fabric: Fabric) -> float:
+    """Training bytes that all nodes have sent so far."""
+    return fabric.total(fabric.traffic["training"].sent)
 
 
 def _workload() -> Workload:

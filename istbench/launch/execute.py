@@ -115,8 +115,13 @@ def _open(cell: Cell, run: RunDirectory) -> None:
         run.create(msgspec.structs.replace(cell.header, started_at=now))
         run.append(Start(time=now, part=part))
         return
-    totals = checkpoint.latest(run.checkpoint)
-    run.create(msgspec.structs.replace(cell.header, started_at=run.header().started_at))
+    totals, before = checkpoint.latest(run.checkpoint), run.header()
+    if totals is not None and before.timing_rule != cell.header.timing_rule:
+        raise UserError(
+            f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench goes by rule "
+            f"{cell.header.timing_rule}; --again starts it anew"
+        )
+    run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
     run.append(Resume(step=totals.step if totals else -1, time=now, part=part))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from istbench.config.numbers import Natural
 from istbench.door import convert
+from istbench.errors import UserError
 from istbench.fabric import Fabric
 
 # Plug-ins of before import these from here.
@@ -72,6 +73,19 @@ class Method(ABC):
         Returns the loss as a detached scalar. Leaves nothing half done: `assemble` is defined after any step.
         """
 
+    @property
+    def round_steps(self) -> int:
+        """Local steps of a round, whose last one ends in the exchange; the same all along and on every node."""
+        return 1
+
+    def close_round(self) -> None:
+        """End the round under way with its exchange, as its last step would; the next one is a whole round again.
+
+        Called on every rank, on the clock, where a budget ends inside a round, and only there. The assembled model
+        stays what it is.
+        """
+        return
+
     def note(self) -> str:
         """A line for the user on what this run actually does, known once it trains; may be empty."""
         return ""
@@ -97,13 +111,16 @@ class Method(ABC):
         """Go on from `state_dict` of the same rank; called after `setup`."""
 
 
-def counted(state: dict[str, Any], name: str) -> int:
-    """The count `name` in a checkpoint's `state`.
+def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> int:
+    """The count `name` in a checkpoint's `state`, less than `below` where that is given.
 
     Raises:
         UserError: where it is none.
     """
-    return convert(state.get(name), Natural, lambda _: name)
+    count = convert(state.get(name), Natural, lambda _: name)
+    if below is not None and count >= below:
+        raise UserError(f"{name} must be less than {below}, not {count}")
+    return count
 
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:

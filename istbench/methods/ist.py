@@ -81,7 +81,7 @@ class IndependentSubnetTraining(Method):
         self._parameter_names = {name for name, _ in model.named_parameters()}
         self._layout = layout_of(model, workload.neuron_groups(model))
         self._home_partition = home_partition(self._layout.groups, fabric.world_size)
-        self._steps = 0
+        self._steps = 0  # of the round under way
         self._set_round(0)
         self._subnet = build_subnet(model, self._layout.groups, self._partition, fabric.rank, fabric.device)
         self._home = self._initialise()
@@ -107,6 +107,10 @@ class IndependentSubnetTraining(Method):
         buffer = self._workload.initial_buffer(self._full, name)
         return buffer if rows is None else buffer[rows]
 
+    @property
+    def round_steps(self) -> int:
+        return max(1, self.options.local_steps)
+
     def step(self, batch: Batch) -> Tensor:
         if self.options.local_steps == 0:
             with torch.no_grad():
@@ -117,9 +121,13 @@ class IndependentSubnetTraining(Method):
             loss.backward()
             self._optimizer.step()
         self._steps += 1
-        if self._steps % max(1, self.options.local_steps) == 0:
-            self._repartition()
+        if self._steps == self.round_steps:
+            self.close_round()
         return loss.detach()
+
+    def close_round(self) -> None:
+        self._repartition()
+        self._steps = 0
 
     def _set_round(self, round_index: int) -> None:
         self._round = round_index
@@ -237,10 +245,8 @@ class IndependentSubnetTraining(Method):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._steps = counted(state, "steps")
+        self._steps = counted(state, "steps", below=self.round_steps)
         self._set_round(counted(state, "round"))
-        if self._round not in (0, self._steps // max(1, self.options.local_steps)):
-            raise ValueError(f"round {self._round} at step {self._steps}")
         self._subnet.load_state_dict(state["subnet"])
         self._home = {name: self._loaded(name, state["home"][name]) for name in self._home}
         load_optimizer_state(self._optimizer, state["optimizer"])

@@ -41,7 +41,11 @@ class LocalSGD(Method):
         # One flat buffer behind all tensors: the average is one all-reduce with nothing copied.
         self._flat = flatten_in_place(floating_tensors(self._model))
         self._optimizer = self.options.build(self._model.parameters())
-        self._steps = 0
+        self._steps = 0  # of the round under way
+
+    @property
+    def round_steps(self) -> int:
+        return self.options.local_steps
 
     def step(self, batch: Batch) -> Tensor:
         self._optimizer.zero_grad()
@@ -49,9 +53,13 @@ class LocalSGD(Method):
         loss.backward()
         self._optimizer.step()
         self._steps += 1
-        if self._steps % self.options.local_steps == 0:
-            self._average()
+        if self._steps == self.round_steps:
+            self.close_round()
         return loss.detach()
+
+    def close_round(self) -> None:
+        self._average()
+        self._steps = 0
 
     def _average(self) -> None:
         for flat in self._flat:
@@ -64,7 +72,7 @@ class LocalSGD(Method):
         self._fabric.recorder.mark("round")
 
     def assemble(self) -> nn.Module | None:
-        if self._steps % self.options.local_steps == 0:
+        if self._steps == 0:
             return self._model if self._fabric.rank == 0 else None
         # In the middle of a round the model is what an average now would give; the nodes keep their own.
         assembled = copy.deepcopy(self._model)
@@ -82,4 +90,4 @@ class LocalSGD(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
-        self._steps = counted(state, "steps")
+        self._steps = counted(state, "steps", below=self.round_steps)

@@ -5,18 +5,22 @@ torch.optim.swa_utils.update_bn. A subnet's statistics do not fit the model it i
 data parallel or local SGD carry along lag behind fast-moving weights by a few points of accuracy: a comparison
 would measure the statistics, not the training. They are never taken from test batches, which would make the
 accuracy depend on the order of the test set.
+
+Noise in the statistics costs accuracy, above all that of the last layer, where it favours some classes: with every
+class in its proportion, fewer samples are as good (docs/results.md, "Evaluation").
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from istbench.workloads.base import Batch, Workload
 
-_CALIBRATION_SAMPLES = 2048
-_CALIBRATION_BATCH = 256
+_SAMPLES_BY_CLASS = 768
+_SAMPLES_AT_RANDOM = 2048
+_LEAST_BATCH = 512  # smaller matrix products are slower
 
 
 def evaluate(model: nn.Module, workload: Workload, device: torch.device) -> dict[str, float]:
@@ -34,16 +38,27 @@ def evaluate(model: nn.Module, workload: Workload, device: torch.device) -> dict
 def calibrated(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> Iterator[nn.Module]:
     """`model` with its BatchNorm statistics averaged over a fixed sample of training data, drawn by `seed`.
 
-    Restores the statistics afterwards, so that `model` may be the one in training. Nothing happens to a model
-    without BatchNorm.
+    The sample has every class in its proportion, where the workload knows classes; it is larger where not. Restores
+    the statistics afterwards, so that `model` may be the one in training. Nothing happens to a model without
+    BatchNorm.
     """
+    classes = workload.train_classes()
+    samples = _SAMPLES_AT_RANDOM if classes is None else _SAMPLES_BY_CLASS
+    batches = calibration_batches(workload, seed, samples, _LEAST_BATCH, classes)
+    with statistics_of(model, workload, _on(device, batches)):
+        yield model
+
+
+@contextmanager
+def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]) -> Iterator[None]:
+    """Inside, BatchNorm's statistics in `model` are the mean of those of `batches`, of equal sizes up to one."""
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     layers = [layer for layer in layers if layer.track_running_stats]
     before = [{name: buffer.clone() for name, buffer in layer.named_buffers()} for layer in layers]
     if layers:
-        _estimate(model, layers, workload, _on(device, _calibration_batches(workload, seed)))
+        _estimate(model, layers, workload, batches)
     try:
-        yield model
+        yield
     finally:
         for layer, buffers in zip(layers, before, strict=True):
             for name, buffer in layer.named_buffers():
@@ -54,7 +69,7 @@ def _estimate(
     model: nn.Module,
     layers: list[nn.modules.batchnorm._BatchNorm],
     workload: Workload,
-    batches: Iterator[Batch],
+    batches: Iterable[Batch],
 ) -> None:
     momenta = [layer.momentum for layer in layers]
     was_training = model.training
@@ -72,14 +87,26 @@ def _estimate(
         model.train(was_training)
 
 
-def _calibration_batches(workload: Workload, seed: int) -> Iterator[Batch]:
+def calibration_batches(
+    workload: Workload, seed: int, samples: int, batch: int, classes: Tensor | None = None
+) -> Iterator[Batch]:
+    """At most `samples` training samples drawn by `seed`, in batches of equal size up to one, of `batch` or more.
+
+    Where `classes` of all training samples are given, each batch has them in the same proportions.
+    """
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(workload.train_size, generator=generator)[:_CALIBRATION_SAMPLES]
+    chosen = torch.randperm(workload.train_size, generator=generator)
+    if classes is not None:  # samples an equal way apart in the order of classes
+        ordered = chosen[classes[chosen].argsort(stable=True)]
+        count = min(samples, len(ordered))
+        chosen = ordered[torch.arange(count) * len(ordered) // count]
+    chosen = chosen[:samples]
     if len(chosen) == 1:  # which has no variance by itself
         chosen = chosen.repeat(2)
-    # Chunks of equal size up to one: a last batch of a single sample has no variance.
-    for indices in chosen.chunk(max(1, len(chosen) // _CALIBRATION_BATCH)):
-        yield workload.train_batch(indices, generator)
+    # Nearly equal sizes: a last batch of a single sample has no variance.
+    parts = max(1, len(chosen) // batch)
+    for part in range(parts):
+        yield workload.train_batch(chosen[part::parts], generator)
 
 
 def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:

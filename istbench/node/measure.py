@@ -10,7 +10,7 @@ _CALIBRATION_S = 0.2
 
 
 class TrainClock:
-    """Seconds of training on this node: runs between `start` and `stop`, waiting for a GPU at both ends.
+    """Seconds of training on this node: since `start`, waiting for a GPU at both ends.
 
     `dilation`: how many times slower than it means to be everything runs here, in a lab.
     """
@@ -25,8 +25,8 @@ class TrainClock:
         _finish_kernels(self._device)
         self._started = time.perf_counter()
 
-    def stop(self) -> float:
-        """End the segment; returns its seconds."""
+    def elapsed(self) -> float:
+        """Seconds of the segment so far."""
         _finish_kernels(self._device)
         return (time.perf_counter() - self._started) / self._dilation
 

@@ -21,7 +21,7 @@ from istbench.node.evaluate import calibrated, evaluate
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.progress import StepCounter
-from istbench.node.schedule import segment_end
+from istbench.node.schedule import due_step, segment_end
 from istbench.node.sinks import RunFiles, Sinks
 from istbench.node.trace_sample import TraceSample
 from istbench.registry import build_method, build_workload
@@ -121,25 +121,43 @@ class Node:
 
     def _train_segment(self) -> float:
         """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes."""
-        first, totals = self._totals.step, self._totals
-        last = segment_end(self._config.eval_every, first, self._config.steps, totals.train_s, self._segment)
+        first, totals, config = self._totals.step, self._totals, self._config
+        round_steps = self._method.round_steps
+        last = segment_end(config.eval_every, first, config.steps, totals.train_s, self._segment, round_steps)
         losses = Losses(self._fabric.device)
         self._fabric.barrier("starting a segment")
         self._memory.start()
         self._clock.start()
         self._fabric.recorder.resume()
-        for step in range(first, last):
+        for step in self._steps(first, last):
             losses.add(self._method.step(self._batch(step)))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)
+            totals.step = step + 1
+        if totals.step % round_steps:
+            self._method.close_round()
         self._method.drain()
-        seconds = self._clock.stop()
+        seconds = self._clock.elapsed()
         self._memory.stop()
-        self._segment = last - first
-        totals.step = last
+        self._segment = totals.step - first
         totals.train_s += self._fabric.maximum(seconds)
         slower = "lr" in self._config.method_options
         return losses.mean(self._fabric, first, "; lower the learning rate (--set lr=...)" if slower else "")
+
+    def _steps(self, first: int, last: int) -> Iterator[int]:
+        """The local steps from `first` to `last` (exclusive), or to where the nodes find their seconds used up.
+
+        They look at the time together where an evaluation is due, but has to wait for the end of its round.
+        """
+        limit, seconds, before = self._config.max_seconds, self._totals.train_s, self._segment
+        while first < last:
+            due = last if limit is None else due_step(self._config.eval_every, first, last, seconds, before)
+            yield from range(first, due)
+            if limit is not None and due < last:
+                seconds = self._totals.train_s + self._fabric.maximum(self._clock.elapsed())
+                if seconds >= limit:
+                    return
+            first, before = due, due - first
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""

@@ -86,6 +86,13 @@ class Workload(ABC):
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Training samples `indices` (int64 [b]) as CPU tensors; `generator` seeds any augmentation."""
 
+    def train_classes(self) -> Tensor | None:
+        """The class of every training sample (int64 [train_size]), where each is of one; None where not.
+
+        For drawing a small sample with every class in its proportion.
+        """
+        return None
+
     @abstractmethod
     def test_batches(self) -> Iterator[Batch]:
         """The whole test split in order, in batches of a size that suits the workload."""

@@ -129,6 +129,10 @@ class Speech(Workload):
         """Features float32 [b, 4096], dB around the training mean, and words int64 [b]; no augmentation."""
         return self._batch(self._splits["train"], indices.numpy())
 
+    def train_classes(self) -> Tensor:
+        """The word of every training clip."""
+        return torch.tensor(self._splits["train"].labels)
+
     def test_batches(self) -> Iterator[Batch]:
         """The test split in order, 1,024 clips at a time."""
         test = self._splits["test"]

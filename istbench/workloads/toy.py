@@ -87,6 +87,10 @@ class Toy(Workload):
         points, clusters = opened(self._train)
         return points[indices], clusters[indices]
 
+    def train_classes(self) -> Tensor:
+        """The cluster of every training point."""
+        return opened(self._train)[1]
+
     def test_batches(self) -> Iterator[Batch]:
         """The test points in order, 64 at a time."""
         points, clusters = opened(self._test)

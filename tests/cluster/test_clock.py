@@ -1,6 +1,7 @@
 """Time on a cluster at any local step: against full replays, and against what a ring costs by hand."""
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, band
 
 
 def replayed_in_full(trace, profile, steps):
-    """When the last node has done each of `steps`, of a replay of all rounds there are."""
+    """When the last node has done each of `steps`, ends of rounds, of a replay of all rounds there are."""
     rounds = -(-max(steps) * trace.rounds // trace.steps)
     found = replay(trace, profile, rounds=rounds + trace.rounds)
     return found.finish_s[:, found.mark_kind == STEP].max(axis=0)[np.array(steps) - 1]
@@ -29,7 +30,7 @@ def replayed_in_full(trace, profile, steps):
 @pytest.mark.parametrize("profile", ["m5.2xlarge", "home-100mbit"])
 def test_extended_by_periods_it_is_the_full_replay(local_steps, compute, profile):
     trace = averaging_trace(3, local_steps=local_steps, compute=compute)
-    steps = [1, 2, 3, 7, 15, 24, 119, 120, 121, 250, 401]
+    steps = [local_steps * rounds for rounds in (1, 2, 3, 7, 24, 25, 50, 81)]
     cluster = load_profile(profile)
     expected = replayed_in_full(trace, cluster, steps)
     assert cluster_time(trace, cluster, steps).seconds == pytest.approx(expected, rel=1e-9)
@@ -37,18 +38,48 @@ def test_extended_by_periods_it_is_the_full_replay(local_steps, compute, profile
 
 def test_the_replayed_part_is_exact():
     trace = averaging_trace(2, local_steps=4, rounds=3, compute=(0.01, 0.02))
-    steps = list(range(1, 8 * trace.steps + 1))
+    steps = list(range(4, 8 * trace.steps + 1, 4))
     assert list(cluster_time(trace, M5, steps).seconds) == replay(trace, M5, rounds=8 * 3).finish_s[
-        :, np.tile([True, True, True, False, True], 8 * 3)
+        :, np.tile([False, False, False, False, True], 8 * 3)
     ].max(axis=0).tolist()  # fmt: skip
 
 
-def test_a_step_inside_a_round_waits_for_no_exchange_and_a_ring_costs_what_it_sends():
+def test_a_step_inside_a_round_is_followed_by_an_exchange_and_a_ring_costs_what_it_sends():
     """Each node sends 2 (n-1) / n of the bytes; at 1 MB/s that is 1.5 s for 1 MB on four nodes."""
     trace = averaging_trace(4, local_steps=5, compute=(0.01,), size=1_000_000)
     steps = [0, 4, 5, 9, 10, 1003]
-    expected = [0, 0.04, 0.05 + 1.5, 0.09 + 1.5, 0.1 + 3.0, 10.03 + 200 * 1.5]
+    expected = [0, 0.04 + 1.5, 0.05 + 1.5, 0.09 + 3.0, 0.1 + 3.0, 10.03 + 201 * 1.5]
     assert cluster_time(trace, BARE, steps).seconds == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("whole_rounds", [1, 5, 60])
+@pytest.mark.parametrize("profile", ["m5.2xlarge", "home-100mbit"])
+def test_a_step_inside_a_round_takes_as_long_as_a_run_whose_last_round_is_that_short(profile, whole_rounds):
+    cluster, compute = load_profile(profile), (0.01, 0.03, 0.02)
+    for left in (1, 3):
+        ended = [*[4] * whole_rounds, left]
+        short = merge([rounds_of(ended, seconds).to_arrays() for seconds in compute], gflops=100.0)
+        (seconds,) = cluster_time(averaging_trace(3, local_steps=4, compute=compute), cluster, [sum(ended)]).seconds
+        assert seconds == pytest.approx(replay(short, cluster, rounds=len(ended)).seconds, rel=0.01)
+
+
+def rounds_of(lengths, seconds):
+    """The record of one node: rounds of so many steps, each of `seconds`, that end in an all-reduce of 1 MB."""
+    builder = TraceBuilder(clock=lambda: 0.0)
+    for steps in lengths:
+        for step in range(steps):
+            builder.compute(seconds)
+            if step == steps - 1:
+                builder.wait(builder.post("all_reduce", 1_000_000))
+                builder.mark("round")
+            builder.mark("step")
+    return builder
+
+
+def test_no_step_is_earlier_than_the_one_before():
+    trace = averaging_trace(3, local_steps=7, compute=(0.01, 0.02))
+    seconds = cluster_time(trace, M5, range(200)).seconds
+    assert all(one <= other for one, other in pairwise(seconds))
 
 
 def test_compute_is_scaled_by_the_speed_of_the_machines():

@@ -49,6 +49,10 @@ class Broken(LocalSGD):
         if self._fabric.rank == 0:
             self._fabric.traffic["training"].sent += 8  # bytes that no one receives
         return loss
+
+    def close_round(self):
+        if self._steps == self.round_steps:
+            super().close_round()  # and inside a round exchanges nothing
 """
 
 
@@ -59,7 +63,40 @@ def test_a_method_that_breaks_the_contract_fails_the_checks_it_breaks(tmp_path):
     assert outcomes["resumed run is the run"].outcome == "failed"
     assert "resumed at step" in outcomes["resumed run is the run"].detail
     assert outcomes["bytes sent are bytes received"].outcome == "failed"
+    assert outcomes["rounds are as long as told"].outcome == "failed"
+    assert "closing a round early" in outcomes["rounds are as long as told"].detail
     assert outcomes["same seed same curve"].outcome == "holds"
+
+
+OF_BEFORE = """
+from istbench.methods.base import Method
+from istbench.methods.local_sgd import LocalSGD
+
+class OfBefore(LocalSGD):
+    name = "of_before"
+    round_steps = Method.round_steps  # says nothing of its rounds, of 4 local steps
+
+    def step(self, batch):
+        loss = super().step(batch)  # of rounds of one step, each closed
+        self._done = getattr(self, "_done", 0) + 1
+        if self._done % 4 == 0:
+            self._average()
+        return loss
+
+    def close_round(self):
+        self._steps = 0
+"""
+
+
+def test_rounds_that_a_method_does_not_tell_are_caught(tmp_path):
+    plugin = tmp_path / "of_before.py"
+    plugin.write_text(OF_BEFORE)
+    ((_, detail),) = [
+        (outcome.outcome, outcome.detail)
+        for outcome in check_method("of_before", nodes=2, plugins=(str(plugin),))
+        if outcome.name == "rounds are as long as told"
+    ]
+    assert "rounds of 1 local steps were told, and their ends marked after steps [4, 8]" in detail
 
 
 def test_initial_rows_do_not_depend_on_torch_state():

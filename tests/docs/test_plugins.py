@@ -14,4 +14,4 @@ def test_the_documented_method_keeps_the_contract_in_under_60_lines(tmp_path):
     plugin = tmp_path / "gossip.py"
     plugin.write_text(code)
     outcomes = check_method("gossip", nodes=3, plugins=(str(plugin),))
-    assert [outcome.outcome for outcome in outcomes] == ["holds"] * 5, outcomes
+    assert [outcome.outcome for outcome in outcomes] == ["holds"] * 6, outcomes

@@ -13,6 +13,7 @@ from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.prepare import Cell
+from istbench.node import checkpoint
 from istbench.results.events import Resume, Start
 from istbench.results.header import Git, Header, Host
 from istbench.results.store import RunDirectory
@@ -101,6 +102,24 @@ def test_every_part_of_a_run_says_where_it_ran(run, scratch):
     assert [part.host.name for part in parts] == ["laptop", "other"]
     assert [part.versions for part in parts] == [HEADER.versions, {"torch": "9"}]
     assert [part.git for part in parts] == [None, Git("abc", True)]
+
+
+def test_a_run_of_another_timing_rule_is_not_gone_on_with(run, scratch):
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
+    shutil.rmtree(scratch / "logs")
+    run.update(timing_rule=HEADER.timing_rule - 1)
+    run.checkpoint.mkdir()
+    checkpoint.publish(
+        run.checkpoint, checkpoint.Totals(step=5, train_s=1, wall_s=1, bytes_sent=0, bytes_received=0)
+    )
+    before, launcher = run.run_json.read_bytes(), Pretended()
+    with pytest.raises(UserError, match=r"^\S+ was begun under timing rule 1, .* rule 2; --again starts it anew$"):
+        execute(CELL, run, scratch, launcher)
+    assert run.run_json.read_bytes() == before
+    assert execute(CELL, run, scratch, launcher, again=True)
+    assert run.header().timing_rule == HEADER.timing_rule
+    assert len(launcher.jobs) == 1
 
 
 def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):

@@ -15,7 +15,7 @@ from istbench.results.load import load_runs
         {"data_source": {"kind": "synthetic", "fingerprint": "cd" * 32, "train": 1000, "test": 100}},
         {"batch_size": 64},
         {"budget": "10 epochs"},
-        {"timing_rule": 2},
+        {"timing_rule": 1},
         {"workload_label": "speech hidden=512"},
         {"host": {"name": "server", "cores": 64, "machine": "x86_64"}},
     ],

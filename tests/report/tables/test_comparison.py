@@ -128,7 +128,7 @@ def test_synthetic_data_clock_rule_and_budget_are_said(results):
     table = table_of(results)
     assert "SYNTHETIC" in table.title
     assert "train seconds" in table.title
-    for expected in ("SYNTHETIC", "Timing rule 1", "30 epochs", "default settings", "More nodes than cores"):
+    for expected in ("SYNTHETIC", "Timing rule 2", "30 epochs", "default settings", "More nodes than cores"):
         assert expected in footer(table)
     assert table.context["clock"] == "train_s"
 

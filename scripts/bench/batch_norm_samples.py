@@ -1,0 +1,126 @@
+"""How many training samples an evaluation's BatchNorm statistics take, as a markdown table.
+
+Four nodes train the speech network on the synthetic corpus. After some epochs the assembled model is evaluated with
+statistics of so many samples, drawn at random or with every word in its proportion, by several draws each. Mean
+accuracies are given as differences from that with all training samples, which every draw estimates, and from that
+with 2,048 random ones in batches of 256, as evaluations once were.
+
+    python scripts/bench/batch_norm_samples.py --hidden 1024 --epochs 2,6,14
+"""
+
+import argparse
+import statistics
+import time
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import assembled, batches_of, set_up, train
+from istbench.fabric import Fabric
+from istbench.machine import cores
+from istbench.node.evaluate import calibration_batches, evaluate, statistics_of
+from istbench.workloads.cache import cache_directory
+from istbench.workloads.speech import Speech, SpeechOptions
+
+METHODS = ("ist", "ddp")
+Draw = tuple[str, int, int]
+"""How samples are drawn, how many, and at least so many in a batch."""
+
+BEFORE: Draw = ("random", 2048, 256)
+RANDOM, BY_WORD = "256,512,1024,4096", "256,512,640,768,1024,2048"
+
+
+def measure(fabric: Fabric, method: str, hidden: int, moments: list[int], draws: list[Draw], seeds: int) -> Any:
+    """By epoch: the accuracy with all samples, and for each of `draws` those of its seeds and their seconds."""
+    workload = Speech(SpeechOptions(hidden=hidden))
+    workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
+    trained = set_up(fabric, workload, method, {})
+    an_epoch = batches_of(fabric, workload, trained).steps_per_epoch
+    found = {}
+    for before, moment in pairwise([0, *moments]):
+        train(fabric, workload, trained, before * an_epoch, moment * an_epoch)
+        model = assembled(fabric, trained)
+        if model is not None:
+            torch.set_num_threads(cores())
+            whole, _ = accuracy(workload, model, 0, "random", workload.train_size, 1024)
+            found[moment] = [whole, drawn(workload, model, draws, seeds)]
+            torch.set_num_threads(1)
+        fabric.follow_zero()
+    return found
+
+
+def drawn(workload: Speech, model: torch.nn.Module, draws: list[Draw], seeds: int) -> list[Any]:
+    """For each of `draws`, in turns: (accuracy, seconds) of each seed."""
+    found: list[Any] = [[] for _ in draws]
+    for seed in range(seeds):
+        for row, draw in zip(found, draws, strict=True):
+            row.append(accuracy(workload, model, seed, *draw))
+    return found
+
+
+def accuracy(
+    workload: Speech, model: torch.nn.Module, seed: int, drawn: str, samples: int, batch: int
+) -> tuple[float, float]:
+    """Per cent on the test split with statistics of `samples` training samples, and the seconds it took."""
+    started = time.perf_counter()
+    classes = workload.train_classes() if drawn == "by word" else None
+    with statistics_of(model, workload, calibration_batches(workload, seed, samples, batch, classes)):
+        metrics = evaluate(model, workload, torch.device("cpu"))
+    return 100 * metrics["accuracy"], time.perf_counter() - started
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--epochs", default="2,6,14", help="when to evaluate")
+    parser.add_argument("--random", default=RANDOM, help="samples drawn at random, beside 2,048")
+    parser.add_argument("--by-word", default=BY_WORD, help="samples drawn with every word in its proportion")
+    parser.add_argument("--draws", type=int, default=6, help="of each")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    arguments = parser.parse_args()
+    moments = [int(epoch) for epoch in arguments.epochs.split(",")]
+    draws: list[Draw] = [BEFORE]
+    draws += [("random", int(samples), 256) for samples in arguments.random.split(",") if samples]
+    draws += [("by word", int(samples), 512) for samples in arguments.by_word.split(",") if samples]
+    models = []
+    for method in arguments.methods.split(","):
+        found = on_nodes(
+            measure, arguments.nodes, method, arguments.hidden, moments, draws, arguments.draws, timeout_s=900.0
+        )[0]
+        models += [(f"{method}, {epoch}", *values) for epoch, values in found.items()]
+    print("Accuracy with all samples: " + "; ".join(f"{name}: {whole:.2f}" for name, whole, _ in models) + ".\n")
+    print("| drawn | samples, of a batch | " + " | ".join(name for name, *_ in models)
+          + " | mean | largest | to 2,048 before: mean | largest | seconds, median [min-max] |")  # fmt: skip
+    print("| --- " + "| ---: " * (len(models) + 6) + "|")
+    for row, draw in enumerate(draws):
+        print(_line(row, draw, models))
+
+
+def _line(row: int, draw: Draw, models: list[Any]) -> str:
+    """Row `row` of the table, of `models`: (name, accuracy with all samples, what `drawn` gives)."""
+    from_all, from_before, seconds = [], [], []
+    for _, whole, rows in models:
+        from_all.append([value - whole for value, _ in rows[row]])
+        reference = statistics.mean(value for value, _ in rows[0])
+        from_before += [value - reference for value, _ in rows[row]]
+        seconds += [taken for _, taken in rows[row]]
+    how, samples, batch = draw
+    means = [statistics.mean(differences) for differences in from_all]
+    figures = [*means, statistics.mean(means)]
+    cells = [
+        f"{how} | {samples}, {samples // max(1, samples // batch)}",
+        *(f"{figure:+.2f}" for figure in figures),
+        f"{max(abs(value) for differences in from_all for value in differences):.2f}",
+        f"{statistics.mean(from_before):+.2f}",
+        f"{max(map(abs, from_before)):.2f}",
+        f"{statistics.median(seconds):.2f} [{min(seconds):.2f}-{max(seconds):.2f}]",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
