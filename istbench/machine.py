@@ -1,4 +1,4 @@
-"""What this process may use of its machine: cores and memory, within the limits of its control groups."""
+"""What this process may use of its machine, within the limits of its control groups, and how busy that is."""
 
 import os
 from collections.abc import Iterator
@@ -14,6 +14,21 @@ def cores(root: Path = _ROOT) -> int:
     """
     schedulable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([schedulable, *map(int, _cpu_quotas(root))]))
+
+
+def busy_seconds(root: Path = _ROOT) -> float | None:
+    """CPU seconds that this process's cores have been busy since the machine started, for whomever.
+
+    What a virtual machine's host took away counts as busy. None where the system does not tell.
+    """
+    try:
+        lines = (root / "proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    own = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = [line.split()[1:9] for line in lines if line.split(maxsplit=1)[0] in own]
+    # user, nice, system, (idle, iowait,) irq, softirq, steal
+    return sum(int(value) for core in ticks for value in core[:3] + core[5:]) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_bytes(root: Path = _ROOT) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from istbench import machine
-from istbench.machine import cores, memory_bytes
+from istbench.machine import busy_seconds, cores, memory_bytes
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -101,3 +101,17 @@ def test_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> 
 def test_this_machine() -> None:
     assert cores() >= 1
     assert memory_bytes() > 1 << 20
+
+
+def test_busy_is_what_its_cores_do_for_anyone_but_not_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 2}, raising=False)
+    monkeypatch.setattr(machine.os, "sysconf", lambda _: 100)
+    stat = """\
+cpu  1 1 1 1 1 1 1 1 1 1
+cpu0 100 20 3 5000 6000 40 50 60 7000 8000
+cpu1 100 20 3 5000 6000 40 50 60 7000 8000
+cpu2 1 0 0 9 9 0 0 0 0 0
+intr 1 2 3
+"""
+    assert busy_seconds(write(tmp_path, {"proc/stat": stat})) == pytest.approx(2.74)
+    assert busy_seconds(tmp_path / "no such system") is None

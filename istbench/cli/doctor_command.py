@@ -34,7 +34,7 @@ class Finding:
 def command() -> int:
     """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
     broken = False
-    for check in (_python, _packages, _processor, _gpu, _processes, _lab, _speech, _cache, _space):
+    for check in (_python, _packages, _processor, _gpu, _processes, _carrying, _lab, _speech, _cache, _space):
         for finding in check():
             broken = broken or finding.state == "broken"
             click.echo(f"{finding.state:<7}  {finding.what:<16}  {finding.detail}")
@@ -99,6 +99,20 @@ def average_of_ranks(fabric: "Fabric") -> float:
     mine = torch.tensor(float(fabric.rank))
     fabric.all_reduce_mean(mine)
     return float(mine)
+
+
+def _carrying() -> Iterator[Finding]:
+    """What messages cost here, for `overhead_s` and `cpu_s_...` of a cluster profile."""
+    from istbench.errors import RunFailed
+    from istbench.validation.carrying import measure_carrying
+
+    try:
+        ways = measure_carrying()
+    except RunFailed:
+        return  # which the finding before this one tells
+    yield Finding("ok", "all-reduce", f"on loopback, {ways.all_reduce}")
+    yield Finding("ok", "transfers", f"on loopback, {ways.transfer}")
+    yield Finding("ok", "transport", f"on loopback, {ways.transport}")
 
 
 def _lab() -> Iterator[Finding]:

@@ -27,6 +27,7 @@ class ClusterTime:
         seconds: when the last node has done so many local steps, one for each that was asked for.
         compute, communication, idle: shares of the time, mean over nodes, as `Replay` tells them apart.
         link_use: payload over capacity of the busiest node's link, in its busier direction.
+        doubt: why the trace's own seconds may be off, in a few words; empty where nothing is known against them.
     """
 
     profile: ClusterProfile
@@ -36,6 +37,7 @@ class ClusterTime:
     communication: float
     idle: float
     link_use: float
+    doubt: str = ""
 
 
 def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> ClusterTime:
@@ -85,6 +87,7 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
         communication=communication,
         idle=idle,
         link_use=_link_use(found),
+        doubt=trace.meta.doubt,
     )
 
 

@@ -51,6 +51,8 @@ EVENT = np.dtype(
 
 Gflops = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 _MOST_SECONDS, _MOST_BYTES = 1e9, 2**53
+# Beyond these, what a trace holds is not what the machine does by itself.
+_OTHERS_SHARE, _STEADY_RANGE = 0.15, 1.3
 
 
 class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,9 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch_size: samples of one node's minibatch.
-        gflops: of one node where the trace was recorded, or by the shape of a matrix product.
+        gflops: of one node where the trace was recorded, or by the shape of a matrix product; medians of some
+            measurements beside the recording. gflops_range: the largest of these over the smallest.
+        cores, others_cores: of the machine it was recorded on, and how many of them others used meanwhile, mean.
         window: messages to a node that the method's priority queue lets go and can no longer reorder.
         transport: whether its messages went through the fabric's transport, beside the process group.
     """
@@ -66,8 +70,20 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Nodes
     batch_size: Count | None = None
     gflops: Gflops | dict[str, Gflops] | None = None
+    gflops_range: Annotated[float, msgspec.Meta(ge=1, le=1e9)] | None = None
+    cores: Count | None = None
+    others_cores: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     window: Count | None = None
     transport: bool = False
+
+    @property
+    def doubt(self) -> str:
+        """Why its seconds may not be the machine's own, in a few words; empty where nothing speaks against them."""
+        if self.cores and self.others_cores and self.others_cores > _OTHERS_SHARE * self.cores:
+            return f"others used {self.others_cores:.1f} of {self.cores} cores while it was recorded"
+        if self.gflops_range and self.gflops_range > _STEADY_RANGE:
+            return f"the machine's speed changed by {self.gflops_range:.1f} times while it was recorded"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,15 +194,8 @@ class TraceBuilder:
         return np.array(self._events, dtype=EVENT)
 
 
-def merge(
-    nodes: Sequence[NDArray[Any]],
-    *,
-    gflops: float | dict[str, float] | None = None,
-    batch_size: int | None = None,
-    window: int | None = None,
-    transport: bool = False,
-) -> Trace:
-    """One trace from every node's `to_arrays()`, in rank order; what else is given is of `TraceMeta`.
+def merge(nodes: Sequence[NDArray[Any]], **meta: Any) -> Trace:
+    """One trace from every node's `to_arrays()`, in rank order; `meta` are fields of `TraceMeta`.
 
     Raises:
         ValueError: where the nodes' events do not fit together; see `problem`.
@@ -195,8 +204,7 @@ def merge(
     since = [events.copy() for events in nodes]
     for events in since:
         events["at"] -= start
-    meta = TraceMeta(nodes=len(nodes), gflops=gflops, batch_size=batch_size, window=window, transport=transport)
-    trace = Trace(nodes=tuple(since), meta=meta)
+    trace = Trace(nodes=tuple(since), meta=TraceMeta(nodes=len(nodes), **meta))
     found = problem(trace)
     if found:
         raise ValueError(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-_CALIBRATION_S = 0.2
+_CALIBRATION_S = 0.1
 
 
 class TrainClock:

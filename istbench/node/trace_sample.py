@@ -1,6 +1,9 @@
 """The run's trace: gathered from all nodes and written once, with the speed of the machine it was recorded on."""
 
 import math
+import os
+import statistics
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,46 +12,74 @@ import torch
 from istbench.cluster.trace import EVENT, merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
+from istbench.machine import busy_seconds, cores
 from istbench.node.measure import matmul_gflops
 from istbench.workloads.base import Workload
 
 _CALIBRATED_SHAPES = 2  # a model's smaller products hardly count
+_MOST_CALIBRATIONS = 5
+_LEAST_S = 0.5  # to tell how busy a machine is, whose clock ticks a hundred times a second
 
 
 class TraceSample:
-    """What this node's recorder has recorded, on its way to `path`. Every node must call `save` alike."""
+    """What this node's recorder has recorded, on its way to `path`. Every node must call its methods alike."""
 
     def __init__(self, path: Path, workload: Workload, fabric: Fabric, batch_size: int) -> None:
         self._path, self._workload, self._fabric, self._batch_size = path, workload, fabric, batch_size
         self._saved = False
+        self._speeds: list[dict[str, float]] = []
+
+    def start(self) -> None:
+        """Training is about to begin: measure the machine's speed, and watch from here on who else uses it."""
+        self._calibrate()
+        self._busy_at_start, self._cpu_at_start, self._started = _used()
 
     def save(self, *, whole: bool) -> None:
-        """Write the trace, once: where `whole`, only when the sample is complete, else what there is of it."""
+        """Write the trace, once: where `whole`, only when the sample is complete, else what there is of it.
+
+        Until then, measures the machine's speed once more.
+        """
         recorder = self._fabric.recorder
-        if self._saved or (whole and not recorder.finished):
+        if self._saved:
+            return
+        if whole and not recorder.finished:
+            if len(self._speeds) < _MOST_CALIBRATIONS - 1:
+                self._calibrate()
             return
         events = recorder.events()
         if not len(events):
             return
         self._saved = True
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
-        gflops = self._calibration()
+        others = self._others_cores()
+        self._calibrate()
         mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
         with self._fabric.accounting("control"):
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
         if self._fabric.rank == 0:
-            nodes = [np.frombuffer(part, dtype=EVENT) for part in gathered]
             trace = merge(
-                nodes,
-                gflops=gflops,
+                [np.frombuffer(part, dtype=EVENT) for part in gathered],
                 batch_size=self._batch_size,
+                **_median_and_range(self._speeds),
+                cores=cores(),
+                others_cores=others,
                 window=recorder.window,
                 transport=self._fabric.uses_transport,
             )
             save_trace(trace, self._path)
 
-    def _calibration(self) -> dict[str, float]:
-        """GFLOP/s of a node in the model's largest matrix products, by shape, the mean over nodes.
+    def _others_cores(self) -> float | None:
+        """Cores of rank 0's machine that others than its nodes used since `start`; None where that is not known."""
+        busy, cpu, now = _used()
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self._fabric.world_size))
+        own = math.fsum(self._fabric.numbers(cpu - self._cpu_at_start)[:here])
+        seconds = now - self._started
+        if busy is None or self._busy_at_start is None or seconds < _LEAST_S:
+            return None
+        return max(0.0, busy - self._busy_at_start - own) / seconds
+
+    def _calibrate(self) -> None:
+        """Take GFLOP/s of a node in the model's largest matrix products, by shape, the mean over nodes.
 
         All nodes multiply at once, as they train at once: what sharing a machine costs is in both alike.
         """
@@ -62,4 +93,17 @@ class TraceSample:
             mine = matmul_gflops(self._batch_size, columns, rows, self._fabric.device)
             mean = math.fsum(self._fabric.numbers(mine)) / self._fabric.world_size
             speeds[f"{self._batch_size}x{columns}x{rows}"] = mean
-        return speeds
+        self._speeds.append(speeds)
+
+
+def _used() -> tuple[float | None, float, float]:
+    """Busy seconds of this machine's cores, CPU seconds of this process, and the time."""
+    return busy_seconds(), time.process_time(), time.perf_counter()
+
+
+def _median_and_range(speeds: list[dict[str, float]]) -> dict[str, object]:
+    by_shape = {shape: [speed[shape] for speed in speeds] for shape in speeds[0]}
+    return {
+        "gflops": {shape: statistics.median(values) for shape, values in by_shape.items()},
+        "gflops_range": max((max(values) / min(values) for values in by_shape.values()), default=None),
+    }

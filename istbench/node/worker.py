@@ -78,6 +78,7 @@ class Node:
         for traffic in self._fabric.traffic.values():
             traffic.sent = traffic.received = 0
         finished = self._totals.step == 0 and self._evaluate(None)
+        self._trace.start()
         while not finished and self._totals.step < self._config.steps:
             finished = self._evaluate(self._train_segment())
             self._tell()

@@ -19,13 +19,17 @@ from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
 from istbench.launch.place import ThisMachine
 from istbench.launch.prepare import prepare_cell
+from istbench.registry import build_method
 from istbench.results.load import load_run
-from istbench.validation.carrying import Carrying, Ways, measure_carrying
+from istbench.validation.carrying import Ways, measure_carrying
+from istbench.validation.costs import Carrying
 from istbench.validation.measurement import ReplayError
 
 # A round to warm up, in which links fill their buckets and connections their windows, and so many measured.
 _MEASURED = 3
 _LEAST_STEPS = 10
+
+_CARRYING_BANDWIDTH = 3e9
 
 # Of a full Ethernet frame, 1448 of 1514 bytes are a TCP segment's payload.
 _PAYLOAD = 1448 / 1514
@@ -33,8 +37,9 @@ _PAYLOAD = 1448 / 1514
 
 @dataclass(frozen=True)
 class Timed:
-    """What one run gave: seconds of the measured steps, how many they are, and its trace."""
+    """What one run gave: the data it saw, seconds of the measured steps, how many they are, and its trace."""
 
+    data: str
     seconds: float
     steps: int
     trace: Trace
@@ -54,9 +59,9 @@ def validate(
         for text in bandwidths
     }
     timed = [_in_whole_rounds(request, display) for request in requests]
-    # What a message costs does not depend on how fast links are.
-    fastest = max(networks.values(), key=lambda network: network.bandwidth)
-    ways = measure_carrying(requests[0].nodes, fastest, fastest.lab.dilation)
+    # What carrying costs does not depend on how fast links are, and takes long where they are slow.
+    fast = ShapedNetwork(nodes=requests[0].nodes, bandwidth=_CARRYING_BANDWIDTH)
+    ways = measure_carrying(fast.nodes, fast, fast.lab.dilation)
     for repeat in range(repeats):
         for request in timed:
             elsewhere = _run(request, None, display)
@@ -71,6 +76,9 @@ def validate(
                     replayed_s=_replayed(there.trace, network.lab, ways, there.steps),
                     recorded_elsewhere_s=_replayed(elsewhere.trace, network.lab, ways, there.steps),
                     dilation=network.lab.dilation,
+                    data=there.data,
+                    doubt=there.trace.meta.doubt or elsewhere.trace.meta.doubt,
+                    carrying=ways.of(there.trace),
                 )
 
 
@@ -82,13 +90,15 @@ def _run(request: RunRequest, network: ShapedNetwork | None, display: Any) -> Ti
         with display.training(cell.header, run) as scratch:
             execute(cell, run, scratch, LocalLauncher(place=network or ThisMachine()))
         warm, *_, last = load_run(run).curve.evaluations[1:]
-        return Timed(last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
+        seen = cell.header.data_source.seen
+        return Timed(seen, last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
 
 
 def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
     """`request` with evaluations that part the warm-up and the measured steps, in whole rounds."""
-    settings = prepare_cell(dataclasses.replace(request, steps=1), display.preparing).config.method_options
-    round_steps = int(settings.get("local_steps", 1))
+    config = prepare_cell(dataclasses.replace(request, steps=1), display.preparing).config
+    method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
+    round_steps = method.round_steps
     part = round_steps * -(-_LEAST_STEPS // round_steps)
     return dataclasses.replace(request, steps=(1 + _MEASURED) * part, eval_every=Interval(steps=part))
 

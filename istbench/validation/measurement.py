@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from istbench.validation.costs import Carrying
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayError:
@@ -19,6 +23,8 @@ class ReplayError:
         recorded_elsewhere_s: of a trace recorded in another run, on this machine's loopback interface: with
             what the machine's speed changed between the two runs.
         dilation: how many times slower than it means to be the network ran.
+        data: what was trained on. doubt: what speaks against the seconds in the traces; may be empty.
+        carrying: costs of the run's messages, as measured before in the same lab.
     """
 
     method: str
@@ -29,6 +35,9 @@ class ReplayError:
     replayed_s: float
     recorded_elsewhere_s: float
     dilation: float
+    data: str
+    doubt: str
+    carrying: Carrying
 
     @property
     def error(self) -> float:
@@ -43,7 +52,7 @@ class ReplayError:
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         errors = {"error": self.error, "error_recorded_elsewhere": self.error_recorded_elsewhere}
-        return dataclasses.asdict(self) | errors
+        return dataclasses.asdict(self) | {"carrying": msgspec.to_builtins(self.carrying)} | errors
 
 
 def by_setting(errors: Iterable[ReplayError]) -> list[list[ReplayError]]:
@@ -54,7 +63,10 @@ def by_setting(errors: Iterable[ReplayError]) -> list[list[ReplayError]]:
     return list(settings.values())
 
 
-def median_and_largest(errors: Sequence[float]) -> tuple[float, float]:
-    """Median and maximum of the absolute errors."""
+def summary_of(errors: Sequence[float]) -> str:
+    """Median and maximum of the absolute errors, and the mean with its sign, in words."""
     sizes = [abs(error) for error in errors]
-    return statistics.median(sizes), max(sizes)
+    return (
+        f"median {statistics.median(sizes):.1%}, largest {max(sizes):.1%} without sign; "
+        f"mean {statistics.fmean(errors):+.1%}"
+    )

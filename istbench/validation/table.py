@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from istbench.report.tables.numbers import plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
-from istbench.validation.measurement import ReplayError, by_setting, median_and_largest
+from istbench.validation.measurement import ReplayError, by_setting, summary_of
 
 Repeats = Sequence[ReplayError]
 
@@ -46,16 +46,21 @@ _COLUMNS: tuple[ColumnOf[Repeats], ...] = (
 
 
 def _footer(errors: Sequence[ReplayError]) -> list[str]:
-    median, largest = median_and_largest([error.error for error in errors])
-    other_median, other_largest = median_and_largest([error.error_recorded_elsewhere for error in errors])
     dilation = max(error.dilation for error in errors)
     lines = [
         "Measured: real processes on links shaped by tc. Replayed: the trace of the same run, which holds CPU "
         "seconds and message sizes, no waiting.",
-        f"Error, without its sign: median {median:.1%}, largest {largest:.1%}, of {len(errors)} measurements.",
-        f"Recorded on loopback, in another run before: median {other_median:.1%}, largest {other_largest:.1%}; the "
-        "machine's own speed changes between runs.",
+        f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
+        f"Recorded on loopback, in another run before: "
+        f"{summary_of([error.error_recorded_elsewhere for error in errors])}; the machine's own speed changes "
+        "between runs.",
+        f"Trained on {', '.join(sorted({error.data for error in errors}))}.",
     ]
+    for method, carrying in {error.method: error.carrying for error in errors}.items():
+        lines.append(f"Carrying for {method}, measured before in the lab: {carrying}.")
+    doubtful = [error for error in errors if error.doubt]
+    if doubtful:
+        lines.append(f"Careful: {len(doubtful)} measurements may be far off: {doubtful[0].doubt}.")
     if dilation > 1:
         lines.append(
             f"More nodes than cores: compute and links ran {dilation:g} times slower, seconds are divided by that."

@@ -134,3 +134,17 @@ def test_corrupted_fields_are_found(code, field, value, found):
 def test_no_nodes_or_other_arrays_are_no_trace():
     assert problem(Trace(nodes=(), meta=TraceMeta(nodes=2))) == "no nodes"
     assert problem(Trace(nodes=(np.zeros(3),), meta=TraceMeta(nodes=2))) == "node 0: not an array of events"
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({}, ""),
+        ({"cores": 2, "others_cores": 0.1, "gflops_range": 1.1}, ""),
+        ({"cores": 2, "others_cores": 1.94}, "others used 1.9 of 2 cores while it was recorded"),
+        ({"cores": 64, "others_cores": 1.94}, ""),
+        ({"gflops_range": 1.62}, "the machine's speed changed by 1.6 times while it was recorded"),
+    ],
+)
+def test_what_speaks_against_a_trace_is_said(meta, expected):
+    assert TraceMeta(nodes=2, **meta).doubt == expected

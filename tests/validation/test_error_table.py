@@ -4,16 +4,20 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from istbench.validation.measurement import ReplayError, by_setting, median_and_largest
+from istbench.validation.costs import Carrying
+from istbench.validation.measurement import ReplayError, by_setting, summary_of
 from istbench.validation.picture import draw_errors
 from istbench.validation.table import error_table
 
+COSTS = Carrying(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
 
-def error(method="ddp", bandwidth="1gbit", repeat=0, *, replayed=1.0, elsewhere=1.0, dilation=1.0):
+
+def error(method="ddp", bandwidth="1gbit", repeat=0, *, replayed=1.0, elsewhere=1.0, dilation=1.0, doubt=""):
     """A measurement of one second."""
     return ReplayError(
         method=method, nodes=2, bandwidth=bandwidth, repeat=repeat, measured_s=1.0, replayed_s=replayed,
-        recorded_elsewhere_s=elsewhere, dilation=dilation,
+        recorded_elsewhere_s=elsewhere, dilation=dilation, data="SYNTHETIC words, 9 clips", doubt=doubt,
+        carrying=COSTS,
     )  # fmt: skip
 
 
@@ -37,12 +41,21 @@ def test_repeats_of_one_setting_are_one_row_with_their_median_and_spread():
 
 
 def test_the_footer_has_the_errors_without_their_signs_and_how_slow_the_lab_ran():
-    assert median_and_largest([0.02, -0.04, 0.01]) == (0.02, 0.04)
+    assert summary_of([0.02, -0.04, 0.01]) == "median 2.0%, largest 4.0% without sign; mean -0.3%"
     slow = error(replayed=0.5, elsewhere=1.25, dilation=2.0)
     footer = "\n".join(error_table([error(replayed=1.1), slow], "a title").footer)
-    for said in ("median 30.0%, largest 50.0%, of 2 measurements", "median 12.5%, largest 25.0%", "2 times slower"):
+    for said in (
+        "of 2 measurements: median 30.0%, largest 50.0% without sign; mean -20.0%",
+        "median 12.5%, largest 25.0%",
+        "2 times slower",
+        "Trained on SYNTHETIC words, 9 clips.",
+        "ddp, measured before in the lab: 200 us a message",
+    ):
         assert said in footer
-    assert "slower" not in "\n".join(error_table([error()], "a title").footer)
+    quick = "\n".join(error_table([error()], "a title").footer)
+    assert "slower" not in quick
+    assert "Careful" not in quick
+    assert "Careful: 1 measurements may be far off: too loud." in error_table([error(doubt="too loud")], "").footer
 
 
 def test_the_picture_names_every_method_and_bandwidth_in_order(tmp_path):

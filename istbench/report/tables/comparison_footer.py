@@ -46,6 +46,15 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     )
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
+    runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
+    if runs:
+        first = runs[0]
+        assert first.cluster is not None
+        yield (
+            f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, such as "
+            f"{first.header.method_label} on {count_nodes(first.header.nodes)} seed {first.header.seed}: "
+            f"{first.cluster.doubt}. Run them again with --again on a quiet machine."
+        )
 
 
 def _node_line(profile: ClusterProfile) -> str:

@@ -86,4 +86,8 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
 def _replay_line(replayed: Run | None) -> list[str]:
     if replayed is None or replayed.cluster is None:
         return []
-    return [f"Seconds and dollars on {replayed.cluster.profile.name}: replayed, not measured."]
+    time = replayed.cluster
+    lines = [f"Seconds and dollars on {time.profile.name}: replayed, not measured."]
+    if time.doubt:
+        lines.append(f"Careful: they may be far off, {time.doubt}. Run it again with --again on a quiet machine.")
+    return lines

@@ -1,10 +1,14 @@
 """The summary of one run."""
 
+import dataclasses
+
+import msgspec
 import pytest
 from fake_clusters import BARE
 from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import footer
 
+from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.tables.summary import run_summary
 from istbench.results.load import load_run
 from istbench.results.on_cluster import runs_on_clusters
@@ -35,3 +39,13 @@ def test_the_summary_of_a_run_on_a_cluster(results):
     assert items["m5.2xlarge seconds to accuracy 0.8"].text == "not reached"
     assert items["m5.2xlarge dollars"].value == pytest.approx(101 * 2 * 0.384 / 3600)
     assert items["train seconds"].value == 9.0
+
+
+def test_what_speaks_against_replayed_seconds_is_said_beside_them(results):
+    trace = averaging_trace(2)
+    disturbed = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, cores=2, others_cores=1.9))
+    run = load_run(write_run(results, header(), ramp(9.0, 0.75), trace=disturbed))
+    ((replayed,),), _ = runs_on_clusters([run], [BARE])
+    assert "others used 1.9 of 2 cores" in footer(run_summary(run, replayed))
+    (table, *_) = build_report_on_clusters(results, {"bare": [BARE]}).tables
+    assert "the seconds of 1 of 1 runs may be far off, such as ddp on 2 nodes seed 0: others used" in footer(table)
