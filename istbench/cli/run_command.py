@@ -54,6 +54,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
     from istbench.report.tables.summary import run_summary
+    from istbench.results.hosts import changes
     from istbench.results.load import load_run
 
     with Display() as display:
@@ -66,6 +67,8 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
             display.note(f"{cell.name} is done already; --again runs it anew")
         for note in dict.fromkeys(event.message for event in run.events() if isinstance(event, Note)):
             display.note(f"{request.method}: {note}")
+        for change in changes(run.header(), list(run.events())):
+            display.note(f"the seconds are of several parts, {change}")
     finished = load_run(run)
     with replaying():
         replayed, problem = _replay(finished, cluster)

@@ -58,15 +58,16 @@ def command(
     number = typical_round(trace) if round_number is None else round_number
     timeline = recorded_round(trace, number) if profile is None else simulated_round(trace, profile, number)
     title = f"{header.workload_label} by {header.method_label}, {count_nodes(timeline.nodes)}"
+    seen = header.data_source.seen
     stem = (out or run / "timeline") / f"{_place(profile, bandwidth)}-round{number}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         perfetto = stem.with_name(f"{stem.name}.json")
         write_perfetto(timeline, title, perfetto)
-        picture, _ = draw_timeline(timeline, title, stem)
+        picture, _ = draw_timeline(timeline, f"{title}, {seen}", stem)
     except OSError as error:
         raise UserError(f"cannot write to {stem.parent}: {error.strerror or error}; choose another --out") from None
-    print_table(timeline_table(timeline, title), sys.stdout)
+    print_table(timeline_table(timeline, title, (f"Trained on {seen}.",)), sys.stdout)
     click.echo(f"picture: {picture} (and .svg)", err=True)
     click.echo(f"trace: {perfetto} (for ui.perfetto.dev)", err=True)
 

@@ -9,14 +9,17 @@ from istbench.timeline.timeline import ActivityKind, Timeline
 _LEAST_STALLED_SHARE = 0.05
 
 
-def timeline_table(timeline: Timeline, title: str) -> Table:
-    """A row a node: seconds of its round in computing, exposed communication and being idle, and all together."""
+def timeline_table(timeline: Timeline, title: str, remarks: tuple[str, ...] = ()) -> Table:
+    """A row a node: seconds of its round in computing, exposed communication and being idle, and all together.
+
+    `remarks` go below it.
+    """
     columns, rows = fill(_columns(timeline), range(timeline.nodes))
     return Table(
         title=f"{title}, round {timeline.round}, {timeline.where}",
         columns=columns,
         rows=rows,
-        footer=_remarks(timeline),
+        footer=(*_remarks(timeline), *remarks),
         context={"round": timeline.round, "times": timeline.where},
     )
 

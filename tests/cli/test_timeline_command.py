@@ -46,6 +46,7 @@ def test_a_round_is_written_as_recorded_and_as_replayed(run, capsys, arguments, 
     status, table, said = istbench(capsys, "timeline", run, "--round", 2, *arguments)
     assert status == 0
     assert f"speech by ist local_steps=2, 2 nodes, round 2, {title}" in table
+    assert "Trained on" in table
     folder = run / "timeline"
     assert {path.name for path in folder.iterdir()} == {f"{name}-round2.{end}" for end in ("json", "png", "svg")}
     document = json.loads((folder / f"{name}-round2.json").read_text())
