@@ -33,7 +33,7 @@ def test_a_loss_that_is_no_number_ends_the_run_by_step_and_node_and_keeps_what_c
     plugin.write_text(DIVERGES)
     done = istbench(
         "run", "--plugin", plugin, "--workload", "diverges", "--method", "local_sgd", "--nodes", 2, "--steps", 20,
-        "--eval-every", 5, "--out", tmp_path,
+        "--eval-every", 5, "--set", "local_steps=5", "--out", tmp_path,
     )  # fmt: skip
     said = "the loss became nan at step 7 on node 1; lower the learning rate (--set lr=...)"
     assert done.returncode == 1, done.stderr

@@ -1,5 +1,6 @@
 """What a served model leaves in the trace: every slice's push and reply, and their priorities."""
 
+import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import AFTER, EVENT, POST, SEND, merge
+from istbench.cluster.trace import AFTER, COMPUTE, EVENT, POST, SEND, WORK, merge
 from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import batches_of, open_workload, set_up
 
@@ -31,6 +32,10 @@ def recorded(nodes, **options):
     return merge([np.array([tuple(event) for event in node], dtype=EVENT) for node in events])
 
 
+FAST = dataclasses.replace(
+    load_profile("office-1gbit").with_bandwidth(1e12),
+    latency_s=0.0, overhead_s=0.0, cores=None, cpu_s_per_byte=0.0, cpu_s_per_message=0.0,
+)  # fmt: skip
 SLOW = load_profile("office-1gbit").with_bandwidth(1e7)
 
 
@@ -46,6 +51,21 @@ def test_a_round_moves_what_a_ring_all_reduce_would(nodes):
         assert np.count_nonzero(events["code"] == AFTER)  # replies come after pushes
     replayed = replay(trace, SLOW, compute_scale=1.0)
     assert replayed.bytes_sent.sum() == sum(sent)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_update_is_recorded_with_the_seconds_of_the_thread_that_did_it(nodes):
+    trace = recorded(nodes, optimizer="adam")
+    slices = -(-PARAMETERS // 1_000)
+    updates = [events[(events["code"] == POST) & (events["kind"] == WORK)] for events in trace.nodes]
+    assert sum(map(len, updates)) >= trace.rounds * slices
+    assert all((work["seconds"] > 0).all() for work in updates)
+    # On a core of its own a node takes as long as both its threads; beside it, updates are partly hidden.
+    own = [float(events["seconds"][events["code"] == COMPUTE].sum()) for events in trace.nodes]
+    both = [mine + float(work["seconds"].sum()) for mine, work in zip(own, updates, strict=True)]
+    alone = replay(trace, dataclasses.replace(FAST, cores=1.0), compute_scale=1.0).seconds
+    assert alone == pytest.approx(max(both), rel=0.05) if nodes == 1 else alone >= max(own)
+    assert replay(trace, FAST, compute_scale=1.0).seconds <= alone
 
 
 def overtaken(trace):
