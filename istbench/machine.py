@@ -17,9 +17,10 @@ def cores(root: Path = _ROOT) -> int:
 
 
 def busy_seconds(root: Path = _ROOT) -> float | None:
-    """CPU seconds that this process's cores have been busy since the machine started, for whomever.
+    """CPU seconds that this process's cores have worked since the machine started, for whatever process.
 
-    What a virtual machine's host took away counts as busy. None where the system does not tell.
+    What a virtual machine's host took away counts, what the kernel did for its devices and networks does not. None
+    where the system does not tell.
     """
     try:
         lines = (root / "proc/stat").read_text().splitlines()
@@ -27,8 +28,8 @@ def busy_seconds(root: Path = _ROOT) -> float | None:
         return None
     own = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     ticks = [line.split()[1:9] for line in lines if line.split(maxsplit=1)[0] in own]
-    # user, nice, system, (idle, iowait,) irq, softirq, steal
-    return sum(int(value) for core in ticks for value in core[:3] + core[5:]) / os.sysconf("SC_CLK_TCK")
+    # user, nice, system, (idle, iowait, irq, softirq,) steal
+    return sum(int(value) for core in ticks for value in core[:3] + core[7:]) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_bytes(root: Path = _ROOT) -> int:

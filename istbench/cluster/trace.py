@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -119,16 +119,31 @@ class Trace:
     def gflops(self) -> float | None:
         """Effective GFLOP/s of one node where this was recorded; None where it was not calibrated.
 
-        Of several shapes this is the harmonic mean: the speed of a step with as many operations in each.
+        Of several shapes this is the speed of doing each product once.
         """
         figures = self.meta.gflops
-        if not isinstance(figures, dict):
-            return figures
-        return len(figures) / math.fsum(1 / speed for speed in figures.values()) if figures else None
+        return speed_of_all(figures) if isinstance(figures, dict) else figures
 
     def _count(self, mark: int) -> int:
         events = self.nodes[0]
         return int(np.count_nonzero((events["code"] == MARK) & (events["kind"] == mark)))
+
+
+def speed_of_all(gflops: Mapping[str, float]) -> float | None:
+    """GFLOP/s of doing each matrix product once whose speed is given by its shape, such as `128x4096x512`.
+
+    Shapes that are not such text count alike. None where there are none.
+    """
+    if not gflops:
+        return None
+    work = {shape: _operations(shape) for shape in gflops}
+    return math.fsum(work.values()) / math.fsum(work[shape] / speed for shape, speed in gflops.items())
+
+
+def _operations(shape: str) -> float:
+    sizes = shape.split("x")
+    whole = all(size.isascii() and size.isdigit() and len(size) < 16 for size in sizes)
+    return float(math.prod(max(1, int(size)) for size in sizes)) if whole and len(sizes) <= 3 else 1.0
 
 
 class TraceBuilder:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from istbench.cluster.trace import EVENT, merge
+from istbench.cluster.trace import EVENT, merge, speed_of_all
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
 from istbench.machine import busy_seconds, cores
@@ -103,7 +103,8 @@ def _used() -> tuple[float | None, float, float]:
 
 def _median_and_range(speeds: list[dict[str, float]]) -> dict[str, object]:
     by_shape = {shape: [speed[shape] for speed in speeds] for shape in speeds[0]}
+    all_together = [speed for own in speeds if (speed := speed_of_all(own)) is not None]
     return {
         "gflops": {shape: statistics.median(values) for shape, values in by_shape.items()},
-        "gflops_range": max((max(values) / min(values) for values in by_shape.values()), default=None),
+        "gflops_range": max(all_together) / min(all_together) if all_together else None,
     }
