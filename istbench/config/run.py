@@ -71,7 +71,7 @@ class RunRequest:
     data: Annotated[
         Path | None,
         Described(
-            help="Real data in the dataset's official layout. Default: what `istbench data` left, else synthetic.",
+            help="Real data, in the layout that the workload documents. Default: what `istbench data` left, else synthetic.",
             metavar="DIR",
         ),
     ] = None
