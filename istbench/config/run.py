@@ -71,7 +71,8 @@ class RunRequest:
     data: Annotated[
         Path | None,
         Described(
-            help="Real data, in the layout that the workload documents. Default: what `istbench data` left, else synthetic.",
+            help="Real data, as the workload's documentation lays it out. Default: what `istbench data` left, else "
+            "synthetic.",
             metavar="DIR",
         ),
     ] = None

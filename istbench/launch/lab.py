@@ -32,8 +32,8 @@ _NODES_SHARE = 0.8
 # while a busy machine is late to look; what an idle link has in it goes at once, which replays count.
 _LEAST_BURST, _BURST_S = 256_000, 2e-3
 # Parameters under /proc/sys/net/ipv4. BBR, which some systems use by default, all but stops for 200 ms every ten
-# seconds to measure, and CUBIC leaves slow start too early where data goes both ways. Evaluations are long pauses, off
-# the clock, after which the next exchange is not to start slowly.
+# seconds to measure, and CUBIC leaves slow start too early where data goes both ways. Evaluations are long pauses,
+# off the clock, after which the next exchange is not to start slowly.
 _TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
 # What a socket may have waiting in its node's own queue. Acknowledgements wait behind it: a network card's queue is
 # short for that reason, and with 4 MB in it one direction at 100 Mbit/s lost a third of its speed to the other.
