@@ -130,7 +130,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
             "name": cluster.name,
             "seconds": seconds,
             "dollars": dollars(cluster, header.nodes, seconds) if seconds is not None else None,
-            "doubt": replayed.cluster.doubt if replayed and replayed.cluster else "",
+            "doubt": replayed.cluster.doubt or None if replayed and replayed.cluster else None,
         },
         "targets": targets,
         **msgspec.to_builtins(header.result),

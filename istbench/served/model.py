@@ -18,6 +18,7 @@ from istbench.served.slices import Slice, cut
 from istbench.served.usage import Usage, usage, watched
 
 _NAMES_TOLD = 4
+_OVERWRITTEN = "modified by an inplace operation"
 
 
 class ServedModel:
@@ -110,6 +111,12 @@ class ServedModel:
         self._pushing = True
         try:
             loss.backward()
+        except RuntimeError as error:
+            # autograd may find first that a new value came in after the old one was read.
+            passed = [number for number, waited in enumerate(self._waited) if not waited]
+            if not passed or _OVERWRITTEN not in str(error):
+                raise
+            raise self._read_early(passed[0]) from None
         finally:
             self._pushing = False
         for number in sorted(set(range(len(self._parameters))) - set(self._pushed)):
@@ -163,11 +170,14 @@ class ServedModel:
         """Called by autograd when the gradient of parameter `number` is complete."""
         if self._pushing:
             if not self._waited[number]:
-                raise UserError(
-                    f"{self._names[number]} was read before its new values: this step went past the module that "
-                    "read it in the first step; train this model by ddp"
-                )
+                raise self._read_early(number)
             self._push(number)
+
+    def _read_early(self, number: int) -> UserError:
+        return UserError(
+            f"{self._names[number]} was read before its new values: this step went past the module that "
+            "read it in the first step; train this model by ddp"
+        )
 
     def _push(self, number: int) -> None:
         """Hand the gradient of parameter `number`, or that there is none, to the servers of its slices."""

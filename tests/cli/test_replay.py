@@ -127,7 +127,7 @@ def test_run_shows_cluster_seconds_and_the_cluster_names_no_cell(tmp_path, capsy
 def test_a_run_too_short_for_a_trace_says_so_and_has_nulls(tmp_path, capsys):
     status, text, said = istbench(capsys, *TOY, "--steps", 3, "--out", tmp_path, "--json")
     assert status == 0
-    assert json.loads(text)["cluster"] == {"name": "m5.2xlarge", "seconds": None, "dollars": None}
+    assert json.loads(text)["cluster"] == {"name": "m5.2xlarge", "seconds": None, "dollars": None, "doubt": None}
     assert "no m5.2xlarge seconds: no trace to replay" in said
 
 
