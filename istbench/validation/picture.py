@@ -51,6 +51,7 @@ def _fill(figure: "Figure", errors: Sequence[ReplayError], title: str) -> None:
     area.grid(axis="y", alpha=0.25)
     area.spines[["top", "right"]].set_visible(False)
     figure.suptitle(printable(title), fontsize="large", fontweight="bold")
+    area.set_title(printable("; ".join(sorted({error.data for error in errors}))), fontsize="small")
     figure.legend(
         loc="outside lower center", ncols=4, frameon=False, title="a point a repeat; grey: within 10 %",
         title_fontsize="small",

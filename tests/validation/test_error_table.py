@@ -63,6 +63,6 @@ def test_the_picture_names_every_method_and_bandwidth_in_order(tmp_path):
     png, svg = draw_errors(errors, "a $title", tmp_path / "toy-n2")
     assert png.read_bytes().startswith(b"\x89PNG")
     drawn = "".join(ElementTree.fromstring(svg.read_text()).itertext())
-    for said in ("ddp", "ist", "mine <b>", "a $title"):
+    for said in ("ddp", "ist", "mine <b>", "a $title", "SYNTHETIC words, 9 clips"):
         assert said in drawn
     assert drawn.index("100mbit") < drawn.index("1gbit") < drawn.index("3gbit")
