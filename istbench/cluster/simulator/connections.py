@@ -10,6 +10,7 @@ import numpy as np
 
 from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
 
 
@@ -37,14 +38,7 @@ def queue_send(program: Program, state: State, slot: int, now: float) -> None:
         state.slot[connection.queue_tail].next = slot
         connection.queue_tail = slot
     else:
-        before, at = -1, connection.queue_head
-        while at >= 0 and program.op[at % program.ops].priority <= op.priority:
-            before, at = at, state.slot[at].next
-        state.slot[slot].next = at
-        if before < 0:
-            connection.queue_head = slot
-        else:
-            state.slot[before].next = slot
+        connection.queue_head = insert(program, state, connection.queue_head, slot)
     fill_window(state, pair, now)
 
 

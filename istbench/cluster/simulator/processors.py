@@ -9,6 +9,7 @@ import numpy as np
 
 from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
 
 # However much is carried, computing goes on.
@@ -58,18 +59,11 @@ def carry_message(state: State, rank: int) -> None:
 @jit
 def queue_work(program: Program, state: State, slot: int, now: float) -> None:
     """Work that may start: into its node's queue, behind its equals."""
-    op = program.op[slot % program.ops]
-    node = state.node[op.node]
-    before, at = -1, node.work_head
-    while at >= 0 and program.op[at % program.ops].priority <= op.priority:
-        before, at = at, state.slot[at].next
-    state.slot[slot].next = at
-    if before < 0:
-        node.work_head = slot
-    else:
-        state.slot[before].next = slot
+    rank = program.op[slot % program.ops].node
+    node = state.node[rank]
+    node.work_head = insert(program, state, node.work_head, slot)
     if node.working < 0:
-        next_work(program, state, op.node, now)
+        next_work(program, state, rank, now)
 
 
 @jit

@@ -1,0 +1,19 @@
+"""Queues by priority, as lists of slots that each name the next."""
+
+from istbench.cluster.simulator.jit import jit
+from istbench.cluster.simulator.program import Program
+from istbench.cluster.simulator.state import State
+
+
+@jit
+def insert(program: Program, state: State, head: int, slot: int) -> int:
+    """Put `slot` into the queue that begins at `head` (-1: empty), behind its equals; returns its new head."""
+    priority = program.op[slot % program.ops].priority
+    before, at = -1, head
+    while at >= 0 and program.op[at % program.ops].priority <= priority:
+        before, at = at, state.slot[at].next
+    state.slot[slot].next = at
+    if before < 0:
+        return slot
+    state.slot[before].next = slot
+    return head
