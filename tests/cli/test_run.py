@@ -219,20 +219,24 @@ def test_a_cell_is_run_by_one_istbench_at_a_time(tmp_path):
     process.communicate(timeout=30)
 
 
-def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path):
-    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json"]
-    whole = istbench(*run, "--out", tmp_path / "whole")
-    killed = subprocess.Popen(
-        [*ISTBENCH, *map(str, run), "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL
-    )
+def kill_at_a_checkpoint(run, out):
+    """Start `run` with its results in `out`, and kill it once there is something to resume from."""
+    command = [*ISTBENCH, *map(str, run), "--out", str(out)]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "killed").glob("runs/*/checkpoint/latest.json")):
+    while not list(out.glob("runs/*/checkpoint/latest.json")):
         assert time.monotonic() < deadline
         assert killed.poll() is None
         time.sleep(0.01)
     killed.kill()
     killed.wait()
     time.sleep(2)  # its workers end by themselves
+
+
+def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path):
+    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json"]
+    whole = istbench(*run, "--out", tmp_path / "whole")
+    kill_at_a_checkpoint(run, tmp_path / "killed")
     resumed = istbench(*run, "--out", tmp_path / "killed")
     one, other = json.loads(whole.stdout), json.loads(resumed.stdout)
     assert one["weights_sha256"] == other["weights_sha256"]
@@ -246,20 +250,12 @@ def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped
 
 
 def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path):
-    run = [*TOY, "--method", "ist", "--epochs", 60, "--checkpoint-every", 0, "--out", tmp_path]
-    killed = subprocess.Popen([*ISTBENCH, *map(str, run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/*/checkpoint/latest.json")):
-        assert time.monotonic() < deadline
-        assert killed.poll() is None
-        time.sleep(0.01)
-    killed.kill()
-    killed.wait()
-    time.sleep(2)  # its workers end by themselves
+    run = [*TOY, "--method", "ist", "--epochs", 60, "--checkpoint-every", 0]
+    kill_at_a_checkpoint(run, tmp_path)
     (latest,) = tmp_path.glob("runs/*/checkpoint/latest.json")
     for path in (latest.parent / str(json.loads(latest.read_text())["step"]) / "rank-1.json", latest):
         path.write_text('{"method": {"steps": -1}}')
-        assert f"delete {latest.parent} to start the cell anew" in one_line(istbench(*run))
+        assert f"delete {latest.parent} to start the cell anew" in one_line(istbench(*run, "--out", tmp_path))
 
 
 def test_evaluations_can_be_told_in_train_seconds(tmp_path):

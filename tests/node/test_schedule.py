@@ -7,6 +7,11 @@ from hypothesis import strategies as st
 from istbench.config.interval import Interval
 from istbench.node.schedule import due_step, segment_end
 
+INTERVALS = st.one_of(
+    st.integers(1, 100).map(lambda steps: Interval(steps=steps)),
+    st.floats(1e-3, 1e9).map(lambda seconds: Interval(seconds=seconds)),
+)
+
 
 def test_steps_fall_on_multiples_also_after_a_resumption():
     every = Interval(steps=5)
@@ -30,10 +35,7 @@ def test_a_step_that_takes_longer_than_the_interval_is_evaluated_each_time():
 
 
 @given(
-    every=st.one_of(
-        st.integers(1, 100).map(lambda steps: Interval(steps=steps)),
-        st.floats(1e-3, 1e9).map(lambda seconds: Interval(seconds=seconds)),
-    ),
+    every=INTERVALS,
     first=st.integers(0, 99),
     train_s=st.floats(0, 1e12),
     before=st.integers(0, 100),
@@ -55,10 +57,7 @@ def test_an_evaluation_that_is_due_inside_a_round_waits_for_its_end():
 
 
 @given(
-    every=st.one_of(
-        st.integers(1, 100).map(lambda steps: Interval(steps=steps)),
-        st.floats(1e-3, 1e9).map(lambda seconds: Interval(seconds=seconds)),
-    ),
+    every=INTERVALS,
     round_steps=st.integers(1, 150),
     rounds=st.integers(0, 20),
     last=st.integers(1, 200),
