@@ -65,9 +65,10 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
             fresh = execute(cell, run, scratch, LocalLauncher(place=lab or ThisMachine()), again=again)
         if not fresh:
             display.note(f"{cell.name} is done already; --again runs it anew")
-        for note in dict.fromkeys(event.message for event in run.events() if isinstance(event, Note)):
+        events = list(run.events())
+        for note in dict.fromkeys(event.message for event in events if isinstance(event, Note)):
             display.note(f"{request.method}: {note}")
-        for change in changes(run.header(), list(run.events())):
+        for change in changes(run.header(), events):
             display.note(f"the seconds are of several parts, {change}")
     finished = load_run(run)
     with replaying():
