@@ -38,10 +38,7 @@ EVENT = np.dtype(
         ("op", "<i4"),  # of a post, wait, after: the operation, numbered from 0 on this node
         ("peer", "<i4"),  # of a send, receive: the other rank; of a broadcast: the root; else -1
         ("priority", "<i4"),  # of a post: lower is more urgent
-        (
-            "match",
-            "<i4",
-        ),  # of a post: collectives, transfers between two nodes one way, work: each from 0
+        ("match", "<i4"),  # of a post: collectives, transfers from one node to another, work: each from 0
         ("bytes", "<i8"),  # of a post
         ("seconds", "<f8"),  # of a compute, or of work
         ("at", "<f8"),  # when it was recorded: seconds since the first event of any node; of a wait, its end

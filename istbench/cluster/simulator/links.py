@@ -3,8 +3,8 @@
 Nodes hang on a switch that never blocks. The messages flowing share the links they cross (the sender's outgoing,
 the receiver's incoming; one for both where not full duplex) max-min fairly, as TCP connections of equal round-trip
 time do. What a link that is not full saves up, to `burst`, the next message has at once: a token bucket. Store and
-forward, one message a link, would be simpler, but makes peers that are served in rank order
-queue up behind each other, which gloo's concurrent connections do not.
+forward, one message a link, would be simpler, but makes peers that are served in rank order queue up behind each
+other, which gloo's concurrent connections do not.
 """
 
 import numpy as np
