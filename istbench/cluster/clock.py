@@ -27,6 +27,7 @@ class ClusterTime:
         seconds: when the last node has done so many local steps, one for each that was asked for.
         compute, communication, idle: shares of the time, mean over nodes, as `Replay` tells them apart.
         link_use: payload over capacity of the busiest node's link, in its busier direction.
+        carrying: share of the busiest node's cores that carrying messages takes; 0 where the profile leaves it out.
         doubt: why the trace's own seconds may be off, in a few words; empty where nothing is known against them.
     """
 
@@ -37,6 +38,7 @@ class ClusterTime:
     communication: float
     idle: float
     link_use: float
+    carrying: float
     doubt: str = ""
 
 
@@ -87,6 +89,7 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
         communication=communication,
         idle=idle,
         link_use=_link_use(found),
+        carrying=_carrying(found),
         doubt=trace.meta.doubt,
     )
 
@@ -109,3 +112,13 @@ def _link_use(found: "Replay") -> float:
         return float(max(found.utilisation_out.max(), found.utilisation_in.max()))
     both_ways = (found.bytes_sent + found.bytes_received).max() * 8
     return float(both_ways / (found.profile.bandwidth_out * found.seconds)) if found.seconds else 0.0
+
+
+def _carrying(found: "Replay") -> float:
+    profile = found.profile
+    if profile.cores is None or not found.seconds:
+        return 0.0
+    # Every message is sent by one node and received by another.
+    messages = 2 * found.messages / len(found.bytes_sent)
+    of_bytes = float((found.bytes_sent + found.bytes_received).max()) * profile.cpu_s_per_byte
+    return (of_bytes + messages * profile.cpu_s_per_message) / (profile.cores * found.seconds)

@@ -105,6 +105,13 @@ def test_where_the_time_goes():
     assert time.nodes == 2
 
 
+def test_what_messages_take_of_a_nodes_cores():
+    """A ring of two: a node sends and receives 1 MB in two messages a step, at .1 s a MB and 5 ms a message."""
+    profile = dataclasses.replace(BARE, cores=4.0, cpu_s_per_byte=1e-7, cpu_s_per_message=0.005)
+    time = cluster_time(averaging_trace(2, compute=(0.0, 0.0)), profile, [10])
+    assert time.carrying == pytest.approx((2 * 0.1 + 4 * 0.005) / 4 / (time.seconds[-1] / 10), rel=0.01)
+
+
 def test_a_half_duplex_link_carries_both_directions():
     half = dataclasses.replace(BARE, full_duplex=False)
     time = cluster_time(averaging_trace(2, compute=(0.0,)), half, [10])

@@ -29,6 +29,22 @@ def test_replayed_tables_say_whose_clock_it_is_and_what_it_costs(results):
     assert figures["communication_percent"] == pytest.approx(100 * 10 / 13)
     assert figures["idle_percent"] == pytest.approx(0)
     assert figures["link_use_percent"] == pytest.approx(100 * 10 / 13)
+    assert 0 < figures["carrying_percent"] < 0.1
     assert figures["dollars_per_hour"] == pytest.approx(0.768)
     assert figures["cluster_s"] == pytest.approx(13)
     assert figures["dollars"] == pytest.approx(0.768 * 13 / 3600)
+
+
+def test_a_core_that_is_busy_carrying_is_warned_of(results):
+    """A run that averages 1 MB ten times a second of 13: 2 x 10 MB sent and received."""
+    write_pair(results)
+
+    def spent(cpu_s_per_byte):
+        profile = dataclasses.replace(BARE, name="bare", cores=1.0, cpu_s_per_byte=cpu_s_per_byte)
+        return build_report_on_clusters(results, {"bare": [profile]}).tables[1]
+
+    little, much = spent(1e-9), spent(1e-6)
+    assert "Careful" not in footer(little)
+    assert 0 < column(little, "carrying_percent")["ddp", 2].value < 1
+    assert column(much, "carrying_percent")["ddp", 2].value > 50
+    assert "carrying messages takes up to" in footer(much)
