@@ -1,10 +1,12 @@
 """What a served model leaves in the trace: every slice's push and reply, and their priorities."""
 
 import dataclasses
+import queue
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
@@ -30,6 +32,18 @@ def node_trace(fabric, options):
 def recorded(nodes, **options):
     events = on_nodes(node_trace, nodes, {"slice_params": 1_000, **options})
     return merge([np.array([tuple(event) for event in node], dtype=EVENT) for node in events])
+
+
+def threads_that_update(fabric):
+    torch.set_num_threads(2)
+    set_up(fabric, open_workload("toy", {}), "p3", {})
+    told = queue.SimpleQueue()
+    fabric.transport.work([(0, lambda: told.put(torch.get_num_threads()))])
+    return [told.get(timeout=60), torch.get_num_threads()]
+
+
+def test_updates_are_not_shared_by_threads_but_training_is():
+    assert on_nodes(threads_that_update, 1) == [[1, 2]]
 
 
 FAST = dataclasses.replace(
