@@ -2,6 +2,9 @@
 
 from torch import Tensor, nn
 
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.structure import chain_groups
+
 _STAGES = 4
 _BLOCKS = 2  # of a stage
 
@@ -54,3 +57,11 @@ def cifar_resnet18(width: int, classes: int) -> nn.Sequential:
     model.add_module("flatten", nn.Flatten())
     model.add_module("output", nn.Linear(channels, classes))
     return model
+
+
+def resnet_groups(model: nn.Module) -> list[NeuronGroup]:
+    """The inner channels of every block, a group each; what passes between blocks is whole in every subnet."""
+    blocks = {name: block for name, block in model.named_modules() if isinstance(block, BasicBlock)}
+    return [
+        group for name, block in blocks.items() for group in chain_groups(model, block.inner, prefix=f"{name}.")
+    ]

@@ -3,6 +3,8 @@
 from torch import nn
 
 from istbench.errors import UserError
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.structure import chain_groups
 
 _STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8, 8))  # of each convolution, its channels over the width
 _HIDDEN = (64, 64)  # of each hidden fully connected layer, its units over the width
@@ -42,3 +44,8 @@ def vgg12(width: int, classes: int, resolution: int) -> nn.Sequential:
         fan_in = times * width
     model.add_module("output", nn.Linear(fan_in, classes))
     return model
+
+
+def vgg_groups(model: nn.Module) -> list[NeuronGroup]:
+    """The channels of every convolution and the units of both hidden layers, a group each."""
+    return chain_groups(model, model.children())
