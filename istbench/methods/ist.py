@@ -8,12 +8,15 @@ this round: they wait on a home node with the value they have.
 BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because a subnet's do
 not fit the assembled model, and every evaluation estimates them anew (istbench/node/evaluate.py). Tensors that no
 hidden unit indexes (an output bias) are on every node and are averaged at the end of a round.
+
+Optimizer state travels as its parameter does (`optimizer_state=carry`), or starts at zero after every repartition
+(`reset`). One node alone repartitions nothing, so nothing of its is reset.
 """
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +53,13 @@ class IndependentSubnetTraining(Method):
 
         local_steps: CountOrNone = field(
             default=20, metadata={"help": "local steps a round; 0 exchanges without training, a diagnosis"}
+        )
+        optimizer_state: Literal["carry", "reset"] = field(
+            default="carry",
+            metadata={
+                "help": "momenta and the like at a repartition: carry moves a unit's with it, reset starts them at "
+                "zero and sends none"
+            },
         )
 
     @classmethod
@@ -99,7 +109,7 @@ class IndependentSubnetTraining(Method):
         for name in tensors.keys() - self._layout.names():
             tensors[name].copy_(self._workload.initial_buffer(self._subnet, name))
         shards = home_values(self._layout, self._home_partition, rank, self._initial_rows)
-        return {name: [shard.to(device)] for name, shard in shards.items()}
+        return {name: [shard.to(device, tensors[name].dtype)] for name, shard in shards.items()}
 
     def _initial_rows(self, name: str, rows: Tensor | None) -> Tensor:
         if name in self._parameter_names:
@@ -159,6 +169,8 @@ class IndependentSubnetTraining(Method):
         for peer, buffer in arrived.items():
             write_blocks(holdings, incoming[peer], buffer)
         self._average_replicated()
+        if self.options.optimizer_state == "reset":
+            self._optimizer.state.clear()
 
     def _holdings(self) -> Holdings:
         """What this node holds: values, and the optimizer state that travels with them."""
@@ -170,8 +182,9 @@ class IndependentSubnetTraining(Method):
         return Holdings(subnet, self._home)
 
     def _planes(self) -> dict[str, list[Tensor]]:
-        """By tensor name: its values, and the optimizer's state of them, also where this node has none yet."""
-        slots = self.options.slots if self.options.local_steps else ()
+        """By tensor name: its values, and the optimizer state that travels, also where this node has none yet."""
+        carried = self.options.optimizer_state == "carry" and self.options.local_steps
+        slots = self.options.slots if carried else ()
         return {
             name: [tensor.data, *(started(self._optimizer, tensor, slots) if tensor.requires_grad else ())]
             for name, tensor in named_tensors(self._subnet).items()
