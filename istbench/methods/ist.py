@@ -39,6 +39,7 @@ from istbench.subnets.layout import (
     write,
 )
 from istbench.subnets.partition import home_partition, partition_units
+from istbench.subnets.thin import quicken_thin_norms
 from istbench.workloads.base import Batch, Workload
 
 
@@ -94,6 +95,7 @@ class IndependentSubnetTraining(Method):
         self._steps = 0  # of the round under way
         self._set_round(0)
         self._subnet = build_subnet(model, self._layout.groups, self._partition, fabric.rank, fabric.device)
+        quicken_thin_norms(self._subnet)
         self._home = self._initialise()
         self._optimizer = self.options.build(self._subnet.parameters())
 
