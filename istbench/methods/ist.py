@@ -8,12 +8,15 @@ this round: they wait on a home node with the value they have.
 BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because a subnet's do
 not fit the assembled model, and every evaluation estimates them anew (istbench/node/evaluate.py). Tensors that no
 hidden unit indexes (an output bias) are on every node and are averaged at the end of a round.
+
+Optimizer state travels as its parameter does (`optimizer_state=carry`), or starts at zero after every repartition
+(`reset`). One node alone repartitions nothing, so nothing of its is reset.
 """
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +39,7 @@ from istbench.subnets.layout import (
     write,
 )
 from istbench.subnets.partition import home_partition, partition_units
+from istbench.subnets.thin import quicken_thin_norms
 from istbench.workloads.base import Batch, Workload
 
 
@@ -51,10 +55,21 @@ class IndependentSubnetTraining(Method):
         local_steps: CountOrNone = field(
             default=20, metadata={"help": "local steps a round; 0 exchanges without training, a diagnosis"}
         )
+        optimizer_state: Literal["carry", "reset"] = field(
+            default="carry",
+            metadata={
+                "help": "momenta and the like at a repartition: carry moves a unit's with it, reset starts them at "
+                "zero and sends none"
+            },
+        )
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        groups = workload.neuron_groups(model)
+        try:
+            groups = workload.neuron_groups(model)
+            layout_of(model, groups)
+        except ValueError as error:
+            raise UserError(f"workload {workload.name!r}: {error}") from None
         if not groups:
             raise UserError(f"workload {workload.name!r} declares no neuron groups, so ist cannot cut it")
         smallest = min(groups, key=lambda group: group.size)
@@ -63,10 +78,6 @@ class IndependentSubnetTraining(Method):
                 f"ist needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
                 f"{world_size} nodes; use fewer nodes or a wider model"
             )
-        try:
-            layout_of(model, groups)
-        except ValueError as error:
-            raise UserError(f"workload {workload.name!r}: {error}") from None
 
     def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
         """A subnet's: a tensor cut along one dimension is shared by the nodes, along two by their square."""
@@ -84,6 +95,7 @@ class IndependentSubnetTraining(Method):
         self._steps = 0  # of the round under way
         self._set_round(0)
         self._subnet = build_subnet(model, self._layout.groups, self._partition, fabric.rank, fabric.device)
+        quicken_thin_norms(self._subnet)
         self._home = self._initialise()
         self._optimizer = self.options.build(self._subnet.parameters())
 
@@ -99,7 +111,7 @@ class IndependentSubnetTraining(Method):
         for name in tensors.keys() - self._layout.names():
             tensors[name].copy_(self._workload.initial_buffer(self._subnet, name))
         shards = home_values(self._layout, self._home_partition, rank, self._initial_rows)
-        return {name: [shard.to(device)] for name, shard in shards.items()}
+        return {name: [shard.to(device, tensors[name].dtype)] for name, shard in shards.items()}
 
     def _initial_rows(self, name: str, rows: Tensor | None) -> Tensor:
         if name in self._parameter_names:
@@ -159,6 +171,8 @@ class IndependentSubnetTraining(Method):
         for peer, buffer in arrived.items():
             write_blocks(holdings, incoming[peer], buffer)
         self._average_replicated()
+        if self.options.optimizer_state == "reset":
+            self._optimizer.state.clear()
 
     def _holdings(self) -> Holdings:
         """What this node holds: values, and the optimizer state that travels with them."""
@@ -170,8 +184,9 @@ class IndependentSubnetTraining(Method):
         return Holdings(subnet, self._home)
 
     def _planes(self) -> dict[str, list[Tensor]]:
-        """By tensor name: its values, and the optimizer's state of them, also where this node has none yet."""
-        slots = self.options.slots if self.options.local_steps else ()
+        """By tensor name: its values, and the optimizer state that travels, also where this node has none yet."""
+        carried = self.options.optimizer_state == "carry" and self.options.local_steps
+        slots = self.options.slots if carried else ()
         return {
             name: [tensor.data, *(started(self._optimizer, tensor, slots) if tensor.requires_grad else ())]
             for name, tensor in named_tensors(self._subnet).items()

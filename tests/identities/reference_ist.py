@@ -1,85 +1,107 @@
-"""Independent Subnet Training in one process on a full model: slow, short, and easy to believe."""
+"""Independent Subnet Training in one process, by masking the full model: slow, short, and easy to believe.
+
+A node's subnet is the full model with every entry that belongs to another node's unit set to zero. Such a unit
+then puts out zero (its row, bias and norm are zero) and counts for nothing (its column is zero), and as BatchNorm
+looks at one channel at a time, the node's own channels are normalised as in a network that has no others.
+"""
 
 import copy
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from istbench.methods.base import materialise
-from istbench.optimizer import OptimizerOptions
-from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import build_subnet, layout_of, select, subnet_index, write
+from istbench.methods.ist import IndependentSubnetTraining
+from istbench.subnets.groups import expand_units
 from istbench.subnets.partition import partition_units
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
 
 
 def reference_ist(
-    workload: Workload, options: OptimizerOptions, *, nodes: int, local_steps: int, steps: int, seed: int
+    workload: Workload,
+    options: IndependentSubnetTraining.Options,
+    *,
+    nodes: int,
+    local_steps: int,
+    steps: int,
+    seed: int,
 ) -> nn.Module:
-    """The full model after `steps` local steps: at every round's end subnets are cut from it and written back."""
+    """The full model after `steps` local steps, the last round left where it is."""
     with torch.device("meta"):
-        meta = workload.build_model()
-    groups = workload.neuron_groups(meta)
-    layout = layout_of(meta, groups)
-    full = materialise(copy.deepcopy(meta), workload, seed, torch.device("cpu"))
-    momenta = {name: torch.zeros_like(tensor) for name, tensor in named_tensors(full).items()}
-    shards = [
-        ShardedBatches(workload.train_size, workload.batch_size, rank=rank, world_size=nodes, seed=seed)
-        for rank in range(nodes)
-    ]
+        full = workload.build_model()
+    groups = workload.neuron_groups(full)
+    full = materialise(full, workload, seed, torch.device("cpu"))
+    state = {}  # the optimizer's, by parameter name and slot
     for round_index, first in enumerate(range(0, steps, local_steps)):
         partition = partition_units(groups, nodes, seed=seed, round_index=round_index)
-        trained = []
-        for node in range(nodes):
-            subnet = build_subnet(meta, groups, partition, node, torch.device("cpu"))
-            _copy_in(subnet, full, layout, partition, node)
-            optimizer = options.build(subnet.parameters())
-            if first:
-                for name, parameter in subnet.named_parameters():
-                    optimizer.state[parameter]["momentum_buffer"] = _cut(
-                        momenta[name], name, layout, partition, node
-                    )
-            for step in range(first, min(first + local_steps, steps)):
-                optimizer.zero_grad()
-                batch = workload.train_batch(shards[node].indices(step), shards[node].generator(step))
-                workload.loss(subnet, batch).backward()
-                optimizer.step()
-            # A parameter that had no gradient so far has no momentum yet, which is zero.
-            state = {
-                n: optimizer.state[p].get("momentum_buffer", torch.zeros_like(p))
-                for n, p in subnet.named_parameters()
-            }
-            trained.append((dict(subnet.named_parameters()), state))
-        _write_back(full, momenta, trained, layout, partition)
+        masks = [_masks(full, groups, partition, node) for node in range(nodes)]
+        last = min(first + local_steps, steps)
+        trained = [
+            _train(workload, options, full, state, masks[node], range(first, last), node, nodes, seed)
+            for node in range(nodes)
+        ]
+        _write_back(full, state, trained, masks)
+        if options.optimizer_state == "reset" and nodes > 1:
+            state = {}
     return full
 
 
-def _cut(tensor, name, layout, partition, node):
-    for cut in layout.cut:
-        if cut.name == name:
-            return select(tensor, cut.axes, subnet_index(cut, partition, node))
-    return tensor.clone()
+def _masks(full, groups, partition, node):
+    """By parameter name, 1 where an entry is in `node`'s subnet and 0 elsewhere."""
+    masks = {name: torch.ones_like(parameter) for name, parameter in full.named_parameters()}
+    for group in groups:
+        for slot in group.slots:
+            if slot.tensor in masks:
+                mine = expand_units(partition[group.name].units[node], slot.block)
+                others = torch.ones(group.size * slot.block, dtype=torch.bool).index_fill(0, mine, False)
+                masks[slot.tensor].index_fill_(slot.dim, others.nonzero().flatten(), 0.0)
+    return masks
+
+
+class _Masked(nn.Module):
+    def __init__(self, model, masks):
+        super().__init__()
+        self.model, self.masks = model, masks
+
+    def forward(self, *inputs):
+        masked = {name: parameter * self.masks[name] for name, parameter in self.model.named_parameters()}
+        return functional_call(self.model, masked, inputs)
+
+
+def _train(workload, options, full, state, masks, steps, node, nodes, seed):
+    """One node's round on a copy of the full model; returns its parameters and its optimizer's state by name."""
+    model = copy.deepcopy(full)
+    parameters = dict(model.named_parameters())
+    optimizer = options.build(parameters.values())
+    for name, slots in state.items():
+        optimizer.state[parameters[name]] = copy.deepcopy(slots)
+    shard = ShardedBatches(workload.train_size, workload.batch_size, rank=node, world_size=nodes, seed=seed)
+    for step in steps:
+        optimizer.zero_grad()
+        batch = workload.train_batch(shard.indices(step), shard.generator(step))
+        workload.loss(_Masked(model, masks), batch).backward()
+        optimizer.step()
+    return parameters, {name: dict(optimizer.state[parameter]) for name, parameter in parameters.items()}
 
 
 @torch.no_grad()
-def _copy_in(subnet, full, layout, partition, node):
-    whole = named_tensors(full)
-    for name, parameter in subnet.named_parameters():
-        parameter.copy_(_cut(whole[name], name, layout, partition, node))
-    for module in subnet.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.reset_running_stats()
+def _write_back(full, state, trained, masks):
+    for name, parameter in full.named_parameters():
+        mine = [mask[name] for mask in masks]
+        parameter.copy_(_merged(parameter, [parameters[name] for parameters, _ in trained], mine))
+        slots = state.setdefault(name, {})
+        for slot, value in trained[0][1][name].items():
+            if value is None or value.shape != parameter.shape:  # plain SGD's nothing; a count of steps
+                slots[slot] = value
+                continue
+            before = slots.get(slot, torch.zeros_like(parameter))
+            slots[slot] = _merged(before, [states[name][slot] for _, states in trained], mine)
 
 
-@torch.no_grad()
-def _write_back(full, momenta, trained, layout, partition):
-    whole = named_tensors(full)
-    for node, (parameters, state) in enumerate(trained):
-        for cut in layout.cut:
-            index = subnet_index(cut, partition, node)
-            write(whole[cut.name], cut.axes, index, parameters[cut.name])
-            write(momenta[cut.name], cut.axes, index, state[cut.name])
-    for name in layout.replicated:
-        whole[name].copy_(torch.stack([parameters[name] for parameters, _ in trained]).mean(0))
-        momenta[name].copy_(torch.stack([state[name] for _, state in trained]).mean(0))
+def _merged(before, values, masks):
+    """The mean over the nodes that trained an entry: the one that did, or all; `before` where none did."""
+    count = sum(masks)
+    total = sum(mask * value for mask, value in zip(masks, values, strict=True))
+    return torch.where(count > 0, total / count.clamp(min=1), before)
