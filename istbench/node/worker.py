@@ -90,6 +90,7 @@ class Node:
     def _build_method(self) -> Method:
         config = self._config
         method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
+        method.total_steps = config.steps
         replicated = method.batches == "replicated"
         self._shards = 1 if replicated else config.nodes
         self._batches = ShardedBatches(
@@ -131,6 +132,7 @@ class Node:
         self._clock.start()
         self._fabric.recorder.resume()
         for step in self._steps(first, last):
+            self._method.local_step = step
             losses.add(self._method.step(self._batch(step)))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)

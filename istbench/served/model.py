@@ -100,11 +100,15 @@ class ServedModel:
         self._settle(usage(self.model, seen, {p: number for number, p in enumerate(self._parameters)}))
         return value
 
-    def backward(self, loss: Tensor, *, push: bool = True) -> None:
-        """Compute gradients, and push each when it is ready; with `push` false, keep them to add to."""
+    def backward(self, loss: Tensor, rate: float, *, push: bool = True) -> None:
+        """Compute gradients, and push each when it is ready; with `push` false, keep them to add to.
+
+        rate: the learning rate of the update by them.
+        """
         if not push:
             loss.backward()
             return
+        self._rate = rate
         # Not at its end: replies of this round are still to be sent while the next forward pass waits for them.
         self._round += 1
         self._record.backward_starts(self._ready_order)
@@ -192,12 +196,13 @@ class ServedModel:
             self._missing[number] = len(slices)
             for slice in slices:
                 self._fresh[slice.index] = False
+        distribute = partial(self._distribute, number, self._rate, gradient)
         if gradient is None:
-            self._distribute(number, None, None)
+            distribute(None)
         else:
-            self._memory.fetch(number, gradient, partial(self._distribute, number, gradient))
+            self._memory.fetch(number, gradient, distribute)
 
-    def _distribute(self, number: int, gradient: Tensor | None, host: Tensor | None) -> None:
+    def _distribute(self, number: int, rate: float, gradient: Tensor | None, host: Tensor | None) -> None:
         """Send `host`, which holds the flat `gradient`, to the other servers, and `gradient` to this node's own."""
         raw = memoryview(b"") if host is None else _raw(host)
         itemsize = self._parameters[number].element_size()
@@ -215,6 +220,8 @@ class ServedModel:
         with self._transport.lock:
             for slice in mine:
                 part = None if gradient is None else gradient[slice.start : slice.stop]
+                # No update is without this node's own gradient, nor its next one before that update.
+                self._server.set_rate(slice.index, rate)
                 self._contribute(slice.index, self._rank, part)
 
     def _order(self, index: int) -> int:

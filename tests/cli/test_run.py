@@ -234,7 +234,8 @@ def kill_at_a_checkpoint(run, out):
 
 
 def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path):
-    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json"]
+    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
+           "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
     whole = istbench(*run, "--out", tmp_path / "whole")
     kill_at_a_checkpoint(run, tmp_path / "killed")
     resumed = istbench(*run, "--out", tmp_path / "killed")
