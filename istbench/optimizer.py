@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from istbench.config.numbers import Part, Rate, Share
 from istbench.errors import UserError
+from istbench.memory_order import memory_format
 
 _KEPT = {
     torch.optim.SGD: ("momentum_buffer",),
@@ -133,6 +134,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     if not all(_fits(slots[index], parameters[index], _KEPT.get(type(optimizer))) for index in slots):
         raise ValueError("the state of an optimizer over other parameters")
     optimizer.load_state_dict({**state, "state": slots})
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[name] = value.contiguous(memory_format=memory_format(parameter))
 
 
 def _kind(value: Any) -> Any:

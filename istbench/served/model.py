@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.transport import Message
+from istbench.memory_order import flattened, memory_format
 from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
 from istbench.served.server import SliceServer
@@ -57,7 +58,7 @@ class ServedModel:
         sizes = [parameter.numel() for parameter in self._parameters]
         self._slices = cut(sizes, slice_params, fabric.world_size, split_params=split_params)
         self._all = [slice for slices in self._slices for slice in slices]
-        self._flat = [parameter.detach().view(-1) for parameter in self._parameters]
+        self._flat = [flattened(parameter.detach(), parameter) for parameter in self._parameters]
         self._priority = priority
         self._window = window
         # An update on a GPU is waited for by its thread.
@@ -186,7 +187,7 @@ class ServedModel:
     def _push(self, number: int) -> None:
         """Hand the gradient of parameter `number`, or that there is none, to the servers of its slices."""
         parameter, slices = self._parameters[number], self._slices[number]
-        gradient = None if parameter.grad is None else parameter.grad.contiguous().view(-1)
+        gradient = None if parameter.grad is None else flattened(parameter.grad, parameter)
         parameter.grad = None
         self._pushed.append(number)
         self._record.pushed(number, [self._urgency(slice.index) for slice in slices])
@@ -317,7 +318,7 @@ class ServedModel:
 def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for _, parameter in named:
-        parameter.data = parameter.data.contiguous()
+        parameter.data = parameter.data.contiguous(memory_format=memory_format(parameter))
     return [name for name, _ in named], [parameter for _, parameter in named]
 
 
