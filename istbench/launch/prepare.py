@@ -19,6 +19,7 @@ from istbench.config.lab import Lab
 from istbench.config.options import option_text, written_options
 from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import RunFailed, UserError
+from istbench.launch.computing import check_computing
 from istbench.launch.preflight import check_batch, check_memory, check_schedule, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
@@ -62,6 +63,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     threads = request.threads or max(1, cores() // request.nodes)
     check_threads(threads)
     check_schedule(method)
+    check_computing(request, method, model, device)
     method.check(method.options, model, workload, request.nodes)
     if device == "cpu":
         check_memory(method, model, workload, request.nodes)
@@ -86,6 +88,9 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         max_seconds=request.max_seconds,
         target=request.target,
         device=device,
+        amp=request.amp,
+        channels_last=request.channels_last,
+        compile=request.compile,
         threads=threads,
         timeout_s=request.timeout_s,
         checkpoint_every_s=request.checkpoint_every_s,
@@ -102,7 +107,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         workload=request.workload,
         workload_label=_label(request.workload, workload_given),
         method=request.method,
-        method_label=_label(request.method, given),
+        method_label=_label(request.method, {**given, **_computing(request)}),
         nodes=request.nodes,
         seed=request.seed,
         batch_size=batch_size,
@@ -136,6 +141,12 @@ def _changed(defaults: Any, options: Any) -> dict[str, Any]:
 
 def _label(name: str, changed: Mapping[str, Any]) -> str:
     return " ".join([name, *(f"{option}={option_text(value)}" for option, value in changed.items())])
+
+
+def _computing(request: RunRequest) -> dict[str, Any]:
+    """What a row of a table says of how its model was computed."""
+    asked = {"amp": request.amp, "channels_last": request.channels_last, "compile": request.compile}
+    return {name: value for name, value in asked.items() if value}
 
 
 def _device(asked: Device) -> Device:

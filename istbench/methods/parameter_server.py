@@ -31,6 +31,7 @@ class ParameterServer(Method):
 
     name = "parameter_server"
     scheduled = True
+    compilable = False
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
