@@ -1,20 +1,26 @@
 """The optimizer of a method's local steps: its options, and its state as checkpoints need it."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.config.numbers import Rate, Share
+from istbench.config.numbers import Part, Rate, Share
 from istbench.errors import UserError
+from istbench.memory_order import memory_format
 
 _KEPT = {
     torch.optim.SGD: ("momentum_buffer",),
     torch.optim.Adam: ("exp_avg", "exp_avg_sq", "step"),
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq", "step"),
 }
+
+
+_DECAY_AT, _DECAY = (0.5, 0.75), 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +33,46 @@ class OptimizerOptions:
     lr: Rate = field(default=0.01, metadata={"help": "learning rate"})
     momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
     weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
+    nesterov: bool = field(default=False, metadata={"help": "Nesterov's momentum, of sgd", "later": True})
+    schedule: Literal["constant", "step", "cosine"] = field(
+        default="constant", metadata={"help": "learning rate over the budget of local steps", "later": True}
+    )
+    warmup: Share = field(
+        default=0.0,
+        metadata={"help": "share of the budget in which the learning rate rises to lr", "later": True},
+    )
+    decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = field(
+        default=_DECAY_AT,
+        metadata={"help": "shares of the budget after which schedule=step multiplies by decay", "later": True},
+    )
+    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step", "later": True})
 
     def __post_init__(self) -> None:
         if self.momentum and self.optimizer != "sgd":
             raise UserError(f"momentum is an option of sgd; {self.optimizer} has its own")
+        if self.nesterov and not self.momentum:
+            raise UserError("nesterov is a form of sgd's momentum, which is 0; set momentum=0.9, or leave it out")
+        if self.schedule != "step" and (self.decay_at, self.decay) != (_DECAY_AT, _DECAY):
+            name = "decay" if self.decay_at == _DECAY_AT else "decay_at"
+            raise UserError(f"{name} is an option of schedule=step, not of {self.schedule}")
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of local step number `step`, from 0, of a budget of `steps`. It follows from no more.
+
+        Raises:
+            ValueError: where a schedule has no such step.
+        """
+        if self.schedule == "constant" and not self.warmup:
+            return self.lr
+        if not 0 <= step < steps:
+            raise ValueError(f"no local step {step} in a budget of {steps}")
+        warm = round(self.warmup * steps)
+        rate = self.lr * min(1.0, (step + 1) / (warm + 1))
+        if self.schedule == "step":
+            rate *= self.decay ** sum(step >= round(share * steps) for share in self.decay_at)
+        elif self.schedule == "cosine":
+            rate *= (1 + math.cos(math.pi * max(0, step - warm) / (steps - warm))) / 2
+        return rate
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -42,9 +84,21 @@ class OptimizerOptions:
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer over `parameters`."""
         if self.optimizer == "sgd":
-            return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+            return torch.optim.SGD(
+                parameters,
+                lr=self.lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                nesterov=self.nesterov,
+            )
         rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Let the next step of `optimizer` have learning rate `rate`."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence[str]) -> list[Tensor]:
@@ -80,6 +134,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     if not all(_fits(slots[index], parameters[index], _KEPT.get(type(optimizer))) for index in slots):
         raise ValueError("the state of an optimizer over other parameters")
     optimizer.load_state_dict({**state, "state": slots})
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[name] = value.contiguous(memory_format=memory_format(parameter))
 
 
 def _kind(value: Any) -> Any:

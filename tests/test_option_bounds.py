@@ -39,6 +39,11 @@ def test_every_number_has_bounds_in_its_type(name, option):
         if part is bool or typing.get_origin(part) is Literal:
             continue
         bounds = [said for said in getattr(part, "__metadata__", ()) if isinstance(said, Meta)]
+        several = typing.get_args(part)[0] if bounds else part
+        if typing.get_origin(several) is tuple:
+            assert any(said.max_length is not None for said in bounds), kind
+            part = typing.get_args(several)[0]
+            bounds = [said for said in getattr(part, "__metadata__", ()) if isinstance(said, Meta)]
         assert any(said.ge is not None or said.gt is not None for said in bounds), kind
         assert any(said.le is not None or said.lt is not None for said in bounds), kind
 
@@ -68,6 +73,11 @@ def test_a_strange_value_is_taken_or_refused_in_one_line_that_names_it(name, opt
         ("toy", {"hidden": HUGE}, "option hidden must be a whole number of at most 16777216"),
         ("toy", {"hidden": True}, "option hidden must be a whole number, not True"),
         ("p3", {"priority": 1}, "option priority must be true or false, not 1"),
+        ("ddp", {"decay_at": "0.5,1"}, "option decay_at must be a number below 1, not '1'"),
+        ("ddp", {"decay_at": ["half"]}, "option decay_at must be a number, not 'half'"),
+        ("ddp", {"decay_at": 0.5}, "decay_at is an option of schedule=step, not of constant"),
+        ("ist", {"schedule": "cosine", "decay": 0.5}, "decay is an option of schedule=step, not of cosine"),
+        ("p3", {"nesterov": True}, "nesterov is a form of sgd's momentum, which is 0; set momentum=0.9"),
     ],
 )
 def test_what_is_wrong_and_what_would_be_right(name, given, says):

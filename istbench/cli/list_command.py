@@ -8,6 +8,7 @@ import click
 
 from istbench.cli.options import plugin_option
 from istbench.cluster.profile import load_profile, summaries
+from istbench.config.options import option_text
 from istbench.registry import Kind, load_method, load_workload, plugin_names, registered
 
 
@@ -50,4 +51,4 @@ def _print_options(kind: Kind, name: str, plugins: tuple[str, ...]) -> None:
     defaults = loaded.Options()
     for field in dataclasses.fields(loaded.Options):
         text = field.metadata.get("help", "")
-        click.echo(f"    {field.name}={getattr(defaults, field.name)}  {text}")
+        click.echo(f"    {field.name}={option_text(getattr(defaults, field.name))}  {text}")

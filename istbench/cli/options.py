@@ -168,6 +168,8 @@ class _RunOptionType(click.ParamType):
 
 
 def _run_option(option: RunOption) -> Callable[[_Command], _Command]:
+    if type_at(option.kind, ()) is bool:
+        return click.option(option.flag, option.name, is_flag=True, default=option.default, help=option.help)
     return click.option(
         option.flag,
         option.name,

@@ -124,6 +124,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
         "run_dir": str(run.directory.path),
         "method_options": header.config.method_options,
         "workload_options": header.config.workload_options,
+        **{name: getattr(header.config, name) for name in ("amp", "channels_last", "compile")},
         "data_seen": header.data_source.seen,
         "data_fingerprint": header.data_source.fingerprint,
         "clock": "train_s",

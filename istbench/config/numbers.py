@@ -32,4 +32,6 @@ Level = Annotated[float, Meta(gt=0, le=1)]
 Rate = Annotated[float, Meta(ge=0, le=1e6)]
 """A learning rate or weight decay."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
+Part = Annotated[float, Meta(gt=0, lt=1)]
+"""A share that is neither nothing nor all."""
 Mebibytes = Annotated[float, Meta(gt=0, le=2**20)]

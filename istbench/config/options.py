@@ -42,12 +42,40 @@ def _parse(value: Any, kind: Any, where: str) -> Any:
         text = value.strip()
         value = _FLAGS.get(text.lower(), text) if kind is bool else text
         value = value.lower() if kind is bool and isinstance(value, str) else value
-    parsed = convert(value, kind, lambda _: where, text=isinstance(value, str))
+    typed = isinstance(value, str)
+    if _is_tuple(kind):
+        parts = [part.strip() for part in value.split(",")] if typed else value
+        value = parts if isinstance(parts, list | tuple) else [parts]
+    parsed = convert(value, kind, lambda _: where, text=typed)
     if isinstance(parsed, int) and abs(parsed) > _MOST_WHOLE:
         raise UserError(f"{where} must be a whole number of at most {_MOST_WHOLE}, not {parsed}")
     if isinstance(parsed, float) and not (math.isfinite(parsed) and abs(parsed) <= _MOST):
         raise UserError(f"{where} must be a number of at most {_MOST:g}, not {parsed:g}")
     return parsed
+
+
+def _is_tuple(kind: Any) -> bool:
+    """Whether an option of `kind` is several numbers, which a text has between commas."""
+    return typing.get_origin(typing.get_args(kind)[0] if hasattr(kind, "__metadata__") else kind) is tuple
+
+
+def written_options(options: Any) -> dict[str, Any]:
+    """`options` as a run's configuration has them.
+
+    Those whose field's metadata says `later` came when there were results already: at their default they are left
+    out, so that cells keep their names.
+    """
+    values = dataclasses.asdict(options)
+    return {
+        field.name: values[field.name]
+        for field in dataclasses.fields(options)
+        if not (field.metadata.get("later") and values[field.name] == field.default)
+    }
+
+
+def option_text(value: Any) -> str:
+    """An option's value as it is typed."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def parse_pairs(pairs: Iterable[str], flag: str) -> dict[str, str]:

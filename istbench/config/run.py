@@ -18,6 +18,7 @@ from istbench.door import convert, encode_own
 from istbench.errors import UserError
 
 Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,13 @@ class RunRequest:
         ),
     ] = None
     device: Annotated[Device, Described(help="auto, cpu or cuda.", show_default=True)] = "auto"
+    amp: Annotated[
+        Precision | None, Described(help="Mixed precision: forward passes in this type. Default: float32.")
+    ] = None
+    channels_last: Annotated[bool, Described(help="Images and their filters with the channels last in memory.")] = (
+        False
+    )
+    compile: Annotated[bool, Described(help="Compile the model's forward pass, off the clock.")] = False
     threads: Annotated[
         Threads | None, Described(help="Intra-op threads a node. Default: cores over nodes, at least one.")
     ] = None
@@ -140,6 +148,8 @@ def _table() -> tuple[RunOption, ...]:
 
 
 RUN_OPTIONS = _table()
+# Names of cells from before there was one of these are to be found again.
+_NAMED_WHERE_SET = ("lab", "code", "amp", "channels_last", "compile")
 _NOT_DEFINING = {"plugins", *(option.name for option in RUN_OPTIONS if not option.defines_cell)}
 
 
@@ -167,6 +177,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: Seconds | None = None
     target: Level | None = None
     device: Device
+    amp: Precision | None = None
+    channels_last: bool = False
+    compile: bool = False
     threads: Threads
     timeout_s: Seconds = 300.0
     checkpoint_every_s: Duration = 60.0
@@ -178,8 +191,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The cell's name: readable, ending in a hash of all that defines it and of the data's fingerprint."""
         values = msgspec.to_builtins(self, enc_hook=encode_own)
         defining = {key: value for key, value in values.items() if key not in _NOT_DEFINING}
-        # Names from before there was one of these are to be found again.
-        defining = {key: value for key, value in defining.items() if value or key not in ("lab", "code")}
+        defining = {key: value for key, value in defining.items() if value or key not in _NAMED_WHERE_SET}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"

@@ -11,7 +11,7 @@ from torch import nn
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
 from istbench.node import checkpoint
-from istbench.optimizer import OptimizerOptions
+from istbench.optimizer import OptimizerOptions, set_rate
 from istbench.registry import build_method, build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
@@ -33,9 +33,14 @@ def set_up(
     *,
     seed: int = 0,
     plugins: tuple[str, ...] = (),
+    steps: int = 0,
 ) -> Method:
-    """`method` with its defaults for `workload` and `options`, ready to step."""
+    """`method` with its defaults for `workload` and `options`, ready to step.
+
+    steps: its budget, which a schedule of the learning rate goes by.
+    """
     built = build_method(method, options, workload=workload, seed=seed, plugins=plugins)
+    built.total_steps = steps
     with torch.device("meta"):
         model = workload.build_model()
     built.setup(model, workload, fabric)
@@ -59,10 +64,11 @@ def train(
 ) -> list[float]:
     """Local steps `first` to `last` (exclusive); returns the losses."""
     batches = batches_of(fabric, workload, method, seed=seed)
-    return [
-        float(method.step(workload.train_batch(batches.indices(step), batches.generator(step))))
-        for step in range(first, last)
-    ]
+    losses = []
+    for step in range(first, last):
+        method.local_step = step
+        losses.append(float(method.step(workload.train_batch(batches.indices(step), batches.generator(step)))))
+    return losses
 
 
 def assembled(fabric: Fabric, method: Method) -> nn.Module | None:
@@ -94,6 +100,8 @@ def plain_training(
         indices = torch.cat([shard.indices(step) for shard in shards])
         optimizer.zero_grad()
         workload.loss(model, workload.train_batch(indices, shards[0].generator(step))).backward()
+        if isinstance(options, OptimizerOptions):
+            set_rate(optimizer, options.rate_at(step, steps))
         optimizer.step()
     return model
 

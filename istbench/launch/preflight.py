@@ -5,6 +5,7 @@ from torch import nn
 from istbench.errors import UserError
 from istbench.machine import cores, memory_bytes
 from istbench.methods.base import Method
+from istbench.optimizer import OptimizerOptions
 from istbench.workloads.base import Workload
 
 _GIB = 2**30
@@ -40,6 +41,20 @@ def check_threads(threads: int) -> None:
     """
     if threads > cores():
         raise UserError(f"--threads {threads} is more than this machine's cores; use at most {cores()}")
+
+
+def check_schedule(method: Method) -> None:
+    """Whether the method follows the schedule that its options ask for.
+
+    Raises:
+        UserError: where it does not.
+    """
+    options = method.options
+    if method.scheduled or not isinstance(options, OptimizerOptions):
+        return
+    asked = "schedule" if options.schedule != "constant" else "warmup" if options.warmup else ""
+    if asked:
+        raise UserError(f"method {method.name!r} keeps its learning rate through a run; leave out {asked}")
 
 
 def check_batch(method: Method, model: nn.Module, batch_size: int) -> None:

@@ -16,9 +16,11 @@ import istbench
 from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
 from istbench.config.lab import Lab
+from istbench.config.options import option_text, written_options
 from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import RunFailed, UserError
-from istbench.launch.preflight import check_batch, check_memory, check_threads
+from istbench.launch.computing import check_computing
+from istbench.launch.preflight import check_batch, check_memory, check_schedule, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
 from istbench.registry import build_method, build_workload, code_of
@@ -60,6 +62,8 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     device = _device(request.device)
     threads = request.threads or max(1, cores() // request.nodes)
     check_threads(threads)
+    check_schedule(method)
+    check_computing(request, method, model, device)
     method.check(method.options, model, workload, request.nodes)
     if device == "cpu":
         check_memory(method, model, workload, request.nodes)
@@ -76,14 +80,17 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         method=request.method,
         nodes=request.nodes,
         seed=request.seed,
-        workload_options=dataclasses.asdict(workload.options),
-        method_options=dataclasses.asdict(method.options),
+        workload_options=written_options(workload.options),
+        method_options=written_options(method.options),
         batch_size=batch_size,
         steps=steps,
         eval_every=eval_every,
         max_seconds=request.max_seconds,
         target=request.target,
         device=device,
+        amp=request.amp,
+        channels_last=request.channels_last,
+        compile=request.compile,
         threads=threads,
         timeout_s=request.timeout_s,
         checkpoint_every_s=request.checkpoint_every_s,
@@ -100,7 +107,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         workload=request.workload,
         workload_label=_label(request.workload, workload_given),
         method=request.method,
-        method_label=_label(request.method, given),
+        method_label=_label(request.method, {**given, **_computing(request)}),
         nodes=request.nodes,
         seed=request.seed,
         batch_size=batch_size,
@@ -133,7 +140,13 @@ def _changed(defaults: Any, options: Any) -> dict[str, Any]:
 
 
 def _label(name: str, changed: Mapping[str, Any]) -> str:
-    return " ".join([name, *(f"{option}={value}" for option, value in changed.items())])
+    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in changed.items())])
+
+
+def _computing(request: RunRequest) -> dict[str, Any]:
+    """What a row of a table says of how its model was computed."""
+    asked = {"amp": request.amp, "channels_last": request.channels_last, "compile": request.compile}
+    return {name: value for name, value in asked.items() if value}
 
 
 def _device(asked: Device) -> Device:

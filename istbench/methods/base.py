@@ -12,7 +12,7 @@ from istbench.errors import UserError
 from istbench.fabric import Fabric
 
 # Plug-ins of before import these from here.
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "load_optimizer_state",
     "materialise",
     "optimizer_state",
+    "set_rate",
 ]
 
 
@@ -34,12 +35,21 @@ class Method(ABC):
         that do not go together.
     exact_on_one_node: whether one node trains exactly as without any method, which `istbench check` then proves.
     batches: "sharded" where each node takes its own minibatch, "replicated" where all take the same one.
+    scheduled: whether every local step has `learning_rate`; where not, options that would change it are refused.
+    compilable: whether nothing but the model's whole forward pass matters to it, so that this may be compiled.
+    total_steps: local steps of the budget, told before `setup`; 0 where there is no budget.
+    local_step: number of the local step that `step` is to take, from 0; told before each.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type]
     exact_on_one_node: ClassVar[bool] = True
     batches: ClassVar[Literal["sharded", "replicated"]] = "sharded"
+    scheduled: ClassVar[bool] = False
+    compilable: ClassVar[bool] = True
+
+    total_steps: int = 0
+    local_step: int = 0
 
     def __init__(self, options: Any = None, *, seed: int = 0) -> None:
         self.options = self.Options() if options is None else options
@@ -53,6 +63,11 @@ class Method(ABC):
             UserError: naming what does not fit.
         """
         return
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the local step that is to be taken, by the options' schedule."""
+        return float(self.options.rate_at(self.local_step, self.total_steps))
 
     def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
         """Parameters of `model` (meta device) that a node keeps, at least. All of them, unless a method shares."""

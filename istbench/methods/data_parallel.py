@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from istbench.config.numbers import Mebibytes
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, materialise
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
 
@@ -27,6 +27,7 @@ class DataParallel(Method):
     """One optimizer step on the mean gradient of all nodes' minibatches."""
 
     name = "ddp"
+    scheduled = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
@@ -55,6 +56,7 @@ class DataParallel(Method):
         loss = self._workload.loss(self._replica, batch)
         loss.backward()
         self._fabric.recorder.wait_all()  # the replica's backward pass ends when every bucket is averaged
+        set_rate(self._optimizer, self.learning_rate)
         self._optimizer.step()
         self._fabric.recorder.mark("round")
         return loss.detach()

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from istbench.memory_order import flattened, unflattened
+
 
 def floating_tensors(model: nn.Module) -> list[Tensor]:
     """Parameters and floating-point buffers of `model`: what averaging a model means."""
@@ -22,10 +24,10 @@ def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
         groups.setdefault(tensor.dtype, []).append(tensor)
     flats = []
     for group in groups.values():
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+        flat = torch.cat([flattened(tensor.detach(), tensor) for tensor in group])
         offset = 0
         for tensor in group:
-            tensor.data = flat[offset : offset + tensor.numel()].view(tensor.shape)
+            tensor.data = unflattened(flat[offset : offset + tensor.numel()], tensor)
             offset += tensor.numel()
         flats.append(flat)
     return flats

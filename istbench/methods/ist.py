@@ -25,7 +25,7 @@ from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, started
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.initial import home_values, subnet_values
@@ -47,6 +47,7 @@ class IndependentSubnetTraining(Method):
     """Each node trains its own part of the hidden units; the parts change every round."""
 
     name = "ist"
+    scheduled = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
@@ -131,6 +132,7 @@ class IndependentSubnetTraining(Method):
             self._optimizer.zero_grad()
             loss = self._workload.loss(self._subnet, batch)
             loss.backward()
+            set_rate(self._optimizer, self.learning_rate)
             self._optimizer.step()
         self._steps += 1
         if self._steps == self.round_steps:

@@ -16,7 +16,7 @@ from istbench.config.numbers import Count
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted, materialise
 from istbench.methods.flat import flatten_in_place, floating_tensors
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, started
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
 from istbench.workloads.base import Batch, Workload
 
 
@@ -24,6 +24,7 @@ class LocalSGD(Method):
     """Rounds of `local_steps` local steps, then the mean of all nodes' models."""
 
     name = "local_sgd"
+    scheduled = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
@@ -51,6 +52,7 @@ class LocalSGD(Method):
         self._optimizer.zero_grad()
         loss = self._workload.loss(self._model, batch)
         loss.backward()
+        set_rate(self._optimizer, self.learning_rate)
         self._optimizer.step()
         self._steps += 1
         if self._steps == self.round_steps:

@@ -30,6 +30,8 @@ class ParameterServer(Method):
     """Each node updates its share of the parameters by the mean gradient, and sends it to the others."""
 
     name = "parameter_server"
+    scheduled = True
+    compilable = False
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
@@ -71,7 +73,7 @@ class ParameterServer(Method):
             loss = self._served.forward(partial(self._workload.loss, self._served.model, part))
             if len(parts) > 1:
                 loss = loss * share
-            self._served.backward(loss, push=number == len(parts))
+            self._served.backward(loss, self.learning_rate, push=number == len(parts))
             total += loss.detach()
         return total
 

@@ -1,10 +1,11 @@
 """One node's life: build, warm up, train, evaluate, checkpoint. It owns the clock."""
 
+import copy
 import gc
 import math
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from istbench.fabric import Fabric, connect
 from istbench.methods.base import Method
 from istbench.node import checkpoint
 from istbench.node.checkpoint import Totals
+from istbench.node.computed import compiling, computed
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, evaluate
 from istbench.node.losses import Losses
@@ -72,6 +74,8 @@ class Node:
         self._warm_up()
         self._memory = PeakMemory(self._fabric.device)
         self._method = self._build_method()
+        if self._config.compile:
+            self._compile()
         self._resume()
         self._wall_started = time.perf_counter() - self._totals.wall_s
         self._saved = time.perf_counter()
@@ -90,6 +94,7 @@ class Node:
     def _build_method(self) -> Method:
         config = self._config
         method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
+        method.total_steps = config.steps
         replicated = method.batches == "replicated"
         self._shards = 1 if replicated else config.nodes
         self._batches = ShardedBatches(
@@ -99,21 +104,39 @@ class Node:
             world_size=self._shards,
             seed=config.seed,
         )
+        workload = computed(
+            self._workload,
+            self._fabric.device,
+            amp=config.amp,
+            channels_last=config.channels_last,
+            compiled=config.compile,
+        )
         with torch.device("meta"):
-            model = self._workload.build_model()
-        method.setup(model, self._workload, self._fabric)
+            model = workload.build_model()
+        method.setup(model, workload, self._fabric)
         return method
 
     def _warm_up(self) -> None:
         """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
         state = checkpoint.random_state(self._fabric.device)
         method = self._build_method()
-        method.step(self._batch(0))
+        with compiling() if self._config.compile else nullcontext():
+            method.step(self._batch(0))
         method.drain()  # what is still under way would count as training
         del method
         checkpoint.set_random_state(state, self._fabric.device)
         gc.collect()
         self._fabric.barrier("warming up")
+
+    def _compile(self) -> None:
+        """One step of the method that is to train, which compiles its model, and back to where it was."""
+        state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
+        state = copy.deepcopy(state)
+        self._method.step(self._batch(0))
+        self._method.drain()
+        self._method.load_state_dict(state["method"])
+        checkpoint.set_random_state(state["random"], self._fabric.device)
+        self._fabric.barrier("compiling")
 
     def _batch(self, step: int) -> Batch:
         inputs, targets = self._workload.train_batch(self._batches.indices(step), self._batches.generator(step))
@@ -131,6 +154,7 @@ class Node:
         self._clock.start()
         self._fabric.recorder.resume()
         for step in self._steps(first, last):
+            self._method.local_step = step
             losses.add(self._method.step(self._batch(step)))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)

@@ -15,6 +15,7 @@ import msgspec
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
+from istbench.config.options import option_text
 from istbench.door import encode_own
 from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
@@ -209,5 +210,5 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _label(label: str, settings: Mapping[str, Any], differing: set[str]) -> str:
     """The label, told apart from rows that would carry the same."""
-    extra = [f"{name}={settings[name]}" for name in sorted(differing) if name in settings]
+    extra = [f"{name}={option_text(settings[name])}" for name in sorted(differing) if name in settings]
     return " ".join([label, *(text for text in extra if text not in label.split())])

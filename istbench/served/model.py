@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.transport import Message
+from istbench.memory_order import flattened, memory_format
 from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
 from istbench.served.server import SliceServer
@@ -57,7 +58,7 @@ class ServedModel:
         sizes = [parameter.numel() for parameter in self._parameters]
         self._slices = cut(sizes, slice_params, fabric.world_size, split_params=split_params)
         self._all = [slice for slices in self._slices for slice in slices]
-        self._flat = [parameter.detach().view(-1) for parameter in self._parameters]
+        self._flat = [flattened(parameter.detach(), parameter) for parameter in self._parameters]
         self._priority = priority
         self._window = window
         # An update on a GPU is waited for by its thread.
@@ -102,11 +103,15 @@ class ServedModel:
         self._settle(usage(self.model, seen, {p: number for number, p in enumerate(self._parameters)}))
         return value
 
-    def backward(self, loss: Tensor, *, push: bool = True) -> None:
-        """Compute gradients, and push each when it is ready; with `push` false, keep them to add to."""
+    def backward(self, loss: Tensor, rate: float, *, push: bool = True) -> None:
+        """Compute gradients, and push each when it is ready; with `push` false, keep them to add to.
+
+        rate: the learning rate of the update by them.
+        """
         if not push:
             loss.backward()
             return
+        self._rate = rate
         # Not at its end: replies of this round are still to be sent while the next forward pass waits for them.
         self._round += 1
         self._record.backward_starts(self._ready_order)
@@ -184,7 +189,7 @@ class ServedModel:
     def _push(self, number: int) -> None:
         """Hand the gradient of parameter `number`, or that there is none, to the servers of its slices."""
         parameter, slices = self._parameters[number], self._slices[number]
-        gradient = None if parameter.grad is None else parameter.grad.contiguous().view(-1)
+        gradient = None if parameter.grad is None else flattened(parameter.grad, parameter)
         parameter.grad = None
         self._pushed.append(number)
         self._record.pushed(number, [self._urgency(slice.index) for slice in slices])
@@ -194,12 +199,13 @@ class ServedModel:
             self._missing[number] = len(slices)
             for slice in slices:
                 self._fresh[slice.index] = False
+        distribute = partial(self._distribute, number, self._rate, gradient)
         if gradient is None:
-            self._distribute(number, None, None)
+            distribute(None)
         else:
-            self._memory.fetch(number, gradient, partial(self._distribute, number, gradient))
+            self._memory.fetch(number, gradient, distribute)
 
-    def _distribute(self, number: int, gradient: Tensor | None, host: Tensor | None) -> None:
+    def _distribute(self, number: int, rate: float, gradient: Tensor | None, host: Tensor | None) -> None:
         """Send `host`, which holds the flat `gradient`, to the other servers, and `gradient` to this node's own."""
         raw = memoryview(b"") if host is None else _raw(host)
         itemsize = self._parameters[number].element_size()
@@ -217,6 +223,8 @@ class ServedModel:
         with self._transport.lock:
             for slice in mine:
                 part = None if gradient is None else gradient[slice.start : slice.stop]
+                # No update is without this node's own gradient, nor its next one before that update.
+                self._server.set_rate(slice.index, rate)
                 self._contribute(slice.index, self._rank, part)
 
     def _order(self, index: int) -> int:
@@ -312,7 +320,7 @@ class ServedModel:
 def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for _, parameter in named:
-        parameter.data = parameter.data.contiguous()
+        parameter.data = parameter.data.contiguous(memory_format=memory_format(parameter))
     return [name for name, _ in named], [parameter for _, parameter in named]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from istbench.optimizer import load_optimizer_state, optimizer_state
+from istbench.optimizer import load_optimizer_state, optimizer_state, set_rate
 from istbench.served.slices import Slice
 
 
@@ -35,6 +35,10 @@ class SliceServer:
         self._optimizers = {index: build([value]) for index, value in self._values.items()}
         self._world_size = world_size
         self._gradients: dict[int, dict[int, Tensor | None]] = {index: {} for index in self._values}
+
+    def set_rate(self, index: int, rate: float) -> None:
+        """Let the next update of slice `index` have learning rate `rate`."""
+        set_rate(self._optimizers[index], rate)
 
     def contribute(self, index: int, rank: int, gradient: Tensor | None) -> bool:
         """Take node `rank`'s gradient of slice `index`; returns whether that was the last one missing."""

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 # What is asked about a parameter, not of its values.
 _PROPERTIES = ("device", "dtype", "grad", "is_cuda", "ndim", "requires_grad", "shape")
 _ABOUT = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
-    Tensor.__len__, Tensor.dim, Tensor.is_floating_point, Tensor.numel, Tensor.size,
+    Tensor.__len__, Tensor.dim, Tensor.is_floating_point, Tensor.numel, Tensor.register_hook, Tensor.size,
 }  # fmt: skip
 
 

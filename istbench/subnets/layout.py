@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from istbench.memory_order import memory_format
 from istbench.subnets.groups import NeuronGroup, expand_units, named_tensors, validate_groups
 from istbench.subnets.partition import Partition
 
@@ -108,7 +109,7 @@ def build_subnet(
 
 def _empty_like(tensor: Tensor, lengths: dict[int, int], device: torch.device) -> Tensor:
     shape = [lengths.get(dim, length) for dim, length in enumerate(tensor.shape)]
-    fresh = torch.empty(shape, dtype=tensor.dtype, device=device)
+    fresh = torch.empty(shape, dtype=tensor.dtype, device=device, memory_format=memory_format(tensor))
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(fresh, requires_grad=tensor.requires_grad)
     return fresh

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,25 @@ def test_json_is_one_object_with_what_was_run_and_what_came_of_it(tmp_path):
     assert "is done already" in shown.stderr
 
 
+def test_a_run_in_bfloat16_learns_and_says_so(tmp_path):
+    run = [*TOY, "--method", "ist", "--steps", 80, "--out", tmp_path, "--amp", "bf16", "--channels-last"]
+    run += ["--workload", "tiny_images", "--plugin", Path(__file__).parents[1] / "tiny_images.py", "--json"]
+    result = json.loads(istbench(*run).stdout)
+    assert (result["amp"], result["channels_last"], result["compile"]) == ("bf16", True, False)
+    assert result["final"]["accuracy"] > 0.8
+    header = RunDirectory(Path(result["run_dir"])).header()
+    assert header.method_label == "ist amp=bf16 channels_last=True"
+
+
+def test_a_compiled_run_is_the_run(tmp_path):
+    if not shutil.which("g++"):
+        pytest.skip("there is no C++ compiler here")
+    run = ["run", "--workload", "toy", "--method", "ist", "--steps", 30, "--set", "momentum=0.9", "--json"]
+    plain, compiled = (json.loads(istbench(*run, *more, "--out", tmp_path).stdout) for more in ([], ["--compile"]))
+    assert compiled["cell"] != plain["cell"]
+    assert compiled["final"]["loss"] == pytest.approx(plain["final"]["loss"], rel=1e-4)
+
+
 def test_one_seed_is_one_model_whatever_the_method_and_the_number_of_nodes(tmp_path):
     """With nothing learned, all end with the initial model, its BatchNorm statistics included, bit for bit."""
     hashes = set()
@@ -106,6 +126,9 @@ def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path):
         (["--method", "ist", "--workload", "toy", "--data", "/nowhere"], "leave out --data"),
         (["--method", "ist", "--workload", "toy", "--plugin", "none.py"], "no plug-in file none.py"),
         (["--method", "ist", "--workload", "toy", "--device", "tpu"], "--device must be one of auto, cpu, cuda"),
+        (["--method", "ist", "--workload", "toy", "--amp", "fp8"], "--amp must be one of bf16, fp16, not 'fp8'"),
+        (["--method", "ist", "--workload", "toy", "--channels-last"], "toy has no filters of images; leave it out"),
+        (["--method", "p3", "--workload", "toy", "--compile"], "p3 waits for parameters module by module"),
         (["--method", "ist"], "Missing option '--workload'"),
     ],
 )
@@ -234,7 +257,8 @@ def kill_at_a_checkpoint(run, out):
 
 
 def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path):
-    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json"]
+    run = [*TOY, "--method", "ist", "--epochs", 60, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
+           "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
     whole = istbench(*run, "--out", tmp_path / "whole")
     kill_at_a_checkpoint(run, tmp_path / "killed")
     resumed = istbench(*run, "--out", tmp_path / "killed")

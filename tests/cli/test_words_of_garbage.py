@@ -17,7 +17,10 @@ from istbench.launch import execute
 
 FLAGS = [option.flag for option in RUN_OPTIONS]
 TOY = ["--method", "ist", "--workload", "toy"]
-METHOD_OPTIONS = ["local_steps", "lr", "momentum", "weight_decay", "optimizer"]
+METHOD_OPTIONS = [
+    "local_steps", "lr", "momentum", "weight_decay", "optimizer", "nesterov", "schedule", "warmup", "decay_at",
+    "decay",
+]  # fmt: skip
 WORKLOAD_OPTIONS = ["hidden", "layers", "features", "classes", "samples", "batch_norm", "bias"]
 
 

@@ -92,8 +92,12 @@ def test_a_config_survives_json_and_names_its_cell():
 
 
 @pytest.mark.parametrize(
-    "change", [{"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}, {"code": "4f"}]
-)
+    "change",
+    [
+        {"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}, {"code": "4f"},
+        {"amp": "bf16"}, {"amp": "fp16"}, {"channels_last": True}, {"compile": True},
+    ],
+)  # fmt: skip
 def test_what_defines_a_cell_changes_its_name(change):
     assert msgspec.structs.replace(CONFIG, **change).cell("abc") != CONFIG.cell("abc")
     assert CONFIG.cell("abc") != CONFIG.cell("other data")

@@ -23,6 +23,7 @@ NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True}
 OPTIMIZERS = {
     "sgd": {"lr": 0.1},
     "momentum": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+    "nesterov, cosine": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "schedule": "cosine", "warmup": 0.1},
     "adam": {"optimizer": "adam", "lr": 0.01},
     "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
 }
@@ -32,7 +33,7 @@ def node_ddp_against_one_process(fabric, steps):
     workload = open_workload("toy", PLAIN)
     differences = {}
     for name, options in OPTIMIZERS.items():
-        method = set_up(fabric, workload, "ddp", options)
+        method = set_up(fabric, workload, "ddp", options, steps=steps)
         train(fabric, workload, method, 0, steps)
         model = assembled(fabric, method)
         if model is not None:
@@ -45,7 +46,7 @@ def node_ddp_against_one_process(fabric, steps):
 def test_ddp_is_one_process_on_the_minibatches_joined(nodes):
     differences = on_nodes(node_ddp_against_one_process, nodes, 25)[0]
     assert differences.keys() == OPTIMIZERS.keys()
-    assert max(differences[name] for name in ("sgd", "momentum")) < EXACT
+    assert max(differences[name] for name in ("sgd", "momentum", "nesterov, cosine")) < EXACT
     # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
     assert max(differences.values()) < 1e-4
 
@@ -96,7 +97,7 @@ def node_ist_alone(fabric, steps):
     differences = []
     for local_steps in (1, 3, 50):
         for options in OPTIMIZERS.values():
-            method = set_up(fabric, workload, "ist", {**options, "local_steps": local_steps})
+            method = set_up(fabric, workload, "ist", {**options, "local_steps": local_steps}, steps=steps)
             train(fabric, workload, method, 0, steps)
             plain = plain_training(workload, IndependentSubnetTraining.Options(**options), steps)
             differences.append(largest_difference(assembled(fabric, method), plain))

@@ -29,6 +29,9 @@ OPTIMIZERS = {
     "adam": {"optimizer": "adam", "lr": 0.002},
     "adamw": {"optimizer": "adamw", "lr": 0.002, "weight_decay": 0.1},
 }
+SCHEDULED = {
+    "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.2,
+}  # fmt: skip
 SERVED = {
     "parameter_server": ("parameter_server", {}),
     "parameter_server, large tensors split": ("parameter_server", {"split_params": 1_000}),
@@ -43,12 +46,14 @@ SERVED = {
 def node_served_against_ddp(fabric, steps):
     workload = open_workload("toy", WIDE)
     differences = {}
-    for optimizer, options in OPTIMIZERS.items():
-        reference = set_up(fabric, workload, "ddp", options)
+    for optimizer, options in {**OPTIMIZERS, "scheduled": SCHEDULED}.items():
+        reference = set_up(fabric, workload, "ddp", options, steps=steps)
         train(fabric, workload, reference, 0, steps)
         wanted = assembled(fabric, reference)
         for label, (name, own) in SERVED.items():
-            method = set_up(fabric, workload, name, {**options, **own})
+            if options is SCHEDULED and label not in ("parameter_server", "p3, slices of 77, no priority"):
+                continue
+            method = set_up(fabric, workload, name, {**options, **own}, steps=steps)
             train(fabric, workload, method, 0, steps)
             model = assembled(fabric, method)
             if model is not None:
@@ -59,7 +64,7 @@ def node_served_against_ddp(fabric, steps):
 @pytest.mark.parametrize("nodes", [2, 3, 4])
 def test_p3_and_parameter_server_are_ddp(nodes):
     differences = on_nodes(node_served_against_ddp, nodes, 15)[0]
-    assert len(differences) == len(OPTIMIZERS) * len(SERVED)
+    assert len(differences) == len(OPTIMIZERS) * len(SERVED) + 2
     exact = {label: difference for label, difference in differences.items() if "adam" not in label}
     assert max(exact.values()) < EXACT, exact
     # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
@@ -98,10 +103,10 @@ def test_p3_is_right_for_shared_unused_frozen_and_oddly_used_parameters_and_accu
 
 def node_odd_resumed(fabric, steps):
     workload = odd_workload()
-    options = {**OPTIMIZERS["adamw"], "slice_params": 50}
-    whole = set_up(fabric, workload, "p3", options)
+    options = {**OPTIMIZERS["adamw"], "slice_params": 50, "schedule": "step", "decay_at": (0.3, 0.6)}
+    whole = set_up(fabric, workload, "p3", options, steps=steps)
     train(fabric, workload, whole, 0, steps)
-    first, second = (set_up(fabric, workload, "p3", options) for _ in range(2))
+    first, second = (set_up(fabric, workload, "p3", options, steps=steps) for _ in range(2))
     train(fabric, workload, first, 0, steps // 2)
     assembled(fabric, first)
     second.load_state_dict(through_disk(first.state_dict(), fabric.rank))

@@ -1,0 +1,31 @@
+"""Tensors as they lie in memory: those of images and their filters may have their channels last."""
+
+import torch
+from torch import Tensor
+
+
+def channels_last(tensor: Tensor) -> bool:
+    """Whether `tensor`, of images or of filters [n, channels, height, width], has its channels last in memory."""
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()
+
+
+def memory_format(tensor: Tensor) -> torch.memory_format:
+    """The memory format of `tensor`: channels last, or contiguous."""
+    return torch.channels_last if channels_last(tensor) else torch.contiguous_format
+
+
+def flattened(tensor: Tensor, like: Tensor) -> Tensor:
+    """The elements of `tensor` in the order of the memory of `like`, of the same shape.
+
+    A view where that is its own order, else a copy.
+    """
+    return (tensor.permute(0, 2, 3, 1) if channels_last(like) else tensor).reshape(-1)
+
+
+def unflattened(flat: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `flattened`, a view of `flat`."""
+    if not channels_last(like):
+        return flat.view(like.shape)
+    count, channels, height, width = like.shape
+    return flat.view(count, height, width, channels).permute(0, 3, 1, 2)

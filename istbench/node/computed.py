@@ -1,0 +1,106 @@
+"""A workload whose loss is computed as a run's options say: in mixed precision, channels last, compiled.
+
+Every method gets it in place of the workload, so all compute alike. Weights, gradients and optimizer state stay in
+float32; evaluations are of those weights, in float32, and not compiled.
+
+The loss of fp16 is scaled by a fixed factor, so that small gradients do not become zero, and every gradient is
+scaled back as it is computed. A scale that follows overflows (torch.amp.GradScaler) has to see all gradients before
+an update, which `p3` and `parameter_server` have sent by then; and nodes would have to agree on it.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from istbench.config.run import Precision
+from istbench.errors import UserError, printable
+from istbench.workloads.base import Batch, Workload
+
+LOSS_SCALE = 2.0**10
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_LONGEST_REASON = 200
+
+
+def computed(
+    workload: Workload, device: torch.device, *, amp: Precision | None, channels_last: bool, compiled: bool
+) -> Workload:
+    """`workload`, its loss computed on `device` as told; itself where nothing is told.
+
+    Args:
+        amp: the type of autocast's forward pass. channels_last: the memory format of images and their filters.
+        compiled: whether a model's forward pass is compiled, the first time that its loss is asked for.
+    """
+    if not (amp or channels_last or compiled):
+        return workload
+    return cast(Workload, _Computed(workload, device, amp, channels_last, compiled))
+
+
+class _Computed:
+    def __init__(
+        self, workload: Workload, device: torch.device, amp: Precision | None, channels_last: bool, compiled: bool
+    ) -> None:
+        self._workload, self._device = workload, device
+        self._amp, self._channels_last, self._compiled = amp, channels_last, compiled
+        self._forward: tuple[nn.Module, Callable[..., Any]] | None = None
+        self._scaled_back: dict[int, weakref.ref[Tensor]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+    def build_model(self) -> nn.Module:
+        model = self._workload.build_model()
+        if self._channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        if self._channels_last and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if self._compiled and model.training:
+            model = self._compile(model)
+        if self._amp is None:
+            return self._workload.loss(model, (inputs, targets))
+        with torch.autocast(self._device.type, dtype=HALF[self._amp]):
+            loss = self._workload.loss(model, (inputs, targets)).float()
+        if self._amp == "fp16" and loss.requires_grad:
+            self._scale_back(model)
+            loss.register_hook(lambda gradient: gradient * LOSS_SCALE)
+        return loss
+
+    def _scale_back(self, model: nn.Module) -> None:
+        """Have the gradients of `model` scaled back, before anything else sees them."""
+        for parameter in model.parameters():
+            known = self._scaled_back.get(id(parameter))
+            if parameter.requires_grad and (known is None or known() is not parameter):
+                parameter.register_hook(lambda gradient: gradient / LOSS_SCALE)
+                self._scaled_back[id(parameter)] = weakref.ref(parameter)
+
+    def _compile(self, model: nn.Module) -> nn.Module:
+        if self._forward is None or self._forward[0] is not model:
+            from torch._inductor import config
+
+            config.compile_threads = 1  # nodes share the cores, and leave no compilers behind
+            self._forward = model, torch.compile(model, dynamic=False)
+        return cast(nn.Module, self._forward[1])
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Inside, a model may be compiled.
+
+    Raises:
+        UserError: where torch cannot, or finds no compiler that works.
+    """
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        cause = getattr(error, "inner_exception", error)
+        reason = printable((str(cause).strip() or type(cause).__name__).splitlines()[0])[:_LONGEST_REASON]
+        raise UserError(f"torch cannot compile this model ({reason}); leave out --compile") from None

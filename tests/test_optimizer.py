@@ -1,0 +1,69 @@
+"""The learning rate of a local step follows from its number and the budget, and from nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from istbench.config.options import build_options, written_options
+from istbench.optimizer import OptimizerOptions
+
+SCHEDULES = st.builds(
+    OptimizerOptions,
+    lr=st.floats(1e-6, 10),
+    schedule=st.sampled_from(["constant", "cosine"]),
+    warmup=st.floats(0, 1, exclude_max=True),
+) | st.builds(
+    OptimizerOptions,
+    lr=st.floats(1e-6, 10),
+    schedule=st.just("step"),
+    warmup=st.floats(0, 1, exclude_max=True),
+    decay_at=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=4).map(tuple),
+    decay=st.floats(0.01, 0.99),
+)
+
+
+@given(options=SCHEDULES, steps=st.integers(1, 300))
+def test_rates_rise_in_the_warm_up_and_never_after_it(options, steps):
+    rates = [options.rate_at(step, steps) for step in range(steps)]
+    warm = round(options.warmup * steps)
+    assert all(0 < rate <= options.lr for rate in rates)
+    if options.schedule != "step":
+        assert rates[: warm + 1] == sorted(rates[: warm + 1])
+    assert rates[warm:] == sorted(rates[warm:], reverse=True)
+    assert warm >= steps or options.schedule == "step" or rates[warm] == options.lr
+
+
+def test_the_rates_of_a_short_run():
+    def rates(steps=10, **options):
+        return [OptimizerOptions(lr=1.0, **options).rate_at(step, steps) for step in range(steps)]
+
+    assert rates() == [1.0] * 10
+    assert rates(warmup=0.3) == [0.25, 0.5, 0.75] + [1.0] * 7
+    assert rates(schedule="step") == pytest.approx([1.0] * 5 + [0.1] * 3 + [0.01] * 2)
+    assert rates(schedule="step", decay_at=(0.2,), decay=0.5) == [1.0] * 2 + [0.5] * 8
+    cosine = rates(schedule="cosine", warmup=0.2)
+    assert cosine[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert cosine[6] == pytest.approx(0.5)
+    assert 0 < cosine[9] < 0.05
+    assert OptimizerOptions(schedule="cosine", lr=1.0).rate_at(0, 1) == 1.0
+
+
+@pytest.mark.parametrize("step", [-1, 10])
+def test_a_schedule_has_no_step_outside_its_budget(step):
+    with pytest.raises(ValueError, match="no local step"):
+        OptimizerOptions(schedule="cosine").rate_at(step, 10)
+    with pytest.raises(ValueError, match="no local step 0 in a budget of 0"):
+        OptimizerOptions(warmup=0.5).rate_at(0, 0)
+
+
+@pytest.mark.parametrize("decay_at", ["0.3, 0.6", [0.3, 0.6], (0.3, 0.6)])
+def test_shares_are_typed_between_commas_or_listed(decay_at):
+    options = build_options(OptimizerOptions, {"schedule": "step", "decay_at": decay_at}, "method 'ddp'", {})
+    assert options.decay_at == (0.3, 0.6)
+    assert build_options(OptimizerOptions, written_options(options), "method 'ddp'", {}) == options
+
+
+def test_options_that_came_later_are_written_down_only_where_they_are_set():
+    names = {"optimizer", "lr", "momentum", "weight_decay"}
+    assert written_options(OptimizerOptions()).keys() == names
+    assert written_options(OptimizerOptions(warmup=0.1)).keys() == names | {"warmup"}
