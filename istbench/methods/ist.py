@@ -54,7 +54,11 @@ class IndependentSubnetTraining(Method):
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        groups = workload.neuron_groups(model)
+        try:
+            groups = workload.neuron_groups(model)
+            layout_of(model, groups)
+        except ValueError as error:
+            raise UserError(f"workload {workload.name!r}: {error}") from None
         if not groups:
             raise UserError(f"workload {workload.name!r} declares no neuron groups, so ist cannot cut it")
         smallest = min(groups, key=lambda group: group.size)
@@ -63,10 +67,6 @@ class IndependentSubnetTraining(Method):
                 f"ist needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
                 f"{world_size} nodes; use fewer nodes or a wider model"
             )
-        try:
-            layout_of(model, groups)
-        except ValueError as error:
-            raise UserError(f"workload {workload.name!r}: {error}") from None
 
     def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
         """A subnet's: a tensor cut along one dimension is shared by the nodes, along two by their square."""

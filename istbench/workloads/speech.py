@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from istbench.config.numbers import Clips, Seed, Units
 from istbench.errors import unknown_name
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.structure import chain_groups
 from istbench.workloads.base import Batch, DataSource, Progress, Workload
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split, open_summary
@@ -171,13 +172,7 @@ class Speech(Workload):
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """One group a hidden layer: rows of its weight, its BatchNorm entries, columns of the next weight."""
-        names = [f"linear{number}" for number in range(1, self.options.layers)]
-        groups = []
-        for number, (_, following) in enumerate(pairwise([*names, "output"]), start=1):
-            norm = [Slot(f"norm{number}.{part}", 0) for part in ("weight", "bias", "running_mean", "running_var")]
-            slots = (Slot(f"linear{number}.weight", 0), *norm, Slot(f"{following}.weight", 1))
-            groups.append(NeuronGroup(f"hidden{number}", self.options.hidden, slots))
-        return groups
+        return chain_groups(model, model.children())
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """The papers' settings: plain SGD with learning rate 0.01, 20 local steps."""

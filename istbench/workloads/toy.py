@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from istbench.config.numbers import Classes, Count, Layers, Units
 from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.structure import chain_groups
 from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
 from istbench.workloads.metrics import classification_metrics
 
@@ -135,17 +136,7 @@ class Toy(Workload):
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """One group a hidden layer. The output bias belongs to none: every node keeps it."""
-        groups = []
-        for number in range(1, self.options.layers + 1):
-            following = "output" if number == self.options.layers else f"linear{number + 1}"
-            parts = [f"linear{number}.weight"]
-            if self.options.bias:
-                parts.append(f"linear{number}.bias")
-            if self.options.batch_norm:
-                parts += [f"norm{number}.{part}" for part in ("weight", "bias", "running_mean", "running_var")]
-            slots = (*(Slot(part, 0) for part in parts), Slot(f"{following}.weight", 1))
-            groups.append(NeuronGroup(f"hidden{number}", self.options.hidden, slots))
-        return groups
+        return chain_groups(model, model.children())
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Plain SGD with learning rate 0.1, few local steps."""

@@ -1,0 +1,1 @@
+"""Networks for images, built under `torch.device("meta")`."""

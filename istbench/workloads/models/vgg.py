@@ -1,0 +1,51 @@
+"""VGG12 (after Simonyan and Zisserman, arXiv 1409.1556), as the IST paper trains it on ImageNet."""
+
+from torch import nn
+
+from istbench.errors import UserError
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.structure import chain_groups
+
+_STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8, 8))  # of each convolution, its channels over the width
+_HIDDEN = (64, 64)  # of each hidden fully connected layer, its units over the width
+LEAST_RESOLUTION = 2 ** len(_STAGES)
+
+
+def vgg12(width: int, classes: int, resolution: int) -> nn.Sequential:
+    """Images [b, 3, resolution, resolution] to scores [b, classes].
+
+    3x3 convolutions in five stages, a max-pool after each, and three fully connected layers: 12 layers with
+    weights. Width 64 is VGG's. The IST paper (arXiv 1910.02120) names VGG12 and gives no sizes. Inferred: nine
+    convolutions, VGG11's eight and one more in the last stage; two hidden layers of 4,096 units, as in every VGG,
+    which `width` scales with the channels; BatchNorm after every layer but the last, without which subnets do not
+    train; and so neither biases before it nor dropout.
+
+    Raises:
+        UserError: where `resolution` leaves no pixel after the last stage.
+    """
+    if resolution < LEAST_RESOLUTION:
+        raise UserError(f"vgg12 needs a resolution of at least {LEAST_RESOLUTION}, not {resolution}")
+    model = nn.Sequential()
+    channels = 3
+    for number, stage in enumerate(_STAGES, start=1):
+        for place, times in enumerate(stage, start=1):
+            name = f"{number}_{place}"
+            model.add_module(f"conv{name}", nn.Conv2d(channels, times * width, 3, padding=1, bias=False))
+            model.add_module(f"norm{name}", nn.BatchNorm2d(times * width))
+            model.add_module(f"relu{name}", nn.ReLU(inplace=True))
+            channels = times * width
+        model.add_module(f"pool{number}", nn.MaxPool2d(2))
+    model.add_module("flatten", nn.Flatten())
+    fan_in = channels * (resolution // LEAST_RESOLUTION) ** 2
+    for place, times in enumerate(_HIDDEN, start=1):
+        model.add_module(f"linear{place}", nn.Linear(fan_in, times * width, bias=False))
+        model.add_module(f"linear_norm{place}", nn.BatchNorm1d(times * width))
+        model.add_module(f"linear_relu{place}", nn.ReLU(inplace=True))
+        fan_in = times * width
+    model.add_module("output", nn.Linear(fan_in, classes))
+    return model
+
+
+def vgg_groups(model: nn.Module) -> list[NeuronGroup]:
+    """The channels of every convolution and the units of both hidden layers, a group each."""
+    return chain_groups(model, model.children())
