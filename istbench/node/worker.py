@@ -15,6 +15,7 @@ from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
 from istbench.methods.base import Method
 from istbench.node import checkpoint
+from istbench.node.ahead import BatchesAhead
 from istbench.node.checkpoint import Totals
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, evaluate
@@ -73,6 +74,8 @@ class Node:
         self._memory = PeakMemory(self._fabric.device)
         self._method = self._build_method()
         self._resume()
+        ahead = self._workload.batches_ahead
+        self._ahead = BatchesAhead(self._made, self._totals.step, self._config.steps, ahead)
         self._wall_started = time.perf_counter() - self._totals.wall_s
         self._saved = time.perf_counter()
         for traffic in self._fabric.traffic.values():
@@ -84,6 +87,7 @@ class Node:
             self._tell()
             self._trace.save(whole=True)
             self._save_if_due(finished)
+        self._ahead.close()
         self._trace.save(whole=False)
         self._finish()
 
@@ -108,16 +112,18 @@ class Node:
         """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
         state = checkpoint.random_state(self._fabric.device)
         method = self._build_method()
-        method.step(self._batch(0))
+        method.step(self._on_device(self._made(0)))
         method.drain()  # what is still under way would count as training
         del method
         checkpoint.set_random_state(state, self._fabric.device)
         gc.collect()
         self._fabric.barrier("warming up")
 
-    def _batch(self, step: int) -> Batch:
-        inputs, targets = self._workload.train_batch(self._batches.indices(step), self._batches.generator(step))
-        device = self._fabric.device
+    def _made(self, step: int) -> Batch:
+        return self._workload.train_batch(self._batches.indices(step), self._batches.generator(step))
+
+    def _on_device(self, batch: Batch) -> Batch:
+        (inputs, targets), device = batch, self._fabric.device
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
     def _train_segment(self) -> float:
@@ -131,7 +137,7 @@ class Node:
         self._clock.start()
         self._fabric.recorder.resume()
         for step in self._steps(first, last):
-            losses.add(self._method.step(self._batch(step)))
+            losses.add(self._method.step(self._on_device(self._ahead.take(step))))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)
             totals.step = step + 1
