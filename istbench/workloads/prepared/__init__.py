@@ -21,6 +21,7 @@ from istbench.workloads.prepared.files import (
     utf8_name,
     visible,
 )
+from istbench.workloads.prepared.in_order import in_order
 
 __all__ = [
     "SPLITS",
@@ -31,6 +32,7 @@ __all__ = [
     "download",
     "downloaded",
     "files_digest",
+    "in_order",
     "listed",
     "map_array",
     "named_errors",

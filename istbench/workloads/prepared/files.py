@@ -13,7 +13,7 @@ from istbench.errors import UserError, printable
 
 
 def files_digest(root: Path, paths: Sequence[Path], marks: np.ndarray, what: str) -> str:
-    """A hash of names under `root`, sizes, times and whole-number `marks` of files, which tells whether they changed.
+    """A hash of names under `root`, sizes, times and whole-number `marks` of files: it tells whether they changed.
 
     `what` says what they are read as, in errors.
 
