@@ -1,8 +1,10 @@
 """`istbench data`: a workload's data, ready before the first run."""
 
+from pathlib import Path
+
 import click
 
-from istbench.cli.options import plugin_option
+from istbench.cli.options import PathType, plugin_option
 from istbench.config.options import parse_pairs
 from istbench.errors import UserError, unknown_name
 from istbench.registry import build_workload, check_name
@@ -11,10 +13,20 @@ from istbench.registry import build_workload, check_name
 @click.command("data")
 @click.argument("workload")
 @click.option("--source", help="Where from; the first there is by default.")
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=PathType(),
+    help="Directory of your own data: looked at and made ready now, not in the first run.",
+)
 @click.option("--workload-set", "options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
 @plugin_option
-def command(workload: str, source: str | None, options: tuple[str, ...], plugins: tuple[str, ...]) -> None:
+def command(
+    workload: str, source: str | None, data: Path | None, options: tuple[str, ...], plugins: tuple[str, ...]
+) -> None:
     """Make a workload's data ready, ahead of the first run."""
+    if source is not None and data is not None:
+        raise UserError("--source and --data say different things: give one of them")
     check_name("workloads", workload, plugins)
     given = parse_pairs(options, "--workload-set")
     from istbench.cli.progress import Display
@@ -22,10 +34,14 @@ def command(workload: str, source: str | None, options: tuple[str, ...], plugins
 
     built = build_workload(workload, given, plugins)
     sources = built.sources
-    if not sources:
-        raise UserError(f"workload {workload!r} has no data to fetch: it makes its own")
+    if not sources and data is None:
+        raise UserError(f"workload {workload!r} has no data to fetch: it makes its own, or takes --data DIR")
     if source is not None and source not in sources:
         raise unknown_name(f"source of {workload}", source, sources)
     with Display() as display:
-        made = built.fetch(source or sources[0], cache_directory(), display.preparing)
+        if data is None:
+            made = built.fetch(source or sources[0], cache_directory(), display.preparing)
+        else:
+            made = built.prepare(data, cache_directory(), display.preparing)
+        display.note(made.note)
     click.echo(f"{made.kind}: {made.train} training and {made.test} test samples in {made.path}")

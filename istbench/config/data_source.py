@@ -23,6 +23,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
         name: the data set's for readers; the kind where it is empty.
         unit: what its samples are called.
         whole: samples of the whole data set, where it is a known one.
+        learnable: whether anything can be learnt from it; from noise it cannot, and no target be reached.
     """
 
     kind: str
@@ -34,12 +35,15 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
     name: Text = ""
     unit: Text = "samples"
     whole: Natural | None = None
+    learnable: bool = True
 
     @classmethod
-    def computed(cls, content: bytes, *, train: int, test: int, note: str) -> "DataSource":
+    def computed(cls, content: bytes, *, train: int, test: int, note: str, learnable: bool = True) -> "DataSource":
         """Synthetic data that is computed when opened, not stored; `content` is it, or what it follows from."""
         digest = hashlib.sha256(content).hexdigest()
-        return cls(kind="synthetic", path="", fingerprint=digest, train=train, test=test, note=note)
+        return cls(
+            kind="synthetic", path="", fingerprint=digest, train=train, test=test, note=note, learnable=learnable
+        )
 
     @property
     def seen(self) -> str:

@@ -16,6 +16,8 @@ Units = Annotated[int, Meta(ge=1, le=2**24)]
 """Width of a layer, number of words and the like."""
 Classes = Annotated[int, Meta(ge=2, le=2**24)]
 """To tell apart, so at least two."""
+Resolution = Annotated[int, Meta(ge=0, le=1024)]
+"""Height and width of an image; 0 leaves it to the model."""
 Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
 """Depth of a network, which every process builds anew: a thousand layers take it a second."""
 Clips = Annotated[int, Meta(ge=2, le=2**20)]

@@ -31,7 +31,7 @@ class Recorder:
         self._laps: list[Any] = []
         self._running = self._round_ended = False
         self._rounds = self._steps = 0
-        self._unawaited: dict[int, None] = {}
+        self._unawaited: dict[int, str] = {}  # their kinds, by number
         self._worked: dict[int, float] = {}
         self._whole_rounds = 0
         self.finished = False
@@ -54,7 +54,7 @@ class Recorder:
             return -1
         self._compute()
         op = self._builder.post(kind, bytes, peers, priority, after)
-        self._unawaited[op] = None
+        self._unawaited[op] = kind
         return op
 
     def worked(self, op: int, seconds: float) -> None:
@@ -73,12 +73,12 @@ class Recorder:
             self._wait(recorded)
 
     def wait_all(self) -> None:
-        """The node has just waited for every operation posted so far, and computed nothing since the last."""
+        """The node has just waited for every transfer posted so far, and computed nothing since the last."""
         if self._running:
             # The CPU's stopwatch stands still in a wait; the time of a GPU's stream goes on.
             if self._stopwatch.stands_still_in_waits:
                 self._compute()
-            self._wait(tuple(self._unawaited))
+            self._wait([op for op, kind in self._unawaited.items() if kind != "work"])
 
     def mark(self, what: str) -> None:
         """A "step" or a "round" ended. A round is marked inside the step that ends it."""

@@ -68,6 +68,11 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     if device == "cpu":
         check_memory(method, model, workload, request.nodes)
     source = workload.prepare(request.data, cache_directory(), progress)
+    if request.target is not None and not source.learnable:
+        raise UserError(
+            f"{request.workload} without --data is noise, on which no {workload.metric} is reached: "
+            "leave out --target, or give real data with --data DIR"
+        )
     with torch.device("meta"):  # now of as many outputs as the data has classes
         model = workload.build_model()
     if device == "cpu":

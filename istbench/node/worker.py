@@ -16,6 +16,7 @@ from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
 from istbench.methods.base import Method
 from istbench.node import checkpoint
+from istbench.node.ahead import BatchesAhead
 from istbench.node.checkpoint import Totals
 from istbench.node.computed import compiling, computed
 from istbench.node.digest import weights_sha256
@@ -77,6 +78,9 @@ class Node:
         if self._config.compile:
             self._compile()
         self._resume()
+        ahead = self._workload.batches_ahead
+        recorder = self._fabric.recorder
+        self._ahead = BatchesAhead(self._made, self._totals.step, self._config.steps, ahead, recorder)
         self._wall_started = time.perf_counter() - self._totals.wall_s
         self._saved = time.perf_counter()
         for traffic in self._fabric.traffic.values():
@@ -88,6 +92,7 @@ class Node:
             self._tell()
             self._trace.save(whole=True)
             self._save_if_due(finished)
+        self._ahead.close()
         self._trace.save(whole=False)
         self._finish()
 
@@ -121,7 +126,7 @@ class Node:
         state = checkpoint.random_state(self._fabric.device)
         method = self._build_method()
         with compiling() if self._config.compile else nullcontext():
-            method.step(self._batch(0))
+            method.step(self._on_device(self._made(0)))
         method.drain()  # what is still under way would count as training
         del method
         checkpoint.set_random_state(state, self._fabric.device)
@@ -132,15 +137,17 @@ class Node:
         """One step of the method that is to train, which compiles its model, and back to where it was."""
         state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
         state = copy.deepcopy(state)
-        self._method.step(self._batch(0))
+        self._method.step(self._on_device(self._made(0)))
         self._method.drain()
         self._method.load_state_dict(state["method"])
         checkpoint.set_random_state(state["random"], self._fabric.device)
         self._fabric.barrier("compiling")
 
-    def _batch(self, step: int) -> Batch:
-        inputs, targets = self._workload.train_batch(self._batches.indices(step), self._batches.generator(step))
-        device = self._fabric.device
+    def _made(self, step: int) -> Batch:
+        return self._workload.train_batch(self._batches.indices(step), self._batches.generator(step))
+
+    def _on_device(self, batch: Batch) -> Batch:
+        (inputs, targets), device = batch, self._fabric.device
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
     def _train_segment(self) -> float:
@@ -155,7 +162,7 @@ class Node:
         self._fabric.recorder.resume()
         for step in self._steps(first, last):
             self._method.local_step = step
-            losses.add(self._method.step(self._batch(step)))
+            losses.add(self._method.step(self._on_device(self._ahead.take(step))))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)
             totals.step = step + 1

@@ -35,6 +35,8 @@ class Workload(ABC):
     batch_size: minibatch of one node by default.
     epochs: default length of a run, in passes over the training data by all nodes together.
     sources: what `fetch` can fill the cache from; empty where there is nothing to fetch.
+    batches_ahead: training batches that a thread of their own makes while earlier ones are trained on; 0 where
+        making one takes next to no time. `train_batch` is then called by that thread, in the order of steps.
     """
 
     name: ClassVar[str]
@@ -44,6 +46,7 @@ class Workload(ABC):
     batch_size: ClassVar[int] = 128
     epochs: ClassVar[float] = 10
     sources: ClassVar[tuple[str, ...]] = ()
+    batches_ahead: ClassVar[int] = 0
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -1,41 +1,86 @@
-"""Image classifiers at ImageNet's sizes on synthetic images: how fast they train, not what they learn."""
+"""Image classifiers at ImageNet's sizes, on image folders or on noise."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from istbench.config.numbers import Classes, Count
+from istbench.config.numbers import Classes, Count, Resolution, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
-from istbench.workloads.metrics import classification_metrics
+from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.image_data.cache import LARGEST_DECODED, open_classes
+from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
+from istbench.workloads.images import ImageClassifier
+from istbench.workloads.models.vgg import vgg12, vgg_groups
 
 _SEED = 1
 _TEST_IMAGES = 16
-_TEST_BATCH = 8
-_PIXELS = {"vgg19": 224, "resnet50": 224, "inception_v3": 299}
+_PIXELS = 224
+_OWN_PIXELS = {"inception_v3": 299}
+_LEAST_PIXELS = {"inception_v3": 75, "alexnet": 63}
+_LEAST = 32  # of all others
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNetOptions:
-    """Options of the imagenet workload."""
+    """Options of the imagenet workload.
 
-    model: Literal["vgg19", "resnet50", "inception_v3"] = field(
-        default="resnet50", metadata={"help": "torchvision's network of that name"}
+    Raises:
+        UserError: for a `resolution` that is too low for the model.
+    """
+
+    model: Literal[
+        "alexnet",
+        "densenet121",
+        "inception_v3",
+        "mobilenet_v2",
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "resnet101",
+        "resnet152",
+        "resnext50_32x4d",
+        "vgg11",
+        "vgg11_bn",
+        "vgg12",
+        "vgg13",
+        "vgg13_bn",
+        "vgg16",
+        "vgg16_bn",
+        "vgg19",
+        "vgg19_bn",
+        "wide_resnet50_2",
+    ] = field(default="resnet50", metadata={"help": "vgg12, or torchvision's network of that name"})
+    width: Units = field(
+        default=64, metadata={"help": "channels of vgg12's first convolution; no effect on other models"}
     )
-    classes: Classes = field(default=1000, metadata={"help": "classes to tell apart"})
-    samples: Count = field(default=128, metadata={"help": "synthetic training images, kept in memory"})
+    resolution: Resolution = field(
+        default=0, metadata={"help": "height and width of an image; 0 for 224, or 299 with inception_v3"}
+    )
+    classes: Classes = field(default=1000, metadata={"help": "classes of noise; image folders have their own"})
+    samples: Count = field(default=128, metadata={"help": "training images of noise, kept in memory"})
+
+    def __post_init__(self) -> None:
+        least = _LEAST_PIXELS.get(self.model, _LEAST)
+        if self.pixels < least:
+            raise UserError(f"{self.model} needs a resolution of at least {least}, not {self.resolution}")
+
+    @property
+    def pixels(self) -> int:
+        """Height and width of an image."""
+        return self.resolution or _OWN_PIXELS.get(self.model, _PIXELS)
 
 
-class ImageNet(Workload):
-    """torchvision's VGG-19, ResNet-50 or Inception v3 on synthetic images: for throughput, nothing is learnt.
+class ImageNet(ImageClassifier):
+    """Which class an image of a folder is of: VGG12 or torchvision's networks; without data noise, for throughput.
 
-    Inception v3 goes without its auxiliary classifier.
+    Images of up to 64 pixels are decoded once, larger ones when they are asked for. How many classes the model
+    tells apart is known once `prepare` or `open` was called: the option's before. Inception v3 goes without its
+    auxiliary classifier.
     """
 
     name = "imagenet"
@@ -44,87 +89,90 @@ class ImageNet(Workload):
     targets = ()
     batch_size = 16
     epochs = 1
+    top: ClassVar[tuple[int, ...]] = (5, 10)
 
     options: ImageNetOptions
 
     def __init__(self, options: ImageNetOptions | None = None) -> None:
         super().__init__(options)
-        self._train: Batch | None = None
-        self._test: Batch | None = None
+        self._classes = self.options.classes
+        self._noise = True
+
+    # Data.
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Nothing is written: the images are drawn when they are opened.
+        """The image folders in `data`, every image decoded once; without, noise, which is drawn when it is opened.
 
         Raises:
-            UserError: when a data directory is given.
+            UserError: for a directory in the wrong layout, or images that cannot be decoded, naming them; when
+                `cache` cannot be written.
         """
-        if data is not None:
-            raise UserError(f"imagenet trains on synthetic images only: leave out --data {data}")
-        said = f"{_SEED}/{_PIXELS[self.options.model]}/{self.options.classes}/{self.options.samples}"
-        return DataSource.computed(
-            said.encode(),
-            train=self.options.samples,
-            test=_TEST_IMAGES,
-            note="synthetic data: noise in place of images, for throughput only",
-        )
+        options = self.options
+        if data is None:
+            return DataSource.computed(
+                f"{_SEED}/{options.pixels}/{options.classes}/{options.samples}".encode(),
+                train=options.samples,
+                test=_TEST_IMAGES,
+                note="synthetic data: noise in place of images, for throughput only",
+                learnable=False,
+            )
+        from istbench.workloads.image_data.build import prepare_decoded, prepare_listed
+        from istbench.workloads.image_data.folders import find_image_files
+
+        files, folder = find_image_files(data), cache / "imagenet"
+        if options.pixels <= LARGEST_DECODED:
+            source = prepare_decoded(files, options.pixels, folder, progress)
+        else:
+            source = prepare_listed(files, folder, progress)
+        self._learn_classes(source)
+        return source
 
     def computed_bytes(self) -> int:
-        """Bytes of the images, float32."""
-        return (self.options.samples + _TEST_IMAGES) * 3 * _PIXELS[self.options.model] ** 2 * 4
+        """Bytes of the noise, float32."""
+        return (self.options.samples + _TEST_IMAGES) * 3 * self.options.pixels**2 * 4 if self._noise else 0
 
-    def open(self, source: DataSource) -> None:
-        """Draw the images."""
-        generator = torch.Generator().manual_seed(_SEED)
-        self._train = self._draw(self.options.samples, generator)
-        self._test = self._draw(_TEST_IMAGES, generator)
+    def images(self, source: DataSource) -> Images:
+        """The prepared images: mapped, or decoded when they are asked for; or noise."""
+        options = self.options
+        if not source.path:
+            return Noise(
+                train=options.samples,
+                test=_TEST_IMAGES,
+                resolution=options.pixels,
+                classes=options.classes,
+                seed=_SEED,
+            )
+        self._learn_classes(source)
+        if options.pixels <= LARGEST_DECODED:
+            return DecodedImages(Path(source.path))
+        return FileImages(Path(source.path), options.pixels, threads=torch.get_num_threads())
 
-    def _draw(self, count: int, generator: torch.Generator) -> Batch:
-        pixels = _PIXELS[self.options.model]
-        images = torch.randn(count, 3, pixels, pixels, generator=generator)
-        return images, torch.randint(self.options.classes, (count,), generator=generator)
+    def _learn_classes(self, source: DataSource) -> None:
+        self._classes, self._noise = len(open_classes(Path(source.path))), False
 
-    @property
-    def train_size(self) -> int:
-        """Number of training images."""
-        return self.options.samples
-
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Images float32 [b, 3, pixels, pixels] and their classes int64 [b]; nothing is augmented."""
-        images, classes = opened(self._train)
-        return images[indices], classes[indices]
-
-    def test_batches(self) -> Iterator[Batch]:
-        """A few images, so that an evaluation takes little time."""
-        images, classes = opened(self._test)
-        for first in range(0, len(images), _TEST_BATCH):
-            yield images[first : first + _TEST_BATCH], classes[first : first + _TEST_BATCH]
+    # Model.
 
     def build_model(self) -> nn.Module:
-        """torchvision's network. Its own initial values are not drawn: see `initial_rows`."""
+        """The network. torchvision's own initial values are not drawn: see `initial_rows`."""
+        options = self.options
+        if options.model == "vgg12":
+            return vgg12(options.width, self._classes, options.pixels)
         from torchvision import models
 
-        builders: dict[str, Callable[[], nn.Module]] = {
-            "vgg19": lambda: models.vgg19(num_classes=self.options.classes, init_weights=False),
-            "resnet50": lambda: models.resnet50(num_classes=self.options.classes),
-            "inception_v3": lambda: models.inception_v3(
-                num_classes=self.options.classes, init_weights=False, aux_logits=False
-            ),
-        }
-        return builders[self.options.model]()
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of the softmax."""
-        images, classes = batch
-        return F.cross_entropy(model(images), classes)
-
-    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        """`accuracy` and `loss` on noise: chance."""
-        return classification_metrics(model, batches)
+        build: Callable[..., nn.Module] = models.get_model_builder(options.model)
+        said: dict[str, Any] = {}
+        if options.model.startswith(("vgg", "inception")):
+            said["init_weights"] = False
+        if options.model == "inception_v3":
+            said["aux_logits"] = False
+        return build(num_classes=self._classes, **said)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """None: these networks are not cut into subnets."""
-        return []
+        """All hidden layers of VGG12; none of torchvision's networks, which are not cut into subnets."""
+        return vgg_groups(model) if self.options.model == "vgg12" else []
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """A learning rate that stays finite on noise."""
+        """SGD with momentum 0.9; learning rate 0.05 for VGG12, 0.001 otherwise, which stays finite on noise."""
+        if self.options.model == "vgg12":
+            return {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 40}
         return {"lr": 0.001, "momentum": 0.9}

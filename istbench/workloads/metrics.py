@@ -1,6 +1,6 @@
 """Metrics that workloads share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -10,19 +10,29 @@ from istbench.workloads.base import Batch
 
 
 @torch.no_grad()
-def classification_metrics(model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
+def classification_metrics(model: nn.Module, batches: Iterator[Batch], top: Sequence[int] = ()) -> dict[str, float]:
     """Metrics of a classifier in eval mode over `batches` of (inputs [b, ...], labels int64 [b]).
 
     Returns:
-        `accuracy`: the share of samples whose label has the largest output; `loss`: mean cross entropy. Both
-        are NaN when there are no samples.
+        `accuracy`: the share of samples whose label has the largest output; for every k of `top` that is less than
+        the classes, `topK`: the share of those whose label is among the k largest; `loss`: mean cross entropy. NaN
+        where there are no samples.
     """
     count, correct, loss = 0, 0, 0.0
+    among: dict[int, int] = {}
     for inputs, labels in batches:
         outputs = model(inputs)
         correct += int((outputs.argmax(1) == labels).sum())
+        for k in top:
+            if k < outputs.shape[1]:
+                hits = outputs.topk(k, dim=1).indices == labels[:, None]
+                among[k] = among.get(k, 0) + int(hits.sum())
         loss += float(F.cross_entropy(outputs, labels, reduction="sum"))
         count += len(labels)
     if count == 0:
         return {"accuracy": float("nan"), "loss": float("nan")}
-    return {"accuracy": correct / count, "loss": loss / count}
+    return {
+        "accuracy": correct / count,
+        **{f"top{k}": hits / count for k, hits in among.items()},
+        "loss": loss / count,
+    }

@@ -1,8 +1,8 @@
 """IST inside convolutions, on real gloo processes: its definition, plain training on one node, exact exchanges."""
 
 import pytest
+from image_networks import PIXELS, TinyImages
 from reference_ist import reference_ist
-from tiny_images import PIXELS, TinyImages
 
 from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (

@@ -19,9 +19,10 @@ import pytest
 
 from istbench.errors import UserError
 from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.prepared import directory as prepared_directory
 from istbench.workloads.speech import Speech, SpeechOptions
-from istbench.workloads.speech_data import build, cache
-from istbench.workloads.speech_data.cache import SplitWriter, open_split, open_summary, prepared
+from istbench.workloads.speech_data import build
+from istbench.workloads.speech_data.cache import feature_writer, open_split, open_summary, prepared
 from istbench.workloads.speech_data.words import WORDS
 
 LABELS = np.arange(10)
@@ -36,7 +37,7 @@ def features(first: int, count: int) -> np.ndarray:
 
 def fill(directory: Path) -> int:
     """Write ten clips in three pieces, out of order; as if two had been converted."""
-    writer = SplitWriter(directory, LABELS, IS_TEST)
+    writer = feature_writer(directory, LABELS, IS_TEST)
     for first, count in ((7, 3), (0, 4), (4, 3)):
         writer.write(first, features(first, count))
     writer.close()
@@ -269,7 +270,7 @@ def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(
         raise AssertionError("rendered")
 
     monkeypatch.setattr(build, "_render", never)
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+    monkeypatch.setattr(prepared_directory.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
     with pytest.raises(UserError, match=r"takes 601.3 GB.*1.0 GB free in .*fewer clips_per_word.*ISTBENCH_CACHE"):
         Speech(SpeechOptions(clips_per_word=2**20)).prepare(None, tmp_path / "cache", no_progress)
     assert not list((tmp_path / "cache").rglob("*.npy"))

@@ -115,6 +115,8 @@ def test_normal_initial_values_are_finite_and_standard() -> None:
         ("toy", {"classes": 1}, "option classes must be a whole number of at least 2, not 1"),
         ("toy", {"layers": 100_000}, "option layers must be a whole number of at most 1000, not 100000"),
         ("speech", {"clips_per_word": 10**9}, "option clips_per_word must be a whole number of at most 1048576"),
+        ("cifar10", {"width": 0}, "option width must be a whole number of at least 1, not 0"),
+        ("imagenet", {"resolution": 2000}, "option resolution must be a whole number of at most 1024, not 2000"),
         ("imagenet", {"samples": 0}, "option samples must be a whole number of at least 1, not 0"),
         ("translation", {"hidden": 7}, "hidden must be even"),
     ],

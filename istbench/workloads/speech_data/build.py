@@ -14,7 +14,7 @@ from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.speech_data import espeak, synthetic
-from istbench.workloads.speech_data.cache import SplitWriter, Summary, prepared, require_room
+from istbench.workloads.speech_data.cache import Summary, feature_writer, prepared, require_room
 from istbench.workloads.speech_data.features import extractor
 from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
@@ -105,7 +105,7 @@ def _write_features(
     progress: Progress,
 ) -> None:
     """Write the features of `chunks`: (number of the first clip, float32 [b, 16000])."""
-    writer = SplitWriter(directory, labels, is_test)
+    writer = feature_writer(directory, labels, is_test)
     extract = extractor()
     done = 0
     progress("speech features", done, len(labels))

@@ -2,7 +2,6 @@
 
 import math
 import os
-import stat
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from istbench.errors import UserError, printable
+from istbench.workloads.prepared import require_regular
 from istbench.workloads.speech_data.words import CLIP_RATE, CLIP_SAMPLES
 
 LOUDEST = 1_000.0
@@ -50,7 +50,7 @@ def read_clip(path: Path) -> Clip:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
             found = os.fstat(descriptor)
-            require_file(path, found)
+            require_regular(path, found, "WAV")
             _require_whole(path, os.pread(descriptor, min(_HEADERS, found.st_size), 0), found.st_size)
             samples, rate, channels = _first_second(path, descriptor)
         finally:
@@ -136,17 +136,6 @@ def _require_whole(path: Path, content: bytes, size: int) -> None:
         if name == b"data":
             return
         at += length + length % 2
-
-
-def require_file(path: Path, found: os.stat_result) -> None:
-    """Refuse a `path` that is no regular file, by what `stat` found.
-
-    Raises:
-        UserError: naming it.
-    """
-    if not stat.S_ISREG(found.st_mode):
-        what = "a directory" if stat.S_ISDIR(found.st_mode) else "a pipe, socket or device"
-        raise _unfit(path, f"cannot be read as WAV ({what}, not a file)")
 
 
 def _unfit(path: Path, why: str) -> UserError:

@@ -1,9 +1,9 @@
 """Which folders of a directory are words: those that hold clips, or the 35 of Speech Commands v0.02."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from istbench.errors import UserError, printable
+from istbench.workloads.prepared import listed, utf8_name, visible
 from istbench.workloads.speech_data.split import DIVIDER
 from istbench.workloads.speech_data.words import MOST_WORDS, WORDS
 
@@ -30,11 +30,11 @@ def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
         words = {folder: _words_in(folder) for folder in level}
         found = [folder for folder in level if len(words[folder]) > 1]
         if len(found) > 1:
-            raise UserError(f"{printable(str(data))}: word folders in {_listed(found)}; name one of these")
+            raise UserError(f"{printable(str(data))}: word folders in {listed(found)}; name one of these")
         if found:
             return found[0].resolve(), words[found[0]]
         single = single or next((f"{folder / names[0]}" for folder, names in words.items() if names), "")
-        level = [inner for folder in level for inner in _visible(folder) if inner.is_dir()]
+        level = [inner for folder in level for inner in visible(folder) if inner.is_dir()]
     if single:
         raise _unfit(data, f"only one word folder, {single}")
     raise _unfit(data, "no word folders in it" if any(data.iterdir()) else "empty")
@@ -47,43 +47,25 @@ def clips_in(folder: Path) -> list[Path]:
         UserError: where there is none.
         OSError: when it cannot be read.
     """
-    clips = sorted(_visible(folder))
+    clips = sorted(visible(folder))
     if not clips:
         raise UserError(f"{printable(str(folder))}: empty; expected recordings such as 0a7c2a8d{DIVIDER}0.wav")
     return clips
 
 
 def _words_in(folder: Path) -> tuple[str, ...]:
-    inner = {path.name: path for path in _visible(folder) if not path.name.startswith("_") and path.is_dir()}
+    inner = {path.name: path for path in visible(folder) if not path.name.startswith("_") and path.is_dir()}
     if inner.keys() >= set(WORDS):
         return WORDS
     words: list[str] = []
     for name in sorted(inner):
-        if not any(path.suffix.lower() in _SUFFIXES for path in _visible(inner[name])):
+        if not any(path.suffix.lower() in _SUFFIXES for path in visible(inner[name])):
             continue
         if len(words) == MOST_WORDS:
             raise UserError(f"{printable(str(folder))}: more than {MOST_WORDS:,} word folders; leave some out")
-        words.append(_utf8(name, folder))
+        words.append(utf8_name(name, folder, "a word's folder"))
     return tuple(words)
-
-
-def _utf8(name: str, folder: Path) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        where = printable(str(folder / name))
-        raise UserError(f"{where}: the name of a word's folder must be text in UTF-8; rename it") from None
-    return name
-
-
-def _visible(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _unfit(data: Path, what: str) -> UserError:
     return UserError(printable(f"{data}: {what}; {_EXPECTED}"))
-
-
-def _listed(folders: Sequence[Path], most: int = 4) -> str:
-    more = f" and {len(folders) - most} more" if len(folders) > most else ""
-    return printable(", ".join(map(str, folders[:most]))) + more

@@ -1,22 +1,21 @@
 """Recorded words, a folder each, as Speech Commands has them: WORD/SPEAKER_nohash_N.wav."""
 
-import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from istbench.errors import UserError, printable
-from istbench.workloads.speech_data.clip import Clip, read_clip, require_file
+from istbench.errors import printable
+from istbench.workloads.prepared import files_digest, named_errors
+from istbench.workloads.speech_data.clip import Clip, read_clip
 from istbench.workloads.speech_data.folders import clips_in, word_folders
 from istbench.workloads.speech_data.split import DIVIDER, split_clips
 from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, WORDS
 
+_WHAT = "the recordings"
 _READERS = 4
 _LONGEST_SHOWN = 100
 
@@ -58,14 +57,9 @@ class Recordings:
         Raises:
             UserError: naming the first that is no file.
         """
-        digest = hashlib.sha256()
-        for path, is_test in zip(self.paths, self.is_test, strict=True):
-            with _named_errors():
-                found = path.stat()
-            require_file(path, found)
-            said = f"{path.relative_to(self.root)} {found.st_size} {found.st_mtime_ns} {int(is_test)}\n"
-            digest.update(os.fsencode(said))
-        return {"root": str(self.root), "files": digest.hexdigest()}
+        with named_errors(_WHAT):
+            digest = files_digest(self.root, self.paths, self.is_test, "WAV")
+        return {"root": str(self.root), "files": digest}
 
     def chunks(self, size: int) -> Iterator[list[Clip]]:
         """All clips in order, at most `size` at a time.
@@ -84,19 +78,10 @@ def find_recordings(data: Path) -> Recordings:
     Raises:
         UserError: when the directory is missing, empty or in another layout, naming what is wrong.
     """
-    with _named_errors():
+    with named_errors(_WHAT):
         root, words = word_folders(data)
         clips = [clips_in(root / word) for word in words]
     paths = [path for of_word in clips for path in of_word]
     labels = np.repeat(np.arange(len(words)), [len(of_word) for of_word in clips])
     is_test, note = split_clips(paths, labels, words, root)
     return Recordings(root=root, words=words, paths=paths, labels=labels, is_test=is_test, note=note)
-
-
-@contextmanager
-def _named_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        name = "the recordings" if error.filename is None else os.fsdecode(error.filename)
-        raise UserError(f"{printable(name)}: {error.strerror or error}; make it readable or remove it") from None

@@ -1,0 +1,141 @@
+"""CIFAR-10 with ResNet18 (IST, arXiv 1910.02120)."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from istbench.config.numbers import Count, Seed, Units
+from istbench.errors import UserError, printable, unknown_name
+from istbench.subnets.groups import NeuronGroup
+from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.image_data.cache import open_classes
+from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, find_batches
+from istbench.workloads.image_data.sources import DecodedImages, Images
+from istbench.workloads.images import ImageClassifier
+from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
+
+_SYNTHETIC_IMAGES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10Options:
+    """Options of the cifar10 workload."""
+
+    width: Units = field(default=64, metadata={"help": "channels of the first stage; 64 is the paper's ResNet18"})
+    images: Count = field(
+        default=_SYNTHETIC_IMAGES, metadata={"help": "synthetic training images; no effect on real ones"}
+    )
+    data_seed: Seed = field(default=0, metadata={"help": "seed of the synthetic images; no effect on real ones"})
+
+
+class Cifar10(ImageClassifier):
+    """Which of ten things an image of 32 x 32 pixels shows: ResNet18 in its CIFAR form, of any width.
+
+    Data: CIFAR-10's own batches or any image folders, or made-up textures. How many classes the model tells apart,
+    and whether there are targets, is known once `prepare` or `open` was called: ten before.
+    """
+
+    name = "cifar10"
+    Options = Cifar10Options
+    metric = "accuracy"
+    targets: tuple[float, ...] = (0.8, 0.85, 0.88, 0.9)
+    batch_size = 128
+    epochs = 30
+    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
+
+    options: Cifar10Options
+
+    def __init__(self, options: Cifar10Options | None = None) -> None:
+        super().__init__(options)
+        self._classes = len(CLASSES)
+
+    # Data.
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """The images in directory `data`, or those downloaded to `cache`, or the synthetic ones.
+
+        Raises:
+            UserError: for a directory in the wrong layout, a broken file or image, naming it; when `cache` cannot
+                be written.
+        """
+        from istbench.workloads.prepared import downloaded
+
+        folder = _folder(cache)
+        real = data if data is not None else downloaded(folder)
+        source = self._prepare_synthetic(folder, progress) if real is None else _prepare(real, folder, progress)
+        self._learn_classes(source)
+        return source
+
+    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+        """Fill `cache` from `source`, one of `sources`, for later runs without data of their own.
+
+        Raises:
+            UserError: for an unknown source, and as `prepare`; when the download fails.
+        """
+        from istbench.workloads.image_data.download import download_cifar10
+
+        folder = _folder(cache)
+        if source == "synthetic":
+            return self._prepare_synthetic(folder, progress)
+        if source == "download":
+            return _prepare(download_cifar10(folder, progress), folder, progress)
+        raise unknown_name("data source", source, self.sources)
+
+    def _prepare_synthetic(self, folder: Path, progress: Progress) -> DataSource:
+        from istbench.workloads.image_data.build import prepare_textures
+        from istbench.workloads.image_data.synthetic import Textures
+
+        return prepare_textures(Textures(train=self.options.images, seed=self.options.data_seed), folder, progress)
+
+    def images(self, source: DataSource) -> Images:
+        """The prepared images, mapped."""
+        self._learn_classes(source)
+        return DecodedImages(Path(source.path))
+
+    def _learn_classes(self, source: DataSource) -> None:
+        classes = open_classes(Path(source.path))
+        self._classes = len(classes)
+        # The levels are of these classes' photographs; on others the report takes shares of the best run's.
+        self.targets = type(self).targets if classes == CLASSES else ()
+
+    # Model.
+
+    def build_model(self) -> nn.Module:
+        """ResNet18 with a 3x3 stem and no max-pool."""
+        return cifar_resnet18(self.options.width, self._classes)
+
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """The inner channels of every residual block."""
+        return resnet_groups(model)
+
+    def method_defaults(self, method: str) -> dict[str, Any]:
+        """SGD with momentum 0.9, weight decay 5e-4 and learning rate 0.1; 20 local steps."""
+        return {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 20}
+
+
+def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
+    """CIFAR-10's batches in `data`, or the image folders there."""
+    from istbench.workloads.image_data.build import prepare_batches, prepare_decoded
+    from istbench.workloads.image_data.folders import find_image_files, find_root
+
+    if not data.is_dir():
+        what = "not a directory; extract archives first" if data.exists() else "no such directory"
+        raise UserError(printable(f"{data}: {what}; {_EXPECTED}"))
+    batches = find_batches(data)
+    if batches is not None:
+        return prepare_batches(batches, folder, progress)
+    try:
+        find_root(data)
+    except UserError as error:
+        raise UserError(f"{error}; or {_EXPECTED}") from None
+    files = find_image_files(data)
+    return prepare_decoded(files, SIDE, folder, progress, official=files.classes == CLASSES)
+
+
+_EXPECTED = "expected cifar-10-batches-py, cifar-10-batches-bin, or image folders train/CLASS and test/CLASS"
+
+
+def _folder(cache: Path) -> Path:
+    return cache / "cifar10"

@@ -1,0 +1,1 @@
+"""Image classification: data of several layouts, prepared once, and the batches made of it."""

@@ -1,0 +1,157 @@
+"""From images as users have them to a prepared directory."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.image_data.cache import (
+    DecodedSummary,
+    ListedSummary,
+    image_writer,
+    prepared_decoded,
+    prepared_listed,
+    write_list,
+)
+from istbench.workloads.image_data.cifar_batches import CLASSES, IMAGES, SIDE, CifarBatches
+from istbench.workloads.image_data.decode import scaled, whole
+from istbench.workloads.image_data.folders import ImageFiles
+from istbench.workloads.image_data.scan import Scan
+from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
+from istbench.workloads.image_data.synthetic import Textures
+from istbench.workloads.prepared import SPLITS, sizes
+
+SYNTHETIC_NOTE = (
+    "synthetic image data: made-up textures, not photographs "
+    "(for these: --data DIR, or `istbench data cifar10 --source download`)"
+)
+
+
+def prepare_decoded(
+    files: ImageFiles, resolution: int, cache: Path, progress: Progress, *, official: bool = False
+) -> DataSource:
+    """Image files decoded at `resolution`, under `cache`; `official` says that they are CIFAR-10's images.
+
+    Raises:
+        UserError: naming the images that cannot be decoded, or for a cache that cannot be written.
+    """
+
+    def fill(directory: Path) -> tuple[int, int]:
+        writer = image_writer(directory, files.labels, files.is_test, resolution)
+        try:
+            scan = Scan(files, lambda content: scaled(content, resolution), progress)
+            for first, images in scan.chunks():
+                writer.write(first, np.stack(images))
+        finally:
+            writer.close()
+        return scan.converted, scan.resized
+
+    kind = "cifar10_files" if official else "image_folders"
+    path, summary = prepared_decoded(cache, kind, files.cache_key(), files.classes, resolution, fill, progress)
+    name = f"CIFAR-10 as files in {files.shown_name}" if official else f"images in {files.shown_name}"
+    return _source(kind, path, summary, _conversions(summary), name, IMAGES if official else None)
+
+
+def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSource:
+    """Image files looked at once, each decoded, and listed under `cache`.
+
+    Raises:
+        UserError: naming the images that cannot be decoded, or for a cache that cannot be written.
+    """
+
+    def make(directory: Path) -> ListedSummary:
+        scan = Scan(files, whole, progress)
+        for _ in scan.chunks():
+            pass
+        for split, members in zip(SPLITS, (~files.is_test, files.is_test), strict=True):
+            names = [str(files.paths[place].relative_to(files.root)) for place in np.flatnonzero(members).tolist()]
+            write_list(directory, split, names, files.labels[members])
+        tests = int(files.is_test.sum())
+        return ListedSummary(
+            fingerprint=scan.fingerprint,
+            classes=files.classes,
+            train=len(files.labels) - tests,
+            test=tests,
+            converted=scan.converted,
+            root=str(files.root),
+            bytes=sizes(directory),
+        )
+
+    path, summary = prepared_listed(cache, "image_files", files.cache_key(), make, progress)
+    return _source("image_folders", path, summary, _conversions(summary), f"images in {files.shown_name}", None)
+
+
+def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> DataSource:
+    """CIFAR-10 from its official batch files, under `cache`.
+
+    Raises:
+        UserError: naming a file that is no whole batch, or for a cache that cannot be written.
+    """
+
+    def fill(directory: Path) -> tuple[int, int]:
+        read, labels = [], []
+        for number, (images, classes) in enumerate(batches.read(), start=1):
+            progress("CIFAR-10 batches read", number, len(batches.paths))
+            read.append(images)
+            labels.append(classes)
+        writer = image_writer(directory, np.concatenate(labels), batches.is_test, SIDE)
+        try:
+            first = 0
+            for images in read:
+                writer.write(first, images)
+                first += len(images)
+        finally:
+            writer.close()
+        return 0, 0
+
+    path, summary = prepared_decoded(cache, "cifar10", batches.cache_key(), CLASSES, SIDE, fill, progress)
+    return _source("cifar10", path, summary, "", "CIFAR-10", IMAGES)
+
+
+def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> DataSource:
+    """The made-up images of `textures`, under `cache`.
+
+    Raises:
+        UserError: for a cache that cannot be written.
+    """
+
+    def fill(directory: Path) -> tuple[int, int]:
+        writer = image_writer(directory, textures.labels, textures.is_test, SIDE)
+        try:
+            for first, images in textures.chunks():
+                writer.write(first, images)
+                progress("synthetic images", first + len(images), len(textures.labels))
+        finally:
+            writer.close()
+        return 0, 0
+
+    path, summary = prepared_decoded(cache, "synthetic", asdict(textures), TEXTURES, SIDE, fill, progress)
+    return _source("synthetic", path, summary, SYNTHETIC_NOTE, "SYNTHETIC images", None)
+
+
+def _conversions(summary: DecodedSummary | ListedSummary) -> str:
+    images = f"of {summary.train + summary.test:,} images"
+    said = []
+    if summary.converted:
+        said.append(f"{summary.converted:,} {images} were converted to RGB")
+    if isinstance(summary, DecodedSummary) and summary.resized:
+        side = summary.resolution
+        said.append(f"{summary.resized:,} {images} were scaled and cut to {side} x {side}")
+    return "; ".join(said)
+
+
+def _source(
+    kind: str, path: Path, summary: DecodedSummary | ListedSummary, note: str, name: str, whole: int | None
+) -> DataSource:
+    return DataSource(
+        kind=kind,
+        path=str(path),
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
+        note=note,
+        name=name,
+        unit="images",
+        whole=whole,
+    )

@@ -1,0 +1,248 @@
+"""Prepared images on disk: decoded, as arrays that every process maps, or listed, as files to decode later.
+
+Decoded, a prepared directory holds `train_images.npy`, `train_labels.npy`, the same of the test split, and
+`prepared.json`; listed, `train_paths.npy` in place of the images.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta
+
+from istbench.config.numbers import Natural
+from istbench.errors import UserError
+from istbench.workloads import prepared as shared
+from istbench.workloads.base import Progress
+from istbench.workloads.image_data.folders import MOST_CLASSES
+from istbench.workloads.prepared import SPLITS, SplitWriter, damaged, map_array, open_labels
+
+VERSION = 1
+"""Part of every cache key: to be raised when the pixels of an image change, or what is kept beside them."""
+LARGEST_DECODED = 64
+"""Images up to this resolution are kept decoded."""
+
+_CHUNK = 4_096
+_HASHED = 2**20
+
+ClassName = Annotated[str, Meta(min_length=1, max_length=255)]
+Level = Annotated[float, Meta(ge=0, le=255)]
+Spread = Annotated[float, Meta(ge=1, le=255)]
+
+
+class _Summary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    classes: Annotated[tuple[ClassName, ...], Meta(min_length=2, max_length=MOST_CLASSES)]
+    converted: Natural
+
+
+class DecodedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prepared.json holds of decoded images.
+
+    Attributes:
+        classes: in the order of their labels. converted, resized: images of both splits that were not RGB, or not
+            of this size, as they were.
+        resolution: height and width. mean, deviation: of the training pixels, a colour each, 0 to 255.
+    """
+
+    resized: Natural
+    resolution: Annotated[int, Meta(ge=8, le=LARGEST_DECODED)]
+    mean: tuple[Level, Level, Level]
+    deviation: tuple[Spread, Spread, Spread]
+
+
+class ListedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prepared.json holds of listed files: all were decoded once, and could be.
+
+    Attributes:
+        classes: in the order of their labels. converted: images that are not RGB. root: the folder of the paths.
+    """
+
+    root: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One split, mapped read-only: images uint8 [n, 3, resolution, resolution], labels int64 [n]."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One split: paths of the images, and their labels int64 [n]."""
+
+    paths: Sequence[Path]
+    labels: np.ndarray
+
+
+def open_decoded(directory: Path) -> tuple[DecodedSummary, Decoded, Decoded]:
+    """Map a directory of decoded images: its summary, the training and the test split.
+
+    Raises:
+        UserError: when a file of it is missing or damaged.
+    """
+    summary = shared.open_summary(directory, DecodedSummary)
+    train, test = (_decoded_split(directory, split, summary) for split in SPLITS)
+    return summary, train, test
+
+
+def open_listed(directory: Path) -> tuple[ListedSummary, Listed, Listed]:
+    """A directory of listed files: its summary, the training and the test split.
+
+    Raises:
+        UserError: when a file of it is missing or damaged.
+    """
+    summary = shared.open_summary(directory, ListedSummary)
+    train, test = (_listed_split(directory, split, summary) for split in SPLITS)
+    return summary, train, test
+
+
+def open_classes(directory: Path) -> tuple[str, ...]:
+    """The classes of a prepared directory of either kind, in the order of their labels.
+
+    Raises:
+        UserError: when its summary is missing or damaged.
+    """
+    kind = DecodedSummary if (directory / "train_images.npy").exists() else ListedSummary
+    return shared.open_summary(directory, kind).classes
+
+
+def image_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray, resolution: int) -> SplitWriter:
+    """Writes images, uint8 [b, 3, resolution, resolution], whose classes and splits are `labels` and `is_test`."""
+    shape = (3, resolution, resolution)
+    needed = len(labels) * 3 * resolution**2
+    way_out = "use a lower resolution"
+    shared.require_room(directory, needed, f"{len(labels):,} images", way_out)
+    return SplitWriter(directory, labels, is_test, name="images", shape=shape, kind=np.uint8)
+
+
+def prepared_decoded(
+    cache: Path,
+    kind: str,
+    key: Mapping[str, Any],
+    classes: tuple[str, ...],
+    resolution: int,
+    fill: Callable[[Path], tuple[int, int]],
+    progress: Progress,
+) -> tuple[Path, DecodedSummary]:
+    """The directory of decoded images of (`kind`, `key`) under `cache`, made by `fill` unless it is there.
+
+    Args:
+        key: JSON-ready; everything that determines the content.
+        fill: writes the arrays of both splits into a directory; returns how many images it converted to RGB, and
+            how many it scaled.
+
+    Raises:
+        UserError: when `cache` is not writable or the disk is full.
+    """
+
+    def make(directory: Path) -> DecodedSummary:
+        converted, resized = fill(directory)
+        counts = {split: _open_images(directory, split, resolution).shape[0] for split in SPLITS}
+        mean, deviation = _statistics(_open_images(directory, "train", resolution))
+        return DecodedSummary(
+            fingerprint=_fingerprint(directory, resolution),
+            classes=classes,
+            **counts,
+            converted=converted,
+            resized=resized,
+            resolution=resolution,
+            mean=mean,
+            deviation=deviation,
+            bytes=shared.sizes(directory),
+        )
+
+    def check(directory: Path) -> DecodedSummary:
+        summary = shared.read_summary(directory, DecodedSummary)
+        return _as_said(directory, summary, [_decoded_split(directory, split, summary) for split in SPLITS])
+
+    name = shared.directory_name(kind, VERSION, {**key, "resolution": resolution})
+    return shared.prepared(cache / name, make, check, progress)
+
+
+def prepared_listed(
+    cache: Path,
+    kind: str,
+    key: Mapping[str, Any],
+    scan: Callable[[Path], ListedSummary],
+    progress: Progress,
+) -> tuple[Path, ListedSummary]:
+    """The list of files of (`kind`, `key`) under `cache`, made by `scan(directory)` unless it is there.
+
+    Raises:
+        UserError: when `cache` is not writable or the disk is full.
+    """
+
+    def check(directory: Path) -> ListedSummary:
+        summary = shared.read_summary(directory, ListedSummary)
+        return _as_said(directory, summary, [_listed_split(directory, split, summary) for split in SPLITS])
+
+    return shared.prepared(cache / shared.directory_name(kind, VERSION, key), scan, check, progress)
+
+
+def write_list(directory: Path, split: str, names: Sequence[str], labels: np.ndarray) -> None:
+    """Write the names of a split's files, relative to their root, and their labels."""
+    np.save(directory / f"{split}_paths.npy", np.frombuffer("\0".join(names).encode(errors=_NAMES), np.uint8))
+    np.save(directory / f"{split}_labels.npy", labels.astype(np.int64))
+
+
+_NAMES = "surrogateescape"  # of files, whatever their bytes
+
+
+def _as_said(directory: Path, summary: Any, splits: Sequence[Decoded | Listed]) -> Any:
+    if (summary.train, summary.test) != tuple(len(split.labels) for split in splits):
+        raise UserError(f"{directory}: not of as many images as its summary says")
+    return summary
+
+
+def _decoded_split(directory: Path, split: str, summary: DecodedSummary) -> Decoded:
+    images = _open_images(directory, split, summary.resolution)
+    labels = open_labels(directory, split, len(summary.classes), "classes")
+    if len(images) != len(labels):
+        raise damaged(directory, f"{split}_images.npy has {len(images)} images, for {len(labels)} labels")
+    return Decoded(images, labels)
+
+
+def _listed_split(directory: Path, split: str, summary: ListedSummary) -> Listed:
+    blob = map_array(directory, f"{split}_paths.npy", np.uint8, 1).tobytes()
+    names = blob.decode(errors=_NAMES).split("\0")
+    labels = open_labels(directory, split, len(summary.classes), "classes")
+    if len(names) != len(labels):
+        raise damaged(directory, f"{split}_paths.npy has {len(names)} names, for {len(labels)} labels")
+    return Listed([Path(summary.root, name) for name in names], labels)
+
+
+def _open_images(directory: Path, split: str, resolution: int) -> np.ndarray:
+    images = map_array(directory, f"{split}_images.npy", np.uint8, 4)
+    if images.shape[1:] != (3, resolution, resolution):
+        raise damaged(directory, f"{split}_images.npy has images of {images.shape[1:]}")
+    return images
+
+
+def _fingerprint(directory: Path, resolution: int) -> str:
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        images = _open_images(directory, split, resolution).reshape(-1)
+        for first in range(0, len(images), _HASHED):
+            digest.update(np.ascontiguousarray(images[first : first + _HASHED]).data)
+        digest.update(np.load(directory / f"{split}_labels.npy", allow_pickle=False).tobytes())
+    return digest.hexdigest()
+
+
+def _statistics(images: np.ndarray) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Mean and standard deviation of every colour, from exact counts of its levels."""
+    counts = np.zeros((3, 256), np.int64)
+    for first in range(0, len(images), _CHUNK):
+        chunk = images[first : first + _CHUNK]
+        for colour in range(3):
+            counts[colour] += np.bincount(chunk[:, colour].reshape(-1), minlength=256)
+    levels, total = np.arange(256), counts.sum(1)
+    mean = counts @ levels / total
+    deviation = np.sqrt(np.maximum(counts @ levels**2 / total - mean**2, 1.0))
+    red, green, blue = map(float, mean)
+    spread_red, spread_green, spread_blue = map(float, deviation)
+    return (red, green, blue), (spread_red, spread_green, spread_blue)

@@ -1,0 +1,117 @@
+"""CIFAR-10 in its official layouts: batches as pickles of Python's, or binary."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from istbench.door import read_bytes
+from istbench.errors import UserError, printable
+from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
+from istbench.workloads.prepared import named_errors
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+IMAGES = 60_000
+SIDE = 32
+_PIXELS = 3 * SIDE * SIDE
+_BATCH_IMAGES = 10_000
+_LARGEST = 2**26
+_FOLDERS = {"cifar-10-batches-py": "", "cifar-10-batches-bin": ".bin"}
+_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+_WAY_OUT = "extract the archive again"
+
+
+@dataclass(frozen=True)
+class CifarBatches:
+    """The six batch files in `root`, five to train on and one to test on; `suffix` tells pickles from binary."""
+
+    root: Path
+    suffix: str
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The batch files, that of the test split last."""
+        return tuple(self.root / f"{name}{self.suffix}" for name in _BATCHES)
+
+    @property
+    def is_test(self) -> np.ndarray:
+        """Whether each image is of the test split: bool [60000]."""
+        return np.repeat([False] * 5 + [True], _BATCH_IMAGES)
+
+    def cache_key(self) -> dict[str, Any]:
+        """Names, sizes and times of the files, which tell whether they are still the same.
+
+        Raises:
+            UserError: naming one that is missing.
+        """
+        with named_errors("the batches"):
+            found = [(path.name, path.stat()) for path in self.paths]
+            said = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in found)
+        return {"root": str(self.root), "files": hashlib.sha256(said.encode()).hexdigest()}
+
+    def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Images (uint8 [10000, 3, 32, 32]) and classes (int64 [10000]) of one file after the other.
+
+        Raises:
+            UserError: naming the first that is no whole batch. Nothing that a pickle holds is run.
+        """
+        for path in self.paths:
+            content = read_bytes(path, "a batch of CIFAR-10", _LARGEST)
+            images, labels = (_binary if self.suffix else _pickled)(path, content)
+            if not ((labels >= 0) & (labels < len(CLASSES))).all():
+                raise _unfit(path, f"it has other classes than 0 to {len(CLASSES) - 1}")
+            if len(images) != _BATCH_IMAGES:
+                raise _unfit(path, f"{len(images):,} images, not {_BATCH_IMAGES:,}")
+            yield images.reshape(-1, 3, SIDE, SIDE), labels
+
+
+def find_batches(data: Path) -> CifarBatches | None:
+    """The batches of CIFAR-10 in directory `data`, or in the archive's folder there; None where there are none.
+
+    Raises:
+        UserError: where a batch file is missing.
+    """
+    for folder, suffix in _FOLDERS.items():
+        for root in (data, data / folder):
+            batches = CifarBatches(root.resolve(), suffix)
+            there = [path for path in batches.paths if path.exists()]
+            missing = [path for path in batches.paths if not path.exists()]
+            if there and missing:
+                raise UserError(f"{printable(str(root))}: no {missing[0].name} beside {there[0].name}; {_WAY_OUT}")
+            if there or (root.name == folder and root.is_dir()):
+                if missing:
+                    raise UserError(f"{printable(str(root))}: no {missing[0].name} in it; {_WAY_OUT}")
+                return batches
+    return None
+
+
+def _binary(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    rows, rest = divmod(len(content), 1 + _PIXELS)
+    if rest:
+        raise _unfit(path, f"{len(content):,} bytes are no whole images of {1 + _PIXELS:,}: it is truncated")
+    table = np.frombuffer(content, np.uint8).reshape(rows, 1 + _PIXELS)
+    return table[:, 1:], table[:, 0].astype(np.int64)
+
+
+def _pickled(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        match plain_data(content):
+            case {b"data": StoredArray() as data, b"labels": list(labels)} | {
+                "data": StoredArray() as data,
+                "labels": list(labels),
+            }:
+                images = data.uint8(_PIXELS)
+            case _:
+                raise NotPlainData("no dictionary with data and labels")
+    except NotPlainData as problem:
+        raise _unfit(path, str(problem)) from None
+    if len(labels) != len(images) or not all(type(label) is int and 0 <= label < 256 for label in labels):
+        raise _unfit(path, f"its labels are not a number for each of its {len(images):,} images")
+    return images, np.array(labels, np.int64)
+
+
+def _unfit(path: Path, why: str) -> UserError:
+    return UserError(f"{printable(str(path))}: no batch of CIFAR-10: {printable(why)[:200]}; {_WAY_OUT}")

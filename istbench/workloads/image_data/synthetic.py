@@ -1,0 +1,87 @@
+"""Made-up images that a small convolutional network can learn and a linear model cannot.
+
+A class is a texture: waves of one of two lengths, in one of five directions. Where in the image they are, their
+phase, colour and contrast are random, and so is what lies behind them. With the phase uniform, every pixel has the
+same mean in every class, and an image is as likely as its negative: among linear models, whose loss is convex, none
+is better than the one without weights, which guesses. A mirrored image is of the same class.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+SIDE = 32
+_ANGLES = (0.0, 22.5, 45.0, 67.5, 90.0)  # degrees; a mirrored wave has the angle 180 minus its own
+_LENGTHS = (3.5, 6.5)  # pixels
+CLASSES = tuple(f"waves {length:g}px {angle:g}deg" for angle in _ANGLES for length in _LENGTHS)
+
+_TEST_SHARE = 0.2
+_CHUNK = 500  # images drawn at a time; the images depend on it
+_ANGLE_JITTER = 4.0  # degrees, standard deviation
+_CONTRAST = (14.0, 44.0)
+_NOISE = 24.0  # standard deviation of every pixel's own
+_GROUND = 30.0  # and of the colours behind
+_RADIUS = 7.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Textures:
+    """Which image is which, before any is drawn: `train` images to train on, a fifth as many to test on."""
+
+    train: int
+    seed: int
+
+    @property
+    def test(self) -> int:
+        """Images to test on."""
+        return max(len(CLASSES), round(self.train * _TEST_SHARE))
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """Class of every image, int64 [train + test], in an order that mixes them, alike many of each."""
+        order = np.random.default_rng([self.seed, 0])
+        return np.concatenate([order.permutation(count) % len(CLASSES) for count in (self.train, self.test)])
+
+    @property
+    def is_test(self) -> np.ndarray:
+        """Whether each image is of the test split: bool [train + test]."""
+        return np.arange(self.train + self.test) >= self.train
+
+    def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All images in order: number of the first, uint8 [b, 3, 32, 32]."""
+        for first in range(0, len(self.labels), _CHUNK):
+            yield first, draw(self.labels[first : first + _CHUNK], np.random.default_rng([self.seed, 1, first]))
+
+
+def draw(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """An image of each of `labels`: uint8 [b, 3, 32, 32]."""
+    count = len(labels)
+
+    def drawn(low: float, high: float) -> np.ndarray:
+        return random.uniform(low, high, (count, 1, 1)).astype(np.float32)
+
+    degrees = np.array(_ANGLES)[labels // len(_LENGTHS)] + random.normal(0, _ANGLE_JITTER, count)
+    degrees = np.where(random.random(count) < 0.5, degrees, 180 - degrees)
+    angle = np.radians(degrees).astype(np.float32)[:, None, None]
+    length = np.array(_LENGTHS, np.float32)[labels % len(_LENGTHS)][:, None, None]
+    down, across = np.mgrid[:SIDE, :SIDE].astype(np.float32)
+    along = across * np.cos(angle) + down * np.sin(angle)
+    waves = np.cos(2 * np.pi * along / length + drawn(0, 2 * np.pi))
+    middle_down, middle_across = drawn(10, SIDE - 10), drawn(10, SIDE - 10)
+    distance = (down - middle_down) ** 2 + (across - middle_across) ** 2
+    texture = drawn(*_CONTRAST) * waves * np.exp(-distance / (2 * _RADIUS**2))
+    colour = random.normal(0, 1, (count, 3, 1, 1)).astype(np.float32)
+    colour /= np.sqrt(np.square(colour).mean(1, keepdims=True))
+    image = 127.5 + texture[:, None] * colour + _ground(count, random)
+    image += _NOISE * random.standard_normal((count, 3, SIDE, SIDE), np.float32)
+    pixels: np.ndarray = np.clip(image, 0, 255).round().astype(np.uint8)
+    return pixels
+
+
+def _ground(count: int, random: np.random.Generator) -> np.ndarray:
+    """A colour that changes evenly from a random one on each side to another: float32 [b, 3, 32, 32]."""
+    corners = (_GROUND * random.standard_normal((3, count, 3, 1, 1))).astype(np.float32)
+    slope = np.linspace(-1, 1, SIDE, dtype=np.float32)
+    return corners[0] + corners[1] * slope[:, None] + corners[2] * slope

@@ -1,0 +1,48 @@
+"""What every workload shares of its data: finding it, making it ready once, mapping it, naming what is broken."""
+
+from istbench.workloads.prepared.arrays import SplitWriter, map_array, open_labels
+from istbench.workloads.prepared.directory import (
+    SPLITS,
+    Summary,
+    damaged,
+    directory_name,
+    open_summary,
+    prepared,
+    read_summary,
+    require_room,
+    sizes,
+)
+from istbench.workloads.prepared.download import download, downloaded
+from istbench.workloads.prepared.files import (
+    files_digest,
+    listed,
+    named_errors,
+    require_regular,
+    utf8_name,
+    visible,
+)
+from istbench.workloads.prepared.in_order import in_order
+
+__all__ = [
+    "SPLITS",
+    "SplitWriter",
+    "Summary",
+    "damaged",
+    "directory_name",
+    "download",
+    "downloaded",
+    "files_digest",
+    "in_order",
+    "listed",
+    "map_array",
+    "named_errors",
+    "open_labels",
+    "open_summary",
+    "prepared",
+    "read_summary",
+    "require_regular",
+    "require_room",
+    "sizes",
+    "utf8_name",
+    "visible",
+]

@@ -1,0 +1,183 @@
+"""A prepared directory: arrays and a summary, made once, whole or not at all.
+
+It is filled under another name and renamed when complete, so one with the final name is whole, whatever was killed
+when. Its summary, `prepared.json`, has the size of every array.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from istbench.config.numbers import Count, Natural
+from istbench.door import decode_json, read_bytes
+from istbench.errors import UserError, printable
+from istbench.files import sync
+from istbench.workloads.base import Progress
+
+SPLITS = ("train", "test")
+_SUMMARY = "prepared.json"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prepared.json holds of any workload; each adds fields of its own.
+
+    Attributes:
+        fingerprint: a hash of all that is trained and tested on.
+        train, test: samples of each split.
+        bytes: sizes of the files.
+    """
+
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    train: Count
+    test: Count
+    bytes: dict[str, Natural]
+
+
+S = TypeVar("S", bound=Summary)
+
+
+def directory_name(kind: str, version: int, key: Mapping[str, Any]) -> str:
+    """The name of the prepared directory of `kind` and `key`, which is JSON-ready and determines the content."""
+    said = json.dumps([kind, version, key], sort_keys=True)
+    return f"{kind}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+
+
+def prepared(
+    final: Path, make: Callable[[Path], S], check: Callable[[Path], S], progress: Progress
+) -> tuple[Path, S]:
+    """The prepared directory `final`, made unless it is there and whole: where it is, and its summary.
+
+    Two processes that want the same directory wait for each other: one fills it.
+
+    Args:
+        make: fills an empty directory with arrays; returns what its summary is to be.
+        check: the summary of a filled directory; raises UserError or OSError where that is not whole.
+
+    Raises:
+        UserError: when the directory above is not writable or the disk is full.
+    """
+    summary = _whole(final, check)
+    if summary is None:
+        with _disk_errors(final.parent), locked(final.with_name(f".{final.name}.lock"), progress):
+            summary = _whole(final, check) or _make(final, make)
+    return final.resolve(), summary
+
+
+def open_summary(directory: Path, kind: type[S]) -> S:
+    """What a prepared directory holds.
+
+    Raises:
+        UserError: when its summary is missing or damaged.
+    """
+    try:
+        return read_summary(directory, kind)
+    except UserError as error:
+        raise damaged(directory, str(error)) from None
+
+
+def read_summary(directory: Path, kind: type[S]) -> S:
+    """The summary as `open_summary` has it, for `check` of `prepared`: it is made again where this raises.
+
+    Raises:
+        UserError: when it is missing or damaged.
+    """
+    content = read_bytes(directory / _SUMMARY, "a summary")
+    return decode_json(content, kind, str(directory / _SUMMARY), "it is made again")
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """The size of every array in `directory`."""
+    return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
+
+
+def damaged(directory: Path, why: str) -> UserError:
+    """The error of a prepared directory that is not what it was."""
+    return UserError(f"prepared data is damaged ({printable(why)}): remove {directory} to have it made again")
+
+
+def require_room(directory: Path, needed: int, what: str, way_out: str) -> None:
+    """Refuse `needed` bytes for `what` in `directory` where its disk cannot hold them; `way_out` is of the caller.
+
+    Raises:
+        UserError: saying what they take and what there is.
+    """
+    disk = shutil.disk_usage(directory)
+    if disk.total and disk.free < needed:
+        raise UserError(
+            f"the prepared data of {what} takes {needed / 1e9:.1f} GB, and there is "
+            f"{disk.free / 1e9:.1f} GB free in {directory.parent}; {way_out}, or choose another cache directory "
+            "with ISTBENCH_CACHE"
+        )
+
+
+@contextmanager
+def locked(path: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock file `path`, so that one process at a time makes what it stands for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # For reading too: a FIFO would hang an open for writing alone.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that prepares the data", 0, 1)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _whole(directory: Path, check: Callable[[Path], S]) -> S | None:
+    """The summary of a whole directory; None of one where anything is missing, or is not what the summary says."""
+    try:
+        summary = check(directory)
+        return summary if summary.bytes == sizes(directory) else None
+    except (UserError, OSError):
+        return None
+
+
+def _make(final: Path, make: Callable[[Path], S]) -> S:
+    partial = final.with_name(f".{final.name}.partial")
+    for left_over in (partial, final):
+        _remove(left_over)
+    partial.mkdir()
+    try:
+        summary = make(partial)
+        (partial / _SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
+        sync(partial / _SUMMARY)
+        partial.rename(final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return summary
+
+
+def _remove(path: Path) -> None:
+    """Delete whatever is at `path`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _disk_errors(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror or error
+        raise UserError(
+            f"cannot write prepared data to {cache}: {reason}; "
+            "make room there, or choose another cache directory with ISTBENCH_CACHE"
+        ) from None

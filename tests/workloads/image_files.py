@@ -1,0 +1,75 @@
+"""Small image folders and batches of CIFAR-10 to read."""
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+CLASSES = ("cat", "dog", "eel")
+
+
+def pixels(count: int, side: int = 32, seed: int = 0) -> np.ndarray:
+    """Random images, uint8 [count, side, side, 3]."""
+    return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def save(path: Path, image: np.ndarray, mode: str = "RGB") -> None:
+    """Write `image` in that mode to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).convert(mode).save(path)
+
+
+def folders(
+    root: Path,
+    classes: Sequence[str] = CLASSES,
+    *,
+    train: int = 3,
+    test: int = 2,
+    test_name: str = "test",
+    side: int = 32,
+    suffix: str = "png",
+) -> Path:
+    """Image folders of random images, so many of each class."""
+    for number, name in enumerate(classes):
+        for split, count in (("train", train), (test_name, test)):
+            for place, image in enumerate(pixels(count, side, seed=100 * number + len(split))):
+                save(root / split / name / f"{place}.{suffix}", image)
+    return root
+
+
+def tiny_imagenet(root: Path, classes: Sequence[str] = CLASSES) -> Path:
+    """The layout of Tiny ImageNet: images/ in the class folders, the validation's classes in a file."""
+    lines = []
+    for number, name in enumerate(classes):
+        for place, image in enumerate(pixels(3, seed=number)):
+            save(root / "train" / name / "images" / f"{name}_{place}.JPEG", image)
+        (root / "train" / name / f"{name}_boxes.txt").write_text("boxes")
+        save(root / "val" / "images" / f"val_{number}.JPEG", pixels(1, seed=50 + number)[0])
+        lines.append(f"val_{number}.JPEG\t{name}\t0\t0\t9\t9\n")
+    (root / "val" / "val_annotations.txt").write_text("".join(lines))
+    (root / "test" / "images").mkdir(parents=True)
+    return root
+
+
+def batches(root: Path, each: int, *, binary: bool = False) -> tuple[Path, np.ndarray, np.ndarray]:
+    """CIFAR-10's official batches, `each` images a file: the folder, all images [n, 3, 32, 32], labels [n]."""
+    folder = root / ("cifar-10-batches-bin" if binary else "cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    images = pixels(6 * each).transpose(0, 3, 1, 2).reshape(6 * each, -1).copy()
+    labels = np.arange(6 * each) % 10
+    for number, name in enumerate([*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]):
+        chosen = slice(number * each, (number + 1) * each)
+        if binary:
+            rows = np.concatenate([labels[chosen, None].astype(np.uint8), images[chosen]], axis=1)
+            (folder / f"{name}.bin").write_bytes(rows.tobytes())
+        else:
+            write_pickle(folder / name, {b"data": images[chosen], b"labels": labels[chosen].tolist()})
+    return folder, images.reshape(-1, 3, 32, 32), labels
+
+
+def write_pickle(path: Path, value: Any) -> None:
+    """Pickle `value`, an array in it as old numpy did."""
+    path.write_bytes(pickle.dumps(value, protocol=4))

@@ -1,0 +1,181 @@
+"""CIFAR-10's official batches: read as they are, and nothing of a pickle run."""
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from image_files import batches, write_pickle
+
+from istbench.errors import UserError
+from istbench.workloads.base import Progress
+from istbench.workloads.cifar10 import Cifar10
+from istbench.workloads.image_data import cifar_batches
+from istbench.workloads.image_data.cache import open_decoded
+from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
+
+EACH = 4
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar_batches, "_BATCH_IMAGES", EACH)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("above", [False, True])
+def test_both_official_layouts_are_read(tmp_path: Path, no_progress: Progress, binary: bool, above: bool) -> None:
+    folder, images, labels = batches(tmp_path / "data", EACH, binary=binary)
+    workload = Cifar10()
+    source = workload.prepare(folder.parent if above else folder, tmp_path / "cache", no_progress)
+    assert (source.kind, source.train, source.test) == ("cifar10", 20, 4)
+    assert source.seen == "CIFAR-10, 24 of 60,000 images: a subset"
+    assert workload.targets == (0.8, 0.85, 0.88, 0.9)
+    summary, train, test = open_decoded(Path(source.path))
+    assert summary.classes == cifar_batches.CLASSES
+    assert np.array_equal(train.images, images[:20])
+    assert np.array_equal(test.images, images[20:])
+    assert np.array_equal(np.concatenate([train.labels, test.labels]), labels)
+
+
+def test_the_pickles_of_python_2_are_read() -> None:
+    # As `pickle.dumps({"data": numpy.array([[1, 2, 3]], "u1"), "labels": [7]}, 2)` of Python 2 has it.
+    old = (
+        b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85"
+        b"U\x01bq\x05\x87Rq\x06(K\x01K\x01K\x03\x86cnumpy\ndtype\nq\x07U\x02u1q\x08K\x00K\x01\x87Rq\x09(K\x03U\x01|"
+        b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x03\x01\x02\x03tbU\x06labels]K\x07au."
+    )
+    read = plain_data(old)
+    assert read[b"labels"] == [7]
+    assert read[b"data"].uint8(3).tolist() == [[1, 2, 3]]
+
+
+class Payload:
+    """What runs a command when it is unpickled by anything that trusts it."""
+
+    def __init__(self, *call: Any) -> None:
+        self._call = call
+
+    def __reduce__(self) -> Any:
+        return self._call[0], self._call[1:]
+
+
+PAYLOADS: dict[str, Callable[[Path], Any]] = {
+    "posix.system": lambda mark: Payload(os.system, f"touch {mark}"),
+    "builtins.exec": lambda mark: {b"data": Payload(exec, f"open({str(mark)!r}, 'w')"), b"labels": [1]},
+    "builtins.eval": lambda mark: {b"data": np.zeros((1, 3072), np.uint8), b"labels": [Payload(eval, "1")]},
+}
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_payload_is_refused_and_not_run(tmp_path: Path, no_progress: Progress, name: str) -> None:
+    folder, _, _ = batches(tmp_path / "data", EACH)
+    mark = tmp_path / "was run"
+    write_pickle(folder / "data_batch_3", PAYLOADS[name](mark))
+    with pytest.raises(UserError, match=f"data_batch_3: no batch of CIFAR-10: it names {name}.*extract") as caught:
+        Cifar10().prepare(folder, tmp_path / "cache", no_progress)
+    assert "\n" not in str(caught.value)
+    assert not mark.exists()
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_no_plain_data(content: bytes) -> None:
+    try:
+        read = plain_data(content)
+    except NotPlainData:
+        return
+    # Only what holds no name at all comes here.
+    assert repr(pickle.loads(content, encoding="bytes")) == repr(read)
+
+
+def truncate(name: str, size: int) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / name, size)
+
+
+def rewrite(**fields: Any) -> Callable[[Path], None]:
+    """Another first batch, with these in place of what it has."""
+    whole = {"data": np.zeros((EACH, 3072), np.uint8), "labels": [1] * EACH}
+    content = {name.encode(): value for name, value in {**whole, **fields}.items()}
+    return lambda folder: write_pickle(folder / "data_batch_1", content)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "truncated": (truncate("data_batch_2", 2_000), "data_batch_2: no batch of CIFAR-10: "),
+    "empty": (truncate("test_batch", 0), "test_batch: no batch of CIFAR-10: it ends early"),
+    "one missing": (lambda folder: (folder / "data_batch_5").unlink(), "no data_batch_5 beside data_batch_1"),
+    "none there": (lambda folder: [path.unlink() for path in folder.iterdir()] and None, "no data_batch_1 in it"),
+    "a list": (lambda folder: write_pickle(folder / "data_batch_1", [1]), "no dictionary with data and labels"),
+    "too few images": (rewrite(data=np.zeros((2, 3072), np.uint8), labels=[1, 2]), "2 images, not 4"),
+    "too few labels": (rewrite(labels=[1]), "labels are not a number for each of its 4 images"),
+    "labels of text": (rewrite(labels=["1"] * EACH), "labels are not a number for each"),
+    "another class": (rewrite(labels=[10] * EACH), "other classes than 0 to 9"),
+    "wide pixels": (rewrite(data=np.zeros((EACH, 3072), np.int64)), "no array of bytes, 3,072 a row"),
+    "other columns": (rewrite(data=np.zeros((EACH, 3071), np.uint8)), "no array of bytes, 3,072 a row"),
+    "columns first": (rewrite(data=np.zeros((EACH, 3072), np.uint8, order="F")), "no array of bytes, 3,072 a row"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_batch_is_named_in_one_line(tmp_path: Path, no_progress: Progress, fault: str) -> None:
+    folder, _, _ = batches(tmp_path / "data", EACH)
+    change, says = BROKEN[fault]
+    change(folder)
+    with pytest.raises(UserError, match=f"{says}.*; extract the archive again") as caught:
+        Cifar10().prepare(folder, tmp_path / "cache", no_progress)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_binary_batch_is_named(tmp_path: Path, no_progress: Progress) -> None:
+    folder, _, _ = batches(tmp_path / "data", EACH, binary=True)
+    os.truncate(folder / "data_batch_4.bin", 3 * 3073 + 5)
+    with pytest.raises(UserError, match="data_batch_4.bin: .*no whole images of 3,073: it is truncated"):
+        Cifar10().prepare(folder, tmp_path / "cache", no_progress)
+
+
+def test_neither_layout_says_what_is_expected(tmp_path: Path, no_progress: Progress) -> None:
+    (tmp_path / "data" / "other").mkdir(parents=True)
+    with pytest.raises(UserError, match="no train/ in it.*cifar-10-batches-py, cifar-10-batches-bin, or"):
+        Cifar10().prepare(tmp_path / "data", tmp_path / "cache", no_progress)
+
+
+def test_a_download_is_used_by_later_runs(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake(root: Path, download: bool) -> None:
+        batches(root, EACH)
+        (root / "cifar-10-python.tar.gz").write_bytes(b"archive")
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", fake)
+    source = Cifar10().fetch("download", tmp_path, no_progress)
+    assert source.kind == "cifar10"
+    assert Cifar10().prepare(None, tmp_path, no_progress) == source
+    assert not list(tmp_path.rglob("*.tar.gz"))
+
+
+def test_a_refused_download_is_one_line(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(root: Path, download: bool) -> None:
+        shutil.copytree(tmp_path, root / "cifar-10-batches-py", ignore=lambda *_: ["cifar10"])
+        raise RuntimeError("File not found or corrupted.")
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", refuse)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"CIFAR-10 could not be downloaded.*corrupted.*--data DIR") as caught:
+            Cifar10().fetch("download", tmp_path, no_progress)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_stored_array_is_what_numpy_stored() -> None:
+    array = np.arange(12, dtype=np.uint8).reshape(4, 3)
+    read = plain_data(pickle.dumps(array, protocol=4))
+    assert isinstance(read, StoredArray)
+    assert np.array_equal(read.uint8(3), array)

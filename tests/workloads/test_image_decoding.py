@@ -1,0 +1,197 @@
+"""Images from files: converted as torchvision does, found broken before training, prepared once."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from image_files import CLASSES, folders, pixels, save
+from PIL import Image
+from torchvision.datasets.folder import pil_loader
+
+from istbench.errors import UserError
+from istbench.workloads.base import Progress
+from istbench.workloads.cifar10 import Cifar10
+from istbench.workloads.image_data import cache, decode, scan
+from istbench.workloads.image_data.cache import open_decoded, open_listed
+from istbench.workloads.image_data.decode import BrokenImage, cropped, scaled
+from istbench.workloads.imagenet import ImageNet, ImageNetOptions
+
+TINY = ImageNetOptions(model="vgg12", width=4, resolution=32)
+LARGE = ImageNetOptions(model="resnet18", resolution=72)
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("RGB", "jpg"), ("L", "jpg"), ("CMYK", "jpg"), ("P", "png"), ("RGBA", "png"), ("LA", "png"), ("1", "png")],
+)
+def test_every_mode_becomes_rgb_as_in_torchvision(tmp_path: Path, mode: str, suffix: str) -> None:
+    path = tmp_path / f"image.{suffix}"
+    save(path, pixels(1)[0], mode)
+    found = scaled(path.read_bytes(), 32)
+    assert found.converted == (mode != "RGB")
+    assert not found.resized
+    assert np.array_equal(found.image.transpose(1, 2, 0), np.asarray(pil_loader(str(path))))
+
+
+@pytest.mark.parametrize("size", [(40, 50), (50, 40), (64, 64), (20, 33), (33, 1)])
+def test_other_sizes_are_scaled_and_cut_to_the_middle_as_in_torchvision(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    from torchvision.transforms.v2.functional import center_crop, resize
+
+    image = Image.fromarray(pixels(1, 64)[0]).resize(size)
+    image.save(tmp_path / "image.png")
+    found = scaled((tmp_path / "image.png").read_bytes(), 32)
+    assert found.resized
+    expected = np.asarray(center_crop(resize(image, [32]), [32]))
+    assert np.array_equal(found.image.transpose(1, 2, 0), expected)
+
+
+def test_a_crop_is_where_it_is_asked_for(tmp_path: Path) -> None:
+    across = np.broadcast_to(np.arange(64, dtype=np.uint8)[None, :, None], (64, 64, 3))
+    save(tmp_path / "image.png", across)
+    content = (tmp_path / "image.png").read_bytes()
+    assert cropped(content, 32, 64, (0.0, 0.0))[0, 0].tolist() == list(range(32))
+    assert cropped(content, 32, 64, (1.0, 0.5))[0, 0].tolist() == list(range(32, 64))
+
+
+def broken(path: Path, fault: str) -> None:
+    if fault == "truncated":
+        os.truncate(path, path.stat().st_size // 2)
+    elif fault == "empty":
+        os.truncate(path, 0)
+    elif fault == "text":
+        path.write_text("no image")
+    elif fault == "gif":
+        Image.fromarray(pixels(1)[0]).save(path, "GIF")
+    elif fault == "a folder":
+        path.unlink()
+        path.mkdir()
+    elif fault == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "empty", "text", "gif", "a folder", "a pipe"])
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("options", [TINY, LARGE])
+def test_a_broken_image_is_found_before_training(
+    tmp_path: Path, no_progress: Progress, fault: str, suffix: str, options: ImageNetOptions
+) -> None:
+    root = folders(tmp_path / "data", suffix=suffix)
+    broken(root / "train" / "dog" / f"1.{suffix}", fault)
+    with pytest.raises(UserError, match=rf"dog/1.{suffix}.*; replace (the file|or remove them)") as caught:
+        ImageNet(options).prepare(root, tmp_path / "cache", no_progress)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_all_broken_images_are_counted_and_the_first_named(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_CHUNK", 2)
+    root = folders(tmp_path / "data")
+    for name in CLASSES:
+        for place in (0, 1):
+            broken(root / "train" / name / f"{place}.png", "truncated")
+    with pytest.raises(
+        UserError, match=r"^6 of 15 images cannot be decoded: .*cat/0.png .* and 3 more; "
+    ) as caught:
+        Cifar10().prepare(root, tmp_path / "cache", no_progress)
+    assert "cat/1.png" in str(caught.value)
+    assert "eel" not in str(caught.value)
+
+
+def test_an_image_of_endless_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "image.png", pixels(1)[0])
+    monkeypatch.setattr(decode, "MOST_PIXELS", 1_000)
+    with pytest.raises(BrokenImage, match="32 x 32 pixels are too many"):
+        scaled((tmp_path / "image.png").read_bytes(), 32)
+
+
+def test_images_are_decoded_once(tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = folders(tmp_path / "data")
+    told: list[tuple[int, int]] = []
+    source = Cifar10().prepare(root, tmp_path / "cache", lambda _, done, total: told.append((done, total)))
+    assert (told[0], told[-1]) == ((0, 15), (15, 15))
+    monkeypatch.setattr(scan, "read_file", lambda path: pytest.fail(f"read {path} again"))
+    assert Cifar10().prepare(root, tmp_path / "cache", no_progress) == source
+    _, train, test = open_decoded(Path(source.path))
+    assert isinstance(train.images, np.memmap)
+    assert not train.images.flags.writeable
+    for split, files in (("train", train), ("test", test)):
+        paths = sorted((root / split).rglob("*.png"))
+        for path, image in zip(paths, files.images, strict=True):
+            assert np.array_equal(np.asarray(Image.open(path)), image.transpose(1, 2, 0))
+
+
+def test_a_changed_file_is_decoded_again(tmp_path: Path, no_progress: Progress) -> None:
+    root = folders(tmp_path / "data")
+    before = Cifar10().prepare(root, tmp_path / "cache", no_progress)
+    save(root / "train" / "cat" / "0.png", pixels(1, seed=77)[0])
+    after = Cifar10().prepare(root, tmp_path / "cache", no_progress)
+    assert before.fingerprint != after.fingerprint
+
+
+def test_large_images_are_scanned_once_and_listed(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folders(tmp_path / "data", side=80)
+    source = ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
+    monkeypatch.setattr(scan, "read_file", lambda path: pytest.fail(f"read {path} again"))
+    assert ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress) == source
+    summary, train, test = open_listed(Path(source.path))
+    assert (summary.classes, len(train.paths), len(test.paths)) == (CLASSES, 9, 6)
+    assert train.paths[4] == root / "train" / "dog" / "1.png"
+    assert train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_an_image_that_goes_bad_after_the_scan_is_named(tmp_path: Path, no_progress: Progress) -> None:
+    root = folders(tmp_path / "data", side=80)
+    workload = ImageNet(LARGE)
+    workload.open(workload.prepare(root, tmp_path / "cache", no_progress))
+    broken(root / "train" / "cat" / "1.png", "truncated")
+    with pytest.raises(UserError, match="cat/1.png changed during the run: .*; run the command again"):
+        workload.train_batch(torch.tensor([0, 1]), torch.Generator())
+
+
+def test_what_was_converted_and_scaled_is_told(tmp_path: Path, no_progress: Progress) -> None:
+    root = folders(tmp_path / "data")
+    save(root / "train" / "cat" / "0.png", pixels(1)[0], "L")
+    save(root / "train" / "cat" / "1.png", pixels(1, 40)[0])
+    note = Cifar10().prepare(root, tmp_path / "cache", no_progress).note
+    assert note == "1 of 15 images were converted to RGB; 1 of 15 images were scaled and cut to 32 x 32"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda directory: os.truncate(directory / "train_images.npy", 5_000),
+        lambda directory: (directory / "test_labels.npy").unlink(),
+        lambda directory: np.save(directory / "train_labels.npy", np.full(9, 3)),
+        lambda directory: (directory / "prepared.json").write_text("{}"),
+        lambda directory: (directory / "prepared.json").write_text(
+            (directory / "prepared.json").read_text().replace('"resolution": 32', '"resolution": 1000000')
+        ),
+    ],
+)
+def test_a_damaged_cache_is_made_again(tmp_path: Path, no_progress: Progress, change) -> None:
+    root = folders(tmp_path / "data")
+    source = Cifar10().prepare(root, tmp_path / "cache", no_progress)
+    change(Path(source.path))
+    with pytest.raises(UserError, match="prepared data is damaged .*: remove .* to have it made again"):
+        open_decoded(Path(source.path))
+    assert Cifar10().prepare(root, tmp_path / "cache", no_progress) == source
+    open_decoded(Path(source.path))
+
+
+def test_images_that_the_disk_cannot_hold_are_refused(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil._ntuple_diskusage(2**40, 2**40 - 10, 10)
+    monkeypatch.setattr(cache.shared.directory.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match=r"15 images takes .*use a lower resolution.*ISTBENCH_CACHE"):
+        Cifar10().prepare(folders(tmp_path / "data"), tmp_path / "cache", no_progress)
