@@ -1,0 +1,141 @@
+"""Seconds of an IST local step over the full model's, beside the ratio of their multiply-adds.
+
+One process and one thread: the full network and node 0's subnets of 2, 4 and 8 nodes take a step in turns (forward,
+backward, plain SGD), by CPU seconds. Besides as istbench builds them, in other layouts:
+
+channels-last   weights and images with the channels innermost, as istbench then runs a subnet
+as torch has it channels-last, and BatchNorm of few channels too
+padded          channels that no subnet has, with zero weights, fill every group up to a multiple of `--multiple`
+
+`python scripts/bench/thin_channels.py --model resnet18 --width 16 [--layouts ist,padded,channels-last]`
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.layout import build_subnet
+from istbench.subnets.partition import Partition, Parts, partition_units
+from istbench.subnets.thin import quicken_thin_norms
+from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
+from istbench.workloads.models.vgg import vgg12, vgg_groups
+
+NODES = (2, 4, 8)
+CLASSES = 10
+Step = Callable[[], Tensor]
+
+
+def main() -> None:
+    """Print a row for every layout and number of nodes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("resnet18", "vgg12"), default="resnet18")
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--pixels", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=1, help="of a repeat")
+    parser.add_argument("--multiple", type=int, default=8)
+    parser.add_argument("--layouts", default="contiguous,padded,channels-last-torch,channels-last")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    columns = [f"{nodes} nodes: ms | over full | of its share" for nodes in NODES]
+    print(f"| layout | full: ms | {' | '.join(columns)} |")
+    print("| :--- |" + " ---: |" * (1 + 3 * len(NODES)))
+    images = torch.randn(arguments.batch, 3, arguments.pixels, arguments.pixels)
+    labels = torch.randint(CLASSES, (arguments.batch,))
+    work = [multiply_adds(network(arguments, nodes, "contiguous"), images, labels) for nodes in (1, *NODES)]
+    shares = [one / work[0] for one in work[1:]]
+    print("| multiply-adds | | " + " | ".join(f"| {share:.3f} | 1" for share in shares) + " |")
+    for layout in arguments.layouts.split(","):
+        order = torch.channels_last if layout.startswith("channels-last") else torch.contiguous_format
+        networks = [network(arguments, nodes, layout).to(memory_format=order) for nodes in (1, *NODES)]
+        steps = [step_of(model, images.to(memory_format=order), labels) for model in networks]
+        seconds = in_turns(steps, arguments.repeats, arguments.steps)
+        row = [f"| {layout} | {1e3 * statistics.median(seconds[0]):.0f}"]
+        for mine, share in zip(seconds[1:], shares, strict=True):
+            over = [one / full for one, full in zip(mine, seconds[0], strict=True)]
+            in_share = spread([ratio / share for ratio in over])
+            row.append(f"{1e3 * statistics.median(mine):.0f} | {statistics.median(over):.3f} | {in_share}")
+        print(" | ".join(row) + " |", flush=True)
+
+
+def network(arguments: argparse.Namespace, nodes: int, layout: str) -> nn.Module:
+    """The full network of one node, or node 0's subnet of several; random weights."""
+    with torch.device("meta"):
+        if arguments.model == "resnet18":
+            full: nn.Module = cifar_resnet18(arguments.width, CLASSES)
+        else:
+            full = vgg12(arguments.width, CLASSES, arguments.pixels)
+    groups = resnet_groups(full) if arguments.model == "resnet18" else vgg_groups(full)
+    partition = partition_units(groups, nodes, seed=0, round_index=0)
+    if layout == "padded" and nodes > 1:
+        partition = padded(partition, groups, arguments.multiple)
+    model = build_subnet(full, groups, partition, 0, torch.device("cpu"))
+    if nodes > 1 and layout != "channels-last-torch":
+        quicken_thin_norms(model)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else nn.init.ones_(parameter)
+    return model
+
+
+def padded(partition: Partition, groups: Sequence[NeuronGroup], multiple: int) -> Partition:
+    """The partition with node 0's units repeated up to a multiple: the shapes matter here, not the values."""
+    filled = {}
+    for group in groups:
+        parts = partition[group.name]
+        mine = parts.units[0]
+        length = -(-len(mine) // multiple) * multiple
+        units = mine.repeat(-(-length // len(mine)))[:length]
+        filled[group.name] = Parts((units, *parts.units[1:]), parts.owner, parts.position)
+    return filled
+
+
+def step_of(model: nn.Module, images: Tensor, labels: Tensor) -> Step:
+    """A local step of `model`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def multiply_adds(model: nn.Module, images: Tensor, labels: Tensor) -> int:
+    """Of one forward and backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(model(images), labels).backward()
+    return counter.get_total_flops() // 2
+
+
+def in_turns(steps: Sequence[Step], repeats: int, count: int) -> list[list[float]]:
+    """CPU seconds a step of each of `steps`, by repeat."""
+    seconds: list[list[float]] = [[] for _ in steps]
+    for step in steps:  # warm-up
+        step()
+    for _ in range(repeats):
+        for step, mine in zip(steps, seconds, strict=True):
+            started = time.process_time()
+            for _ in range(count):
+                step()
+            mine.append((time.process_time() - started) / count)
+    return seconds
+
+
+def spread(ratios: list[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"
+
+
+if __name__ == "__main__":
+    main()
