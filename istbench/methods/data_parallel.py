@@ -81,10 +81,10 @@ class DataParallel(Method):
             torch.arange(min(2, self._workload.train_size)), torch.Generator()
         )
         batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
-        self._model.eval()  # leaves running statistics alone
+        self._replica.eval()  # leaves running statistics alone
         with self._fabric.accounting("control"):
             self._workload.loss(self._replica, batch).backward()
-        self._model.train()
+        self._replica.train()
         self._optimizer.zero_grad()
 
 

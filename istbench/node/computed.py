@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from istbench.config.run import Precision
 from istbench.errors import UserError, printable
@@ -85,8 +86,17 @@ class _Computed:
             from torch._inductor import config
 
             config.compile_threads = 1  # nodes share the cores, and leave no compilers behind
-            self._forward = model, torch.compile(model, dynamic=False)
+            self._forward = model, _compiled(model)
         return cast(nn.Module, self._forward[1])
+
+
+def _compiled(model: nn.Module) -> Any:
+    """`model`, its forward pass to be compiled."""
+    if isinstance(model, DistributedDataParallel):
+        # Its own forward pass is not for compiling; that of what it replicates is then cut by its buckets.
+        model.module = torch.compile(model.module, dynamic=False)
+        return model
+    return torch.compile(model, dynamic=False)
 
 
 @contextmanager
