@@ -60,7 +60,8 @@ class IndependentSubnetTraining(Method):
             default="carry",
             metadata={
                 "help": "momenta and the like at a repartition: carry moves a unit's with it, reset starts them at "
-                "zero and sends none"
+                "zero and sends none",
+                "later": True,
             },
         )
 

@@ -43,17 +43,12 @@ class ImageNetOptions:
         "resnet50",
         "resnet101",
         "resnet152",
-        "resnext50_32x4d",
         "vgg11",
-        "vgg11_bn",
         "vgg12",
-        "vgg13",
-        "vgg13_bn",
         "vgg16",
         "vgg16_bn",
         "vgg19",
         "vgg19_bn",
-        "wide_resnet50_2",
     ] = field(default="resnet50", metadata={"help": "vgg12, or torchvision's network of that name"})
     width: Units = field(
         default=64, metadata={"help": "channels of vgg12's first convolution; no effect on other models"}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from image_files import folders, pixels
 
+from istbench.conformance.of_workloads import CHECKS
 from istbench.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.batches import ShardedBatches
@@ -166,3 +167,19 @@ def test_top_k_is_reported_where_there_are_more_classes() -> None:
     }
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 5))
     assert set(workload.evaluate(model, iter([(batches[0][0], torch.zeros(4).long())]))) == {"accuracy", "loss"}
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Cifar10(Cifar10Options(width=4, images=100)),
+        ImageNet(ImageNetOptions(model="vgg12", width=4, resolution=32, classes=12, samples=50)),
+    ],
+    ids=["cifar10", "imagenet"],
+)
+def test_both_keep_the_contract_of_workloads(
+    tmp_path: Path, no_progress: Progress, workload: ImageClassifier
+) -> None:
+    workload.open(workload.prepare(None, tmp_path, no_progress))
+    said = [check(workload) for check in CHECKS]
+    assert said[0].startswith("8 groups" if workload.name == "cifar10" else "11 groups")

@@ -13,10 +13,10 @@ from torchvision.datasets.folder import pil_loader
 
 from istbench.errors import UserError
 from istbench.workloads.base import Progress
-from istbench.workloads.cifar10 import Cifar10
+from istbench.workloads.cifar10 import Cifar10, Cifar10Options
 from istbench.workloads.image_data import cache, decode, scan
 from istbench.workloads.image_data.cache import open_decoded, open_listed
-from istbench.workloads.image_data.decode import BrokenImage, cropped, scaled
+from istbench.workloads.image_data.decode import BrokenImage, cropped, scaled, whole
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
 
 TINY = ImageNetOptions(model="vgg12", width=4, resolution=32)
@@ -110,6 +110,9 @@ def test_an_image_of_endless_size_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(decode, "MOST_PIXELS", 1_000)
     with pytest.raises(BrokenImage, match="32 x 32 pixels are too many"):
         scaled((tmp_path / "image.png").read_bytes(), 32)
+    Image.new("RGB", (1, 101)).save(tmp_path / "image.png")
+    with pytest.raises(BrokenImage, match="1 x 101 pixels are too narrow"):
+        whole((tmp_path / "image.png").read_bytes())
 
 
 def test_images_are_decoded_once(tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,3 +198,5 @@ def test_images_that_the_disk_cannot_hold_are_refused(
     monkeypatch.setattr(cache.shared.directory.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"15 images takes .*use a lower resolution.*ISTBENCH_CACHE"):
         Cifar10().prepare(folders(tmp_path / "data"), tmp_path / "cache", no_progress)
+    with pytest.raises(UserError, match="GB free in .*; use fewer images"):
+        Cifar10(Cifar10Options(images=2**40)).prepare(None, tmp_path / "cache", no_progress)

@@ -20,7 +20,7 @@ from istbench.workloads.image_data.folders import ImageFiles
 from istbench.workloads.image_data.scan import Scan
 from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.prepared import SPLITS, sizes
+from istbench.workloads.prepared import SPLITS, require_room, sizes
 
 SYNTHETIC_NOTE = (
     "synthetic image data: made-up textures, not photographs "
@@ -117,6 +117,8 @@ def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> Dat
     """
 
     def fill(directory: Path) -> tuple[int, int]:
+        count = textures.train + textures.test
+        require_room(directory, count * 3 * SIDE**2, f"{count:,} images", "use fewer images")
         writer = image_writer(directory, textures.labels, textures.is_test, SIDE)
         try:
             for first, images in textures.chunks():

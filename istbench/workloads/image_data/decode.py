@@ -15,6 +15,7 @@ from istbench.errors import printable
 from istbench.workloads.prepared import require_regular
 
 MOST_PIXELS = 2**28
+_NARROWEST = 100
 _LARGEST_FILE = 2**30
 _FORMATS = ("JPEG", "PNG")  # whatever the suffix says: some of ImageNet's .JPEG are PNG
 
@@ -97,6 +98,8 @@ def _decoded(content: bytes, side: int | None) -> Iterator[Image.Image]:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
                     raise BrokenImage(f"{image.width} x {image.height} pixels are too many")
+                if max(image.size) > _NARROWEST * min(image.size):  # scaled to a square's side, it fills the memory
+                    raise BrokenImage(f"{image.width} x {image.height} pixels are too narrow")
                 if side is not None:
                     image.draft(None, (side, side))  # None keeps the mode
                 image.load()
