@@ -91,13 +91,16 @@ def _write_back(full, state, trained, masks):
     for name, parameter in full.named_parameters():
         mine = [mask[name] for mask in masks]
         parameter.copy_(_merged(parameter, [parameters[name] for parameters, _ in trained], mine))
-        slots = state.setdefault(name, {})
-        for slot, value in trained[0][1][name].items():
-            if value is None or value.shape != parameter.shape:  # plain SGD's nothing; a count of steps
-                slots[slot] = value
+        slots, ended = state.setdefault(name, {}), [states[name] for _, states in trained]
+        for slot in {slot for one in ended for slot in one}:
+            values = [one.get(slot) for one in ended]
+            there = next((value for value in values if value is not None), None)
+            if there is None or there.shape != parameter.shape:  # plain SGD's nothing; a count of steps
+                slots[slot] = there
                 continue
-            before = slots.get(slot, torch.zeros_like(parameter))
-            slots[slot] = _merged(before, [states[name][slot] for _, states in trained], mine)
+            # A node that had no gradient of it so far has what an optimizer starts from.
+            values = [torch.zeros_like(parameter) if value is None else value for value in values]
+            slots[slot] = _merged(slots.get(slot, torch.zeros_like(parameter)), values, mine)
 
 
 def _merged(before, values, masks):
