@@ -20,7 +20,7 @@ from istbench.workloads.image_data.folders import ImageFiles
 from istbench.workloads.image_data.scan import Scan
 from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.prepared import SPLITS, require_room, sizes
+from istbench.workloads.prepared import SPLITS, require_room, sizes, source_of
 
 SYNTHETIC_NOTE = (
     "synthetic image data: made-up textures, not photographs "
@@ -50,7 +50,15 @@ def prepare_decoded(
     kind = "cifar10_files" if official else "image_folders"
     path, summary = prepared_decoded(cache, kind, files.cache_key(), files.classes, resolution, fill, progress)
     name = f"CIFAR-10 as files in {files.shown_name}" if official else f"images in {files.shown_name}"
-    return _source(kind, path, summary, _conversions(summary), name, IMAGES if official else None)
+    return source_of(
+        path,
+        summary,
+        kind=kind,
+        name=name,
+        unit="images",
+        note=_conversions(summary),
+        whole=IMAGES if official else None,
+    )
 
 
 def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSource:
@@ -79,7 +87,8 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
         )
 
     path, summary = prepared_listed(cache, "image_files", files.cache_key(), make, progress)
-    return _source("image_folders", path, summary, _conversions(summary), f"images in {files.shown_name}", None)
+    name, note = f"images in {files.shown_name}", _conversions(summary)
+    return source_of(path, summary, kind="image_folders", name=name, unit="images", note=note)
 
 
 def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> DataSource:
@@ -106,7 +115,7 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
         return 0, 0
 
     path, summary = prepared_decoded(cache, "cifar10", batches.cache_key(), CLASSES, SIDE, fill, progress)
-    return _source("cifar10", path, summary, "", "CIFAR-10", IMAGES)
+    return source_of(path, summary, kind="cifar10", name="CIFAR-10", unit="images", whole=IMAGES)
 
 
 def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> DataSource:
@@ -129,7 +138,7 @@ def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> Dat
         return 0, 0
 
     path, summary = prepared_decoded(cache, "synthetic", asdict(textures), TEXTURES, SIDE, fill, progress)
-    return _source("synthetic", path, summary, SYNTHETIC_NOTE, "SYNTHETIC images", None)
+    return source_of(path, summary, kind="synthetic", name="SYNTHETIC images", unit="images", note=SYNTHETIC_NOTE)
 
 
 def _conversions(summary: DecodedSummary | ListedSummary) -> str:
@@ -141,19 +150,3 @@ def _conversions(summary: DecodedSummary | ListedSummary) -> str:
         side = summary.resolution
         said.append(f"{summary.resized:,} {images} were scaled and cut to {side} x {side}")
     return "; ".join(said)
-
-
-def _source(
-    kind: str, path: Path, summary: DecodedSummary | ListedSummary, note: str, name: str, whole: int | None
-) -> DataSource:
-    return DataSource(
-        kind=kind,
-        path=str(path),
-        fingerprint=summary.fingerprint,
-        train=summary.train,
-        test=summary.test,
-        note=note,
-        name=name,
-        unit="images",
-        whole=whole,
-    )

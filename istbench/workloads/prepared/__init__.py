@@ -11,6 +11,7 @@ from istbench.workloads.prepared.directory import (
     read_summary,
     require_room,
     sizes,
+    source_of,
 )
 from istbench.workloads.prepared.download import download, downloaded
 from istbench.workloads.prepared.files import (
@@ -43,6 +44,7 @@ __all__ = [
     "require_regular",
     "require_room",
     "sizes",
+    "source_of",
     "utf8_name",
     "visible",
 ]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from istbench.config.data_source import DataSource
 from istbench.config.numbers import Count, Natural
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError, printable
@@ -93,6 +94,23 @@ def read_summary(directory: Path, kind: type[S]) -> S:
     """
     content = read_bytes(directory / _SUMMARY, "a summary")
     return decode_json(content, kind, str(directory / _SUMMARY), "it is made again")
+
+
+def source_of(
+    path: Path, summary: Summary, *, kind: str, name: str, unit: str, note: str = "", whole: int | None = None
+) -> DataSource:
+    """What a run says of the prepared directory `path`: see `DataSource`."""
+    return DataSource(
+        kind=kind,
+        path=str(path),
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
+        note=note,
+        name=name,
+        unit=unit,
+        whole=whole,
+    )
 
 
 def sizes(directory: Path) -> dict[str, int]:

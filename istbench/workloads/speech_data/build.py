@@ -13,6 +13,7 @@ import torch
 from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.prepared import source_of
 from istbench.workloads.speech_data import espeak, synthetic
 from istbench.workloads.speech_data.cache import Summary, feature_writer, prepared, require_room
 from istbench.workloads.speech_data.features import extractor
@@ -52,7 +53,7 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     kind, name, whole = recordings.data_set
     path, summary = prepared(cache, kind, recordings.cache_key(), recordings.words, fill, progress)
     note = "; ".join(filter(None, (recordings.note, _conversion_note(summary))))
-    return _source(kind, path, summary, note=note, name=name, whole=whole)
+    return source_of(path, summary, kind=kind, name=name, unit="clips", note=note, whole=whole)
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
@@ -71,7 +72,7 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
         return 0
 
     path, summary = prepared(cache, "synthetic", asdict(settings), WORDS, fill, progress)
-    return _source("synthetic", path, summary, note=SYNTHETIC_NOTE, name="SYNTHETIC speech")
+    return source_of(path, summary, kind="synthetic", name="SYNTHETIC speech", unit="clips", note=SYNTHETIC_NOTE)
 
 
 def _conversion_note(summary: Summary) -> str:
@@ -79,22 +80,6 @@ def _conversion_note(summary: Summary) -> str:
         return ""
     clips = summary.train + summary.test
     return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
-
-
-def _source(
-    kind: str, path: Path, summary: Summary, *, note: str, name: str, whole: int | None = None
-) -> DataSource:
-    return DataSource(
-        kind=kind,
-        path=str(path),
-        fingerprint=summary.fingerprint,
-        train=summary.train,
-        test=summary.test,
-        note=note,
-        name=name,
-        unit="clips",
-        whole=whole,
-    )
 
 
 def _write_features(
