@@ -47,7 +47,8 @@ def read_header(path: Path) -> Header:
 def read_points(path: Path, chunk: int = CHUNK) -> Iterator[Points]:
     """The points of `path` in order, those of about `chunk` bytes at a time.
 
-    They lie in arrays that the next ones are written over. Blank lines after the last point are nothing; before it they are points without labels and features.
+    They lie in arrays that the next ones are written over. Blank lines after the last point are nothing; before it
+    they are points without labels and features.
 
     Raises:
         UserError: naming the file and the line, where a line is not as it should be, an index is not below the

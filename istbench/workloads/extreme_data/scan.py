@@ -38,9 +38,9 @@ def scan_lines(
         done: points before these, so that every point has a number of its own.
         seen_features, seen_labels: int32 [features] and [labels], the number of the last point that had each.
         powers: `POWERS`.
-        feature_ends, found_features, found_values: filled in, as `Rows` has them; label_ends, found_labels: likewise.
-        doubtful: int64 [_, 3], filled in with the values that a double could not settle: which value it is, where its
-            text starts and ends. It is to be read again, with all its digits.
+        feature_ends, found_features, found_values: filled in, as `Rows` has them; label_ends, found_labels too.
+        doubtful: int64 [_, 3], filled in with the values that a double could not settle: which value it is, and
+            where its text starts and ends. It is to be read again, with all its digits.
 
     Returns:
         The fault, where in `text` it or the next line starts, points, features, labels, doubtful values.
@@ -118,7 +118,7 @@ def _after_blanks(text, at):
 @jit
 def _whole(text, at):
     """The whole number at `at`, or some larger than any index, and where it ends."""
-    number = np.int64(0)
+    number = 0
     while 48 <= text[at] <= 57:
         if number < _LARGEST:
             number = number * 10 + (text[at] - 48)
