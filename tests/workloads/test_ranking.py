@@ -101,7 +101,7 @@ def test_propensities_are_the_published_formula() -> None:
 
 
 def test_another_implementation_agrees() -> None:
-    metrics = pytest.importorskip("napkinxc.measures")
+    metrics = pytest.importorskip("napkinxc.metrics")
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(60, 30, generator=generator)
     labels = [torch.randperm(30, generator=generator)[: 1 + row % 7].tolist() for row in range(60)]

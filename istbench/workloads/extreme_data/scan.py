@@ -143,7 +143,7 @@ def _decimal(text, at, powers):
             any_digit = True
             if significant < _DIGITS:
                 digits = digits * np.uint64(10) + np.uint64(byte - 48)
-                significant += digits > 0
+                significant += 1 if digits > 0 else 0
                 exponent -= fraction
             else:
                 exponent += not fraction
