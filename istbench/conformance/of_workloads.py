@@ -91,7 +91,7 @@ def the_metric_is_reported(workload: Workload) -> str:
 def batches_repeat(workload: Workload) -> str:
     """The same indices and augmentation seed give the same training batch."""
     one, other = _batch(workload), _batch(workload)
-    if not all(torch.equal(a, b) for a, b in zip(one, other, strict=True)):
+    if not all(a.equal(b) for a, b in zip(one, other, strict=True)):
         raise DoesNotHold("the same indices and seed give another batch")
     return f"{workload.train_size} training samples of shape {tuple(one[0].shape[1:])}"
 

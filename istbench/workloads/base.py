@@ -17,7 +17,9 @@ from istbench.config.data_source import DataSource
 from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, Any]
+"""Inputs and targets of some samples: tensors, or what has a tensor's `to`, `chunk`, `equal`, `shape`, `dim` and
+length, such as rows of a sparse matrix (istbench/workloads/extreme_data/points.py)."""
 
 Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total) while data is being made ready."""

@@ -1,0 +1,216 @@
+"""Extreme classification with one hidden layer: Amazon-670K or any data set of its kind (IST, arXiv 1910.02120)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from istbench.config.numbers import Classes, Count, Seed, Units
+from istbench.errors import UserError, unknown_name
+from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.extreme_data.cache import Summary, open_split, open_summary
+from istbench.workloads.extreme_data.points import Points, SparseBatch
+from istbench.workloads.initialise import Initializer, initial_rows
+from istbench.workloads.models.extreme import ExtremeNetwork
+from istbench.workloads.ranking import RankingMetrics, TopLabels, inverse_propensities
+
+_TEST_BATCH = 1_024
+_PROPENSITIES = {"amazon": (0.6, 2.6), "wikipedia": (0.5, 0.4), "other": (0.55, 1.5)}
+_DOWNLOAD = (
+    "amazon670k is not downloaded for you: get Amazon-670K (490,449 + 153,025 points) by hand from the Extreme "
+    "Classification Repository, whose files are on Google Drive, extract it and give the folder with --data DIR"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amazon670kOptions:
+    """Options of the amazon670k workload."""
+
+    hidden: Units = field(default=512, metadata={"help": "units of the hidden layer; the paper's are 512 to 2560"})
+    block: Count = field(
+        default=8192, metadata={"help": "outputs computed at a time; memory goes by a minibatch times these"}
+    )
+    propensity: Literal["auto", "amazon", "wikipedia", "other"] = field(
+        default="auto", metadata={"help": "kind of data that psp@k is weighted for; auto goes by the files' names"}
+    )
+    points: Count = field(default=20_000, metadata={"help": "synthetic training points; no effect on real ones"})
+    features: Units = field(
+        default=5_000, metadata={"help": "features of synthetic points; no effect on real ones"}
+    )
+    labels: Classes = field(default=5_000, metadata={"help": "labels of synthetic points; no effect on real ones"})
+    data_seed: Seed = field(default=0, metadata={"help": "seed of the synthetic points; no effect on real ones"})
+
+
+class Amazon670k(Workload):
+    """Which of very many labels a sparse point has: one hidden layer, softmax over all labels.
+
+    Data: any data set of the Extreme Classification Repository in its sparse text, or made-up points. How many
+    features and labels there are, and whether there are targets, is known once `prepare` or `open` was called;
+    before, they are the synthetic data's.
+    """
+
+    name = "amazon670k"
+    Options = Amazon670kOptions
+    metric = "precision@1"
+    targets: tuple[float, ...] = ()
+    batch_size = 256
+    epochs = 10
+    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
+
+    options: Amazon670kOptions
+
+    def __init__(self, options: Amazon670kOptions | None = None) -> None:
+        super().__init__(options)
+        self._features, self._labels = self.options.features, self.options.labels
+        self._splits: dict[str, Points] = {}
+        self._weights: Tensor | None = None
+        self._propensity = "other"
+
+    # Data.
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """The data set in directory `data`, or the synthetic points.
+
+        Raises:
+            UserError: for a directory in the wrong layout, a broken file, naming its line; when `cache` cannot be
+                written.
+        """
+        from istbench.workloads.extreme_data.build import prepare_files
+
+        if data is None:
+            return self._prepare_synthetic(cache, progress)
+        return self._learnt(prepare_files(data, _folder(cache), progress))
+
+    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+        """Fill `cache` with the synthetic points. Amazon-670K itself has no address to download it from.
+
+        Raises:
+            UserError: for an unknown source, and as `prepare`; for "download", saying where the data set is.
+        """
+        if source == "synthetic":
+            return self._prepare_synthetic(cache, progress)
+        if source == "download":
+            raise UserError(_DOWNLOAD)
+        raise unknown_name("data source", source, self.sources)
+
+    def _prepare_synthetic(self, cache: Path, progress: Progress) -> DataSource:
+        from istbench.workloads.extreme_data.build import prepare_made_up
+        from istbench.workloads.extreme_data.synthetic import MadeUp
+
+        options = self.options
+        made_up = MadeUp(
+            points=options.points, features=options.features, labels=options.labels, seed=options.data_seed
+        )
+        return self._learnt(prepare_made_up(made_up, _folder(cache), progress))
+
+    def _learnt(self, source: DataSource) -> DataSource:
+        """`source`, with what the model and the targets depend on taken from it."""
+        self._summary(source)
+        return source
+
+    def _summary(self, source: DataSource) -> Summary:
+        summary = open_summary(Path(source.path))
+        self._features, self._labels = summary.features, summary.labels
+        self._propensity = summary.propensity if self.options.propensity == "auto" else self.options.propensity
+        # Levels on the way to the paper's precision at width 512: 0.3861 by data parallel, 0.3962 by IST.
+        self.targets = (0.30, 0.35, 0.38) if source.kind == self.name else ()
+        return summary
+
+    def open(self, source: DataSource) -> None:
+        """Map the prepared points: every process on a machine shares one copy in memory.
+
+        Raises:
+            UserError: when they are missing or damaged.
+        """
+        self._summary(source)
+        self._splits = {split: open_split(Path(source.path), split) for split in ("train", "test")}
+        self._weights = None
+
+    def _split(self, split: str) -> Points:
+        if split not in self._splits:
+            raise RuntimeError("open the workload before asking for its data")
+        return self._splits[split]
+
+    @property
+    def train_size(self) -> int:
+        """Number of training points."""
+        return len(self._split("train"))
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Points and their labels, two `SparseBatch`; nothing is augmented."""
+        return self._batch(self._split("train").take(indices.numpy()))
+
+    def test_batches(self) -> Iterator[Batch]:
+        """The test split in order, 1,024 points at a time."""
+        test = self._split("test")
+        for rows in torch.arange(len(test)).split(_TEST_BATCH):
+            yield self._batch(test.take(rows.numpy()))
+
+    def _batch(self, points: Points) -> Batch:
+        return SparseBatch.of(points.features, self._features), SparseBatch.of(points.labels, self._labels)
+
+    # Model.
+
+    def build_model(self) -> ExtremeNetwork:
+        """Features, hidden units with ReLU, labels; both layers with biases."""
+        return ExtremeNetwork(self._features, self.options.hidden, self._labels, self.options.block)
+
+    def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
+        """Zero biases; weights uniform, with variance one a feature, as a point has few, and one over the units."""
+        bounds = {"input.weight": _INPUT_BOUND, "output.weight": math.sqrt(1 / self.options.hidden)}
+        rule = Initializer("uniform", bounds[name]) if name in bounds else Initializer("constant", 0.0)
+        return initial_rows(rule, model.get_parameter(name).shape, name, rows, seed)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Softmax cross entropy over all labels: of a point the mean over its labels, 0 where it has none."""
+        points, labels = batch
+        return cast(Tensor, model(points, labels))
+
+    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
+        """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5, over blocks of labels; and the mean `loss`."""
+        network = cast(ExtremeNetwork, model)
+        metrics = RankingMetrics(self._label_weights())
+        count, loss = 0, 0.0
+        for points, labels in batches:
+            hidden = network.hidden(points)
+            top = TopLabels()
+            true = hidden.new_zeros(len(labels.indices))
+            rows = labels.row_of_entry()
+            for first, outputs in network.output.outputs(hidden):
+                top.add(first, outputs)
+                own = (labels.indices >= first) & (labels.indices < first + outputs.shape[1])
+                true[own] = outputs[rows[own], labels.indices[own] - first]
+            metrics.add(top.labels, labels)
+            shares = labels.offsets.diff().to(true.dtype).reciprocal()[rows]
+            loss += float(((top.normalisers[rows] - true) * shares).sum())
+            count += len(labels)
+        return {**metrics.results(), "loss": loss / count if count else math.nan}
+
+    def _label_weights(self) -> Tensor:
+        """The inverse propensity of every label, from the training split."""
+        if self._weights is None:
+            train = self._split("train")
+            counts = torch.bincount(torch.from_numpy(train.labels.indices.astype("int64")), minlength=self._labels)
+            self._weights = inverse_propensities(counts, len(train), *_PROPENSITIES[self._propensity])
+        return self._weights
+
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """The hidden units. The output bias belongs to none: every node keeps it."""
+        slots = (Slot("input.weight", 1), Slot("input.bias", 0), Slot("output.weight", 1))
+        return [NeuronGroup("hidden", self.options.hidden, slots)]
+
+    def method_defaults(self, method: str) -> dict[str, Any]:
+        """Adam with learning rate 0.001, and 20 local steps: the paper's optimizer is not published."""
+        return {"optimizer": "adam", "lr": 0.001, "local_steps": 20}
+
+
+_INPUT_BOUND = 0.1
+
+
+def _folder(cache: Path) -> Path:
+    return cache / "amazon670k"

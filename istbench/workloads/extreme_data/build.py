@@ -1,0 +1,90 @@
+"""From repository text, or from none, to a prepared directory of points."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from istbench.config.data_source import DataSource
+from istbench.errors import printable
+from istbench.workloads.base import Progress
+from istbench.workloads.extreme_data.cache import Facts, PointsWriter, Propensity, Summary, prepared
+from istbench.workloads.extreme_data.files import find_files
+from istbench.workloads.extreme_data.synthetic import MadeUp
+
+AMAZON_670K = (135_909, 670_091)
+"""Features and labels of Amazon-670K."""
+
+AMAZON_670K_POINTS = 490_449 + 153_025
+
+SYNTHETIC_NOTE = (
+    "synthetic points: made-up features and labels with a long tail, not Amazon's products "
+    "(for these, or any data set of the XC repository: --data DIR)"
+)
+
+
+def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
+    """The data set in directory `data`, under `cache`.
+
+    Raises:
+        UserError: for a directory that has none or several, a file that is broken, naming its line, or a cache that
+            cannot be written.
+    """
+    files = find_files(data)
+
+    def facts() -> Facts:
+        header = files.header
+        kind = _propensity([files.root.name, *(path.name for path in files.files.values())])
+        return Facts(features=header.features, labels=header.labels, propensity=kind)
+
+    def fill(writer: PointsWriter) -> None:
+        done = 0
+        for split, points in files.points():
+            writer.write(split, points)
+            done += len(points)
+            progress("points read", done, files.header.points)
+
+    key = {**files.cache_key(), "name": files.root.name}
+    path, summary = prepared(cache, "repository", key, facts, fill, progress)
+    official = (summary.features, summary.labels) == AMAZON_670K
+    kind, name = ("amazon670k", "Amazon-670K") if official else ("xc_repository", f"points in {files.root.name}")
+    return _source(kind, path, summary, files.note, printable(name), AMAZON_670K_POINTS if official else None)
+
+
+def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSource:
+    """The points of `made_up`, under `cache`.
+
+    Raises:
+        UserError: for a cache that cannot be written.
+    """
+
+    def facts() -> Facts:
+        return Facts(features=made_up.features, labels=made_up.labels, propensity="other")
+
+    def fill(writer: PointsWriter) -> None:
+        done = 0
+        for split, points in made_up.chunks():
+            writer.write(split, points)
+            done += len(points)
+            progress("synthetic points", done, made_up.points + made_up.test)
+
+    path, summary = prepared(cache, "synthetic", asdict(made_up), facts, fill, progress)
+    return _source("synthetic", path, summary, SYNTHETIC_NOTE, "SYNTHETIC points", None)
+
+
+def _propensity(names: list[str]) -> Propensity:
+    """Which of the repository's data sets files of these names are likely to be."""
+    said = " ".join(names).lower()
+    return "amazon" if "amazon" in said else "wikipedia" if "wiki" in said else "other"
+
+
+def _source(kind: str, path: Path, summary: Summary, note: str, name: str, whole: int | None) -> DataSource:
+    return DataSource(
+        kind=kind,
+        path=str(path),
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
+        note=note,
+        name=name,
+        unit="points",
+        whole=whole,
+    )

@@ -1,0 +1,191 @@
+"""Prepared points on disk: made once, as CSR arrays that every process maps.
+
+A prepared directory holds, of both splits, `SPLIT_feature_ends.npy` and `SPLIT_label_ends.npy` (int64 [points]),
+`SPLIT_features.npy` and `SPLIT_labels.npy` (int32), `SPLIT_values.npy` (float32), and `prepared.json`.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+
+from istbench.config.numbers import Units
+from istbench.errors import UserError
+from istbench.workloads import prepared as shared
+from istbench.workloads.base import Progress
+from istbench.workloads.extreme_data.points import Points, Rows
+from istbench.workloads.prepared import SPLITS, damaged, map_array
+
+VERSION = 1
+KINDS = {
+    "feature_ends": np.int64,
+    "features": np.int32,
+    "values": np.float32,
+    "label_ends": np.int64,
+    "labels": np.int32,
+}
+_HASHED = 1 << 22
+
+Propensity = Literal["amazon", "wikipedia", "other"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a summary says of a data set: how many features and labels it has, and its kind for propensities."""
+
+    features: int
+    labels: int
+    propensity: Propensity
+
+
+class Summary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prepared.json holds.
+
+    Attributes:
+        features, labels: how many there are.
+        propensity: the data set's kind, which its labels' propensities go by.
+    """
+
+    features: Units
+    labels: Units
+    propensity: Propensity
+
+
+class PointsWriter:
+    """Writes the points of both splits, some at a time, through plain writes so that a full disk is an error."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files: dict[str, BinaryIO] = {}
+        self._lengths: dict[str, int] = {}
+        for split in SPLITS:
+            for name, kind in KINDS.items():
+                self._files[f"{split}_{name}"] = file = (directory / f"{split}_{name}.npy").open("wb")
+                self._lengths[f"{split}_{name}"] = 0
+                _write_header(file, kind, 0)
+
+    def write(self, split: str, points: Points) -> None:
+        """Append `points` to `split`."""
+        features, labels = points.features, points.labels
+        arrays = {
+            "feature_ends": features.ends + self._lengths[f"{split}_features"],
+            "label_ends": labels.ends + self._lengths[f"{split}_labels"],
+            "features": features.indices,
+            "labels": labels.indices,
+            "values": np.ones(len(features.indices)) if features.values is None else features.values,
+        }
+        for name, array in arrays.items():
+            self._files[f"{split}_{name}"].write(np.ascontiguousarray(array, KINDS[name]).data)
+            self._lengths[f"{split}_{name}"] += len(array)
+
+    def close(self) -> None:
+        """Close the files, everything on disk."""
+        for name, file in self._files.items():
+            with file:
+                file.seek(0)
+                _write_header(file, KINDS[name.partition("_")[2]], self._lengths[name])
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _write_header(file: BinaryIO, kind: type, length: int) -> None:
+    """A header of the same size for any `length`: numpy leaves room for an array to grow."""
+    header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def open_summary(directory: Path) -> Summary:
+    """What a prepared directory holds.
+
+    Raises:
+        UserError: when its summary is missing or damaged.
+    """
+    return shared.open_summary(directory, Summary)
+
+
+def open_split(directory: Path, split: str) -> Points:
+    """Map the split "train" or "test" of a prepared directory.
+
+    Raises:
+        UserError: when a file of it is missing or damaged.
+    """
+    arrays = {name: map_array(directory, f"{split}_{name}.npy", kind, 1) for name, kind in KINDS.items()}
+    for ends, *entries in (("feature_ends", "features", "values"), ("label_ends", "labels")):
+        last = int(arrays[ends][-1]) if len(arrays[ends]) else 0
+        for name in entries:
+            if len(arrays[name]) != last:
+                raise damaged(directory, f"{split}_{name}.npy has {len(arrays[name])} entries, not {last}")
+    if len(arrays["feature_ends"]) != len(arrays["label_ends"]):
+        raise damaged(directory, f"{split} has features and labels of different points")
+    features = Rows(arrays["feature_ends"], arrays["features"], arrays["values"])
+    return Points(features, Rows(arrays["label_ends"], arrays["labels"]))
+
+
+def prepared(
+    cache: Path,
+    kind: str,
+    key: Mapping[str, Any],
+    facts: Callable[[], Facts],
+    fill: Callable[[PointsWriter], None],
+    progress: Progress,
+) -> tuple[Path, Summary]:
+    """The prepared directory of (`kind`, `key`) under `cache`, made by `fill(writer)` unless it is there.
+
+    Args:
+        key: JSON-ready; everything that determines the content.
+        facts: what is in the summary of its own.
+
+    Raises:
+        UserError: when `cache` is not writable or the disk is full, and what the arguments raise.
+    """
+
+    def make(directory: Path) -> Summary:
+        own = facts()
+        writer = PointsWriter(directory)
+        try:
+            fill(writer)
+        finally:
+            writer.close()
+        counts = {split: len(open_split(directory, split)) for split in SPLITS}
+        for split, count in counts.items():
+            if count == 0:
+                raise UserError(f"no points to {split} on: give more points, or files of both splits")
+        return Summary(
+            fingerprint=_fingerprint(directory, own),
+            train=counts["train"],
+            test=counts["test"],
+            features=own.features,
+            labels=own.labels,
+            propensity=own.propensity,
+            bytes=shared.sizes(directory),
+        )
+
+    return shared.prepared(cache / shared.directory_name(kind, VERSION, key), make, _checked, progress)
+
+
+def _fingerprint(directory: Path, facts: Facts) -> str:
+    digest = hashlib.sha256(f"{facts.features} {facts.labels} {facts.propensity}".encode())
+    for split in SPLITS:
+        for name, kind in KINDS.items():
+            array = map_array(directory, f"{split}_{name}.npy", kind, 1)
+            for first in range(0, len(array), _HASHED):
+                digest.update(np.ascontiguousarray(array[first : first + _HASHED]).data)
+    return digest.hexdigest()
+
+
+def _checked(directory: Path) -> Summary:
+    """The summary of a directory whose arrays are as it says."""
+    summary = shared.read_summary(directory, Summary)
+    for split, count in zip(SPLITS, (summary.train, summary.test), strict=True):
+        points = open_split(directory, split)
+        if len(points) != count:
+            raise UserError(f"{directory}: {split} is not of {count} points")
+        for rows, columns in ((points.features, summary.features), (points.labels, summary.labels)):
+            if (np.diff(rows.ends, prepend=0) < 0).any():
+                raise UserError(f"{directory}: {split} has a point that ends before it starts")
+            if len(rows.indices) and not 0 <= rows.indices.min() <= rows.indices.max() < columns:
+                raise UserError(f"{directory}: {split} has indices of other than {columns} columns")
+    return summary

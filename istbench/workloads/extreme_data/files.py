@@ -1,0 +1,184 @@
+"""Which files of a directory are a data set of extreme classification, and which points are for testing."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from istbench.errors import UserError, printable
+from istbench.workloads.extreme_data.points import Points
+from istbench.workloads.extreme_data.read import Header, read_header, read_points
+from istbench.workloads.prepared import SPLITS, files_digest, listed, named_errors, visible
+
+_ENDINGS = (".txt", ".dat", ".svm", ".libsvm", "")
+_NAMES = {
+    "train": re.compile(r"(^|[^a-z])(train|training|trn)($|[^a-z])"),
+    "test": re.compile(r"(^|[^a-z])(test|testing|tst)($|[^a-z])"),
+    "data": re.compile(r"(^|[^a-z])data($|[^a-z])"),
+    "train split": re.compile(r"(^|[^a-z])(train|trn|tr)[-_. ]?split($|[^a-z])"),
+    "test split": re.compile(r"(^|[^a-z])(test|tst)[-_. ]?split($|[^a-z])"),
+}
+_HELD_OUT = 5  # of a single file without a split, one point in so many is tested on
+_EXPECTED = (
+    "expected files named ...train.txt and ...test.txt, or one ...data.txt with or without ..._trSplit.txt and "
+    "..._tstSplit.txt beside it"
+)
+
+
+@dataclass(frozen=True)
+class RepositoryFiles:
+    """The files of one data set, by what they are: train and test, or data with or without both splits."""
+
+    root: Path
+    files: dict[str, Path]
+
+    @cached_property
+    def header(self) -> Header:
+        """The features and labels of all files, and their points together.
+
+        Raises:
+            UserError: naming a file without a header, or with another one's features or labels.
+        """
+        paths = [path for kind, path in self.files.items() if "split" not in kind]
+        headers = [read_header(path) for path in paths]
+        for path, own in zip(paths, headers, strict=True):
+            for what in ("features", "labels"):
+                here, there = getattr(own, what), getattr(headers[0], what)
+                if here != there:
+                    raise UserError(
+                        f"{printable(str(path))}, line 1: {here:,} {what}, where {paths[0].name} has {there:,}: "
+                        "they are not of one data set"
+                    )
+        return replace(headers[0], points=sum(own.points for own in headers))
+
+    def cache_key(self) -> dict[str, Any]:
+        """What tells whether any file changed.
+
+        Raises:
+            UserError: naming a file that cannot be read.
+        """
+        paths = list(self.files.values())
+        with named_errors(str(self.root)):
+            digest = files_digest(self.root, paths, np.zeros(len(paths), np.int64), "repository text")
+        return {"files": digest, "as": list(self.files)}
+
+    @property
+    def note(self) -> str:
+        """A line on how the points were split, where the data set does not say."""
+        if "data" in self.files and len(self.files) == 1:
+            return f"{self.files['data'].name} comes without a split: every {_HELD_OUT}th point is for testing"
+        return ""
+
+    def points(self) -> Iterator[tuple[str, Points]]:
+        """All points that are trained or tested on, some at a time, and their split.
+
+        Raises:
+            UserError: naming the file and line that is wrong.
+        """
+        if "data" not in self.files:
+            for split in SPLITS:
+                for points in read_points(self.files[split]):
+                    yield split, points
+            return
+        is_test = self._is_test()
+        first = 0
+        for points in read_points(self.files["data"]):
+            own = is_test[first : first + len(points)]
+            first += len(points)
+            for code, split in enumerate(SPLITS):
+                yield split, points.take(np.flatnonzero(own == code))
+
+    def _is_test(self) -> np.ndarray:
+        """Of every point of the one file, 0 to train on, 1 to test on, -1 neither: int8."""
+        count = self.header.points
+        if "train split" not in self.files:
+            return (np.arange(count) % _HELD_OUT == _HELD_OUT - 1).astype(np.int8)
+        codes = np.full(count, -1, np.int8)
+        for code, kind in enumerate(("train split", "test split")):
+            path = self.files[kind]
+            chosen = _read_split(path, count)
+            if (codes[chosen] >= 0).any():
+                raise UserError(f"{printable(str(path))}: points of it are in {self.files['train split'].name} too")
+            codes[chosen] = code
+        return codes
+
+
+def _read_split(path: Path, count: int) -> np.ndarray:
+    """The points of the first column of a split file, from 0.
+
+    Raises:
+        UserError: naming the file and the line that is not of whole numbers from 1 to `count`.
+    """
+    with named_errors(str(path)), path.open("rb") as file:
+        lines = file.read().splitlines()
+    words = [line.split()[:1] for line in lines]
+    for number, word in enumerate(words, start=1):
+        if word and not (word[0].isdigit() and len(word[0]) < 12 and 1 <= int(word[0]) <= count):
+            raise UserError(f"{printable(str(path))}, line {number}: no whole number from 1 to {count:,}")
+    chosen = np.array([int(word[0]) for word in words if word], np.int64) - 1
+    if not len(chosen):
+        raise UserError(f"{printable(str(path))}, line 1: the file is empty; expected the number of a point a line")
+    if len(np.unique(chosen)) < len(chosen):
+        raise UserError(f"{printable(str(path))}: a point is there twice; each may be named once")
+    return chosen
+
+
+def find_files(data: Path) -> RepositoryFiles:
+    """The data set in directory `data`, or in the one folder in it that has one; or the one file `data`.
+
+    Raises:
+        UserError: where there is none, several, or only a part of one.
+    """
+    with named_errors(str(data)):
+        if data.is_file():
+            return RepositoryFiles(data.parent.resolve(), {"data": data.resolve()})
+        if not data.is_dir():
+            raise UserError(f"{printable(str(data))}: no such directory; {_EXPECTED}")
+        own = _found(data)
+        if own:
+            return RepositoryFiles(data.resolve(), {kind: path.resolve() for kind, path in own.items()})
+        inside = [folder for folder in sorted(visible(data)) if folder.is_dir() and _found(folder)]
+    if len(inside) > 1:
+        names = listed([folder.name for folder in inside])
+        raise UserError(f"{printable(str(data))}: several data sets in it ({names}); give the folder of one")
+    if not inside:
+        raise UserError(f"{printable(str(data))}: no repository text in it; {_EXPECTED}")
+    return find_files(inside[0])
+
+
+def _found(folder: Path) -> dict[str, Path]:
+    """The files of a data set in `folder`, by what they are; empty where there are none."""
+    named: dict[str, list[Path]] = {kind: [] for kind in _NAMES}
+    for path in sorted(visible(folder)):
+        kind = _kind(path.stem.lower()) if path.suffix.lower() in _ENDINGS and path.is_file() else None
+        if kind is not None:
+            named[kind].append(path)
+    for kind, paths in named.items():
+        if len(paths) > 1:
+            names = listed([path.name for path in paths])
+            raise UserError(
+                f"{printable(str(folder))}: {names} could each be the {kind} file; leave one of them there"
+            )
+    found = {kind: paths[0] for kind, paths in named.items() if paths}
+    for pair in (("train", "test"), ("train split", "test split")):
+        for one, other in (pair, pair[::-1]):
+            if one in found and other not in found:
+                raise UserError(f"{printable(str(found[one]))}: no {other} file beside it; {_EXPECTED}")
+    if "train" in found and "data" in found:
+        names = listed([found["data"].name, found["train"].name])
+        raise UserError(f"{printable(str(folder))}: {names} both hold points; leave the one or the other there")
+    if "train split" in found and "data" not in found and "train" not in found:
+        raise UserError(f"{printable(str(found['train split']))}: no data file beside it; {_EXPECTED}")
+    return {kind: path for kind, path in found.items() if "split" not in kind or "data" in found}
+
+
+def _kind(stem: str) -> str | None:
+    """What a file of that name is. A split's name may say train and data too."""
+    for kind in ("train split", "test split", "train", "test", "data"):
+        if _NAMES[kind].search(stem):
+            return kind
+    return None

@@ -1,0 +1,182 @@
+"""Repository text: a header `points features labels`, then a line a point, read in chunks of bounded size."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from istbench.errors import UserError, printable, shown
+from istbench.workloads.extreme_data.points import Points, Rows
+from istbench.workloads.extreme_data.scan import POWERS, Fault, scan_lines
+from istbench.workloads.prepared import named_errors, require_regular
+
+CHUNK = 1 << 24
+MOST = 1 << 24
+"""Most features, and most labels."""
+
+_MOST_POINTS = 2**31 - 2
+_LONGEST_HEADER = _LONGEST_WORD = 200
+_SHORTEST_FEATURE, _SHORTEST_LABEL = 4, 2  # bytes with what ends it
+_EXPECTED = "expected a header `points features labels`, then a line `l1,l2 f:v f:v` a point, indices from 0"
+_BLANKS = b" \t\r\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The first line of a file."""
+
+    points: int
+    features: int
+    labels: int
+
+
+def read_header(path: Path) -> Header:
+    """The header of `path`.
+
+    Raises:
+        UserError: naming the file and its first line, where it is none.
+    """
+    with _opened(path) as file:
+        return _header(path, file)
+
+
+def read_points(path: Path, chunk: int = CHUNK) -> Iterator[Points]:
+    """The points of `path` in order, those of about `chunk` bytes at a time.
+
+    They lie in arrays that the next ones are written over. Blank lines after the last point are nothing; before it
+    they are points without labels and features.
+
+    Raises:
+        UserError: naming the file and the line, where a line is not as it should be, an index is not below the
+            header's number or stands twice in a point, a value is not a finite number, or there are more or fewer
+            points than the header says.
+    """
+    with _opened(path) as file:
+        yield from _Reader(path, file, chunk).points()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with named_errors(str(path)):
+        require_regular(path, path.stat(), "repository text")
+        with path.open("rb") as file:
+            yield file
+
+
+def _header(path: Path, file: BinaryIO) -> Header:
+    line = file.readline(_LONGEST_HEADER)
+    words = line.split()
+    if not line:
+        raise _error(path, 1, f"the file is empty; {_EXPECTED}")
+    if len(words) != 3 or not all(word.isdigit() for word in words) or not line.endswith(b"\n"):
+        raise _error(path, 1, f"{shown(_text(line.strip()))} is no header of three numbers; {_EXPECTED}")
+    points, features, labels = map(int, words)
+    for count, most, what in (
+        (points, _MOST_POINTS, "points"),
+        (features, MOST, "features"),
+        (labels, MOST, "labels"),
+    ):
+        if not 1 <= count <= most:
+            raise _error(path, 1, f"{shown(count)} {what}; there must be from 1 to {most:,}")
+    return Header(points=points, features=features, labels=labels)
+
+
+class _Reader:
+    def __init__(self, path: Path, file: BinaryIO, chunk: int) -> None:
+        self._path, self._file, self._chunk = path, file, chunk
+        self._header = header = _header(path, file)
+        self._seen_features = np.zeros(header.features, np.int32)
+        self._seen_labels = np.zeros(header.labels, np.int32)
+        self._done = 0
+        self._line = 2  # where the text at hand starts
+        self._room = -1
+
+    def points(self) -> Iterator[Points]:
+        while (text := self._lines()) is not None:
+            taken = 0
+            if self._done < self._header.points:
+                self._make_room(len(text))
+                found, taken = self._scan(text)
+                yield found
+            self._refuse_more(text, taken)
+            self._line += int(np.count_nonzero(text == ord("\n")))
+        if self._done < self._header.points:
+            said = f"the file ends after {self._done:,} points, its header says {self._header.points:,}"
+            raise _error(self._path, self._line, f"{said}: is it truncated?")
+
+    def _lines(self) -> np.ndarray | None:
+        """The next whole lines, uint8, each with its newline; None at the end."""
+        text = self._file.read(self._chunk)
+        if not text:
+            return None
+        if not text.endswith(b"\n"):
+            text += self._file.readline()
+        return np.frombuffer(text if text.endswith(b"\n") else text + b"\n", np.uint8)
+
+    def _make_room(self, size: int) -> None:
+        """Have arrays for what `size` bytes may hold; memory that is not filled in is not taken."""
+        if size > self._room:
+            self._room = size
+            features, labels = size // _SHORTEST_FEATURE + 1, size // _SHORTEST_LABEL + 1
+            self._feature_ends, self._label_ends = np.empty(size, np.int64), np.empty(size, np.int64)
+            self._features, self._values = np.empty(features, np.int32), np.empty(features, np.float32)
+            self._labels, self._doubtful = np.empty(labels, np.int32), np.empty((features, 3), np.int64)
+
+    def _scan(self, text: np.ndarray) -> tuple[Points, int]:
+        """The points of `text`, and where what is left of it starts, after the last point."""
+        header = self._header
+        fault, at, points, features, labels, doubts = scan_lines(
+            text, len(text), header.points - self._done, header.features, header.labels, self._done,
+            self._seen_features, self._seen_labels, POWERS,
+            self._feature_ends, self._features, self._values, self._label_ends, self._labels, self._doubtful,
+        )  # fmt: skip
+        for place, start, end in self._doubtful[:doubts].tolist():
+            with np.errstate(over="ignore"):
+                self._values[place] = np.float32(float(text[start:end].tobytes()))
+            if not np.isfinite(self._values[place]):
+                raise self._fault(Fault.VALUE, text, start)
+        if fault:
+            raise self._fault(Fault(fault), text, at)
+        self._done += points
+        found = Points(
+            Rows(self._feature_ends[:points], self._features[:features], self._values[:features]),
+            Rows(self._label_ends[:points], self._labels[:labels]),
+        )
+        return found, at
+
+    def _refuse_more(self, text: np.ndarray, taken: int) -> None:
+        """Refuse anything but blank lines after the last point."""
+        if taken == len(text):
+            return
+        for place in np.flatnonzero(~np.isin(text[taken:], list(_BLANKS)))[:1].tolist():
+            line = self._line + text[: taken + place].tobytes().count(b"\n")
+            raise _error(self._path, line, f"a line more than the {self._header.points:,} points of the header")
+
+    def _fault(self, fault: Fault, text: np.ndarray, at: int) -> UserError:
+        """The error of `fault` in the word at `at` of `text`."""
+        line = self._line + text[:at].tobytes().count(b"\n")
+        ends = rb"[ \t\r\n,]" if fault in (Fault.LABEL, Fault.LABEL_TWICE) else rb"[ \t\r\n]"
+        word = re.split(ends, text[at : at + _LONGEST_WORD].tobytes(), maxsplit=1)[0]
+        return _error(self._path, line, self._said(fault, shown(_text(word))))
+
+    def _said(self, fault: Fault, word: str) -> str:
+        match fault:
+            case Fault.LABEL:
+                return f"label {word} is no whole number from 0 to {self._header.labels - 1:,}"
+            case Fault.FEATURE:
+                return f"{word} is no INDEX:VALUE with an index from 0 to {self._header.features - 1:,}"
+            case Fault.VALUE:
+                return f"the value of {word} is no finite number"
+        return f"{'label' if fault == Fault.LABEL_TWICE else 'the feature of'} {word} is there twice in one point"
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")
+
+
+def _error(path: Path, line: int, said: str) -> UserError:
+    return UserError(f"{printable(str(path))}, line {line}: {said}")

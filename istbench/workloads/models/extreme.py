@@ -1,0 +1,163 @@
+"""A network from sparse inputs to very many labels, whose loss takes memory for some labels at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from istbench.workloads.extreme_data.points import SparseBatch
+
+
+class SparseLinear(nn.Module):
+    """A linear layer over sparse inputs, which are never made dense; weight [inputs, outputs], bias [outputs]."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, rows: SparseBatch) -> Tensor:
+        """Float32 [b, outputs] of `rows` [b, inputs]."""
+        weight = self.weight
+        values = torch.ones_like(rows.indices, dtype=weight.dtype) if rows.values is None else rows.values
+        summed = F.embedding_bag(
+            rows.indices,
+            weight,
+            rows.offsets,
+            mode="sum",
+            per_sample_weights=values.to(weight.dtype),
+            include_last_offset=True,
+        )
+        return summed + self.bias
+
+
+class LabelLayer(nn.Linear):
+    """The output layer over all labels, computed for at most `block` of them at a time."""
+
+    def __init__(self, hidden: int, labels: int, block: int) -> None:
+        super().__init__(hidden, labels)
+        self.block = block
+
+    def forward(self, hidden: Tensor, labels: SparseBatch | None = None) -> Tensor:
+        """The mean loss of `hidden` [b, hidden], a scalar, where `labels` are given; else the outputs [b, labels].
+
+        The loss of a point is the mean over its labels of minus the log-softmax over all; 0 where it has none.
+        """
+        if labels is None:
+            return super().forward(hidden)
+        half = (
+            torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
+        )
+        loss: Tensor = _SoftmaxLoss.apply(hidden, self.weight, self.bias, labels, self.block, half)
+        return loss
+
+    def outputs(self, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """All outputs of `hidden`, a block of labels at a time: the first label, and [b, at most block]."""
+        for first in range(0, self.out_features, self.block):
+            own = slice(first, first + self.block)
+            yield first, F.linear(hidden, self.weight[own], self.bias[own])
+
+
+class ExtremeNetwork(nn.Module):
+    """One hidden layer with ReLU between sparse features and labels."""
+
+    def __init__(self, features: int, hidden: int, labels: int, block: int) -> None:
+        super().__init__()
+        self.input = SparseLinear(features, hidden)
+        self.relu = nn.ReLU()
+        self.output = LabelLayer(hidden, labels, block)
+
+    def hidden(self, points: SparseBatch) -> Tensor:
+        """The hidden layer, float32 [b, hidden]."""
+        activations: Tensor = self.relu(self.input(points))
+        return activations
+
+    def forward(self, points: SparseBatch, labels: SparseBatch | None = None) -> Tensor:
+        """The mean loss where `labels` are given, else all outputs, as `LabelLayer` has them."""
+        loss: Tensor = self.output(self.hidden(points), labels)
+        return loss
+
+
+class _SoftmaxLoss(torch.autograd.Function):
+    """`LabelLayer`'s loss. What it keeps between forward and backward pass is one number a point.
+
+    Both passes compute the outputs of a block of labels after the other, the backward pass once more: a third more
+    arithmetic than to keep them all, which would take batch times labels.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: SparseBatch,
+        block: int,
+        half: torch.dtype | None,
+    ) -> Tensor:
+        truth = _Truth(labels, hidden.dtype)
+        total = hidden.new_zeros(())
+        logs = hidden.new_full((len(hidden),), -torch.inf)
+        for first, outputs in _blocks(hidden, weight, bias, block, half):
+            rows, columns, shares = truth.within(first, outputs.shape[1])
+            total -= (outputs[rows, columns] * shares).sum()
+            logs = torch.logaddexp(logs, outputs.logsumexp(1))
+        total += (logs * truth.labelled).sum()
+        ctx.save_for_backward(hidden, weight, bias, logs)
+        ctx.truth, ctx.block, ctx.half = truth, block, half
+        return total / len(hidden)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, logs = ctx.saved_tensors
+        truth, scale = ctx.truth, gradient / len(hidden)
+        of_hidden, of_weight, of_bias = torch.zeros_like(hidden), torch.empty_like(weight), torch.empty_like(bias)
+        narrow = hidden if ctx.half is None else hidden.to(ctx.half)
+        for first, outputs in _blocks(hidden, weight, bias, ctx.block, ctx.half):
+            own = slice(first, first + outputs.shape[1])
+            rows, columns, shares = truth.within(first, outputs.shape[1])
+            wrong = outputs.sub_(logs[:, None]).exp_().mul_(truth.labelled[:, None])
+            wrong[rows, columns] -= shares  # a label is named once in a point
+            wrong *= scale
+            of_bias[own] = wrong.sum(0)
+            wrong = wrong.to(narrow.dtype)
+            of_hidden += wrong @ weight[own].to(narrow.dtype)
+            if ctx.half is None:
+                torch.mm(wrong.t(), hidden, out=of_weight[own])
+            else:
+                of_weight[own] = wrong.t() @ narrow
+        return of_hidden, of_weight, of_bias, None, None, None
+
+
+class _Truth:
+    """The labels of a batch in the order of labels: of each its point, and its share of the point's loss."""
+
+    def __init__(self, labels: SparseBatch, kind: torch.dtype) -> None:
+        counts = labels.offsets.diff()
+        self.labelled = (counts > 0).to(kind)
+        self._labels, order = labels.indices.sort(stable=True)
+        self._rows = labels.row_of_entry()[order]
+        self._shares = counts.to(kind).reciprocal()[self._rows]
+
+    def within(self, first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, labels counted from `first`, and shares of those labels from `first` to `first + count`."""
+        edges = self._labels.new_tensor([first, first + count])
+        start, end = torch.searchsorted(self._labels, edges).tolist()
+        return self._rows[start:end], self._labels[start:end] - first, self._shares[start:end]
+
+
+def _blocks(
+    hidden: Tensor, weight: Tensor, bias: Tensor, block: int, half: torch.dtype | None
+) -> Iterator[tuple[int, Tensor]]:
+    """The outputs of some labels at a time, and the first of these; products in type `half` where that is given."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        for first in range(0, len(weight), block):
+            own = slice(first, first + block)
+            if half is None:
+                yield first, torch.addmm(bias[own], hidden, weight[own].t())
+            else:
+                yield first, (hidden.to(half) @ weight[own].to(half).t()).to(hidden.dtype) + bias[own]

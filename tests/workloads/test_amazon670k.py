@@ -1,0 +1,218 @@
+"""The extreme classification workload: which files are a data set, the cache, the synthetic points, evaluation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from istbench.conformance.of_workloads import CHECKS
+from istbench.errors import UserError
+from istbench.methods.base import materialise
+from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
+from istbench.workloads.base import Progress
+from istbench.workloads.extreme_data.synthetic import MadeUp
+
+TRAIN = "3 4 5\n0,2 1:0.5 3:1\n 0:2\n4 2:1\n"
+TEST = "2 4 5\n1 1:1\n3,0 2:1 0:0.5\n"
+SMALL = Amazon670kOptions(hidden=4, points=300, features=60, labels=40)
+
+
+def folder(root: Path, **files: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (root / f"{name}.txt").write_text(text)
+    return root
+
+
+def opened(data: Path, cache: Path, options: Amazon670kOptions | None = None) -> Amazon670k:
+    workload = Amazon670k(options)
+    workload.open(workload.prepare(data, cache, lambda *_: None))
+    return workload
+
+
+def labels_of(workload: Amazon670k, split: str) -> list[list[int]]:
+    points = workload._split(split)
+    return [own.tolist() for own in np.split(points.labels.indices, points.labels.ends)[: len(points)]]
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("trn", "tst"), ("eurlex_train", "eurlex_test")])
+@pytest.mark.parametrize("above", [False, True])
+def test_two_files_are_a_data_set(tmp_path: Path, names: tuple[str, str], above: bool) -> None:
+    data = folder(tmp_path / "own" / "set", **{names[0]: TRAIN, names[1]: TEST, "labels": "a\nb\n"})
+    workload = opened(data.parent if above else data, tmp_path / "cache")
+    assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0, 2], [], [4]], [[1], [3, 0]])
+    points, labels = workload.train_batch(torch.tensor([2, 0]), torch.Generator())
+    assert points.dense().tolist() == [[0, 0, 1, 0], [0, 0.5, 0, 1]]
+    assert labels.dense().tolist() == [[0, 0, 0, 0, 1], [1, 0, 1, 0, 0]]
+    assert workload.build_model().output.weight.shape == (5, 512)
+
+
+def test_one_file_is_split_by_the_files_beside_it(tmp_path: Path) -> None:
+    text = "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n4 0:1\n"
+    data = folder(tmp_path / "data", Bibtex_data=text, bibtex_trSplit="4 1\n1 2\n", bibtex_tstSplit="2 4\n5 5\n")
+    workload = opened(data, tmp_path / "cache")
+    assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0], [3]], [[1], [4]])
+
+
+def test_one_file_without_a_split_holds_out_a_fifth_and_says_so(tmp_path: Path, no_progress: Progress) -> None:
+    text = "10 4 10\n" + "".join(f"{label} 0:1\n" for label in range(10))
+    path = folder(tmp_path / "data", anything=text) / "anything.txt"
+    workload = Amazon670k()
+    source = workload.prepare(path, tmp_path / "cache", no_progress)
+    assert source.note == "anything.txt comes without a split: every 5th point is for testing"
+    workload.open(source)
+    assert labels_of(workload, "test") == [[4], [9]]
+
+
+BROKEN: dict[str, tuple[dict[str, str], str]] = {
+    "nothing": ({}, "no repository text in it; expected files named ...train.txt and ...test.txt"),
+    "no test": ({"train": TRAIN}, "train.txt: no test file beside it"),
+    "two of them": ({"a_train": TRAIN, "b_train": TRAIN, "test": TEST}, "a_train.txt, b_train.txt could each be"),
+    "both forms": ({"train": TRAIN, "test": TEST, "data": TEST}, "data.txt, train.txt both hold points"),
+    "other labels": (
+        {"train": TRAIN, "test": "1 4 9\n1 1:1\n"},
+        "test.txt, line 1: 9 labels, where train.txt has 5",
+    ),
+    "a bad line": ({"train": TRAIN, "test": "1 4 5\n1 1:x\n"}, "test.txt, line 2: the value of '1:x'"),
+    "split of words": (
+        {"data": TRAIN, "trSplit": "1\nx\n", "tstSplit": "2\n"},
+        "trSplit.txt, line 2: no whole number",
+    ),
+    "split out of range": ({"data": TRAIN, "trSplit": "1\n", "tstSplit": "4\n"}, "tstSplit.txt, line 1: no whole"),
+    "split twice": ({"data": TRAIN, "trSplit": "1\n1\n", "tstSplit": "2\n"}, "trSplit.txt: a point is there twice"),
+    "split in both": (
+        {"data": TRAIN, "trSplit": "1\n2\n", "tstSplit": "2\n"},
+        "points of it are in trSplit.txt too",
+    ),
+    "empty split": ({"data": TRAIN, "trSplit": "", "tstSplit": "2\n"}, "trSplit.txt, line 1: the file is empty"),
+    "nothing to test on": ({"data": TRAIN}, "no points to test on"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_what_is_no_data_set_is_refused_in_one_line(tmp_path: Path, no_progress: Progress, fault: str) -> None:
+    files, says = BROKEN[fault]
+    data = folder(tmp_path / "data", **files)
+    with pytest.raises(UserError) as caught:
+        Amazon670k().prepare(data, tmp_path / "cache", no_progress)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_several_data_sets_are_ambiguous(tmp_path: Path, no_progress: Progress) -> None:
+    for name in ("one", "other"):
+        folder(tmp_path / "data" / name, train=TRAIN, test=TEST)
+    with pytest.raises(UserError, match=r"several data sets in it \(one, other\); give the folder of one"):
+        Amazon670k().prepare(tmp_path / "data", tmp_path / "cache", no_progress)
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path, no_progress: Progress) -> None:
+    data = folder(tmp_path / "data", train=TRAIN, test=TEST)
+    first = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
+    assert Amazon670k().prepare(data, tmp_path / "cache", no_progress) == first
+    folder(data, test=TEST.replace("1:1", "1:2"))
+    other = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
+    assert other.fingerprint != first.fingerprint
+
+
+def truncate(directory: Path) -> None:
+    content = (directory / "train_features.npy").read_bytes()
+    (directory / "train_features.npy").write_bytes(content[:-4])
+
+
+def replace_type(directory: Path) -> None:
+    np.save(directory / "test_labels.npy", np.zeros(3))
+
+
+def shorten(directory: Path) -> None:
+    np.save(directory / "train_values.npy", np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("damage", [truncate, replace_type, shorten])
+def test_a_damaged_cache_is_named_when_opened_and_made_again_when_prepared(
+    tmp_path: Path, no_progress: Progress, damage: Callable[[Path], None]
+) -> None:
+    data = folder(tmp_path / "data", train=TRAIN, test=TEST)
+    source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
+    damage(Path(source.path))
+    with pytest.raises(UserError, match=f"prepared data is damaged .*remove {source.path}") as caught:
+        Amazon670k().open(source)
+    assert "\n" not in str(caught.value)
+    Amazon670k().open(Amazon670k().prepare(data, tmp_path / "cache", no_progress))
+
+
+def test_indices_beyond_the_columns_are_made_again(tmp_path: Path, no_progress: Progress) -> None:
+    data = folder(tmp_path / "data", train=TRAIN, test=TEST)
+    source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
+    labels = Path(source.path) / "test_labels.npy"
+    np.save(labels, np.array([1, 99, 0], np.int32))
+    workload = Amazon670k()
+    workload.open(workload.prepare(data, tmp_path / "cache", no_progress))
+    assert labels_of(workload, "test") == [[1], [3, 0]]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Amazon-x", "amazon"), ("wiki10", "wikipedia"), ("debian", "other")])
+def test_propensities_go_by_the_files_names(tmp_path: Path, no_progress: Progress, name: str, kind: str) -> None:
+    data = folder(tmp_path / name, train=TRAIN, test=TEST)
+    source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
+    assert json.loads((Path(source.path) / "prepared.json").read_text())["propensity"] == kind
+
+
+def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path: Path, no_progress: Progress) -> None:
+    workload = Amazon670k(SMALL)
+    source = workload.fetch("synthetic", tmp_path, no_progress)
+    assert (source.kind, source.train, source.test, source.seen) == (
+        "synthetic", 300, 60, "SYNTHETIC points, 360 points",
+    )  # fmt: skip
+    assert "synthetic points" in source.note
+    assert workload.prepare(None, tmp_path, no_progress) == source
+    workload.open(source)
+    points, labels = workload.train_batch(torch.arange(300), torch.Generator())
+    assert (points.columns, labels.columns) == (60, 40)
+    torch.testing.assert_close(points.dense().square().sum(1), torch.ones(300))
+    assert labels.dense().max() == 1
+    for check in CHECKS:
+        assert check(workload)
+
+
+def test_synthetic_labels_have_a_long_tail() -> None:
+    made_up = MadeUp(points=20_000, features=2_000, labels=10_000, seed=0)
+    counts, entries = np.zeros(10_000, np.int64), 0
+    for split, points in made_up.chunks():
+        if split == "train":
+            counts += np.bincount(points.labels.indices, minlength=10_000)
+            entries += len(points.labels.indices)
+    assert 4.5 < entries / 20_000 < 6
+    assert np.median(counts) < counts.mean() / 2
+    assert np.sort(counts)[-100:].sum() > 0.05 * entries
+
+
+def test_the_synthetic_points_can_be_learnt(tmp_path: Path, no_progress: Progress) -> None:
+    workload = Amazon670k(Amazon670kOptions(hidden=32, points=2_000, features=500, labels=100, block=64))
+    workload.open(workload.prepare(None, tmp_path, no_progress))
+    with torch.device("meta"):
+        model = workload.build_model()
+    model = materialise(model, workload, 0, torch.device("cpu"))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(150):
+        indices = torch.arange(step * 128, (step + 1) * 128) % workload.train_size
+        optimizer.zero_grad()
+        workload.loss(model, workload.train_batch(indices, torch.Generator())).backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = workload.evaluate(model, workload.test_batches())
+    assert found["precision@1"] > 0.5
+    assert {"precision@3", "precision@5", "ndcg@1", "psp@5", "loss"} <= set(found)
+    batches = list(workload.test_batches())
+    with torch.no_grad():
+        dense = sum(float(workload.loss(model, batch)) * len(batch[1]) for batch in batches)
+    assert found["loss"] == pytest.approx(dense / sum(len(batch[1]) for batch in batches), rel=1e-4)
+
+
+def test_a_download_says_where_the_data_is(tmp_path: Path, no_progress: Progress) -> None:
+    with pytest.raises(UserError, match="Extreme Classification Repository.*--data DIR"):
+        Amazon670k().fetch("download", tmp_path, no_progress)
