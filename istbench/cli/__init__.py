@@ -16,6 +16,7 @@ _COMMANDS = {
     "doctor": "Say what of istbench works on this machine, and how to mend the rest.",
     "lab": "Run a command on a really shaped network inside this machine, or check replays against one.",
     "list": "List methods, workloads or clusters.",
+    "plan": "Memory, bytes and seconds of a cell before anything runs.",
     "replay": "What recorded runs would have taken on other clusters.",
     "report": "Tables and pictures of the runs in a results directory.",
     "run": "Train one cell: a workload by one method on so many nodes.",

@@ -106,6 +106,9 @@ class RunRequest:
             defines_cell=False,
         ),
     ] = 60.0
+    anyway: Annotated[
+        bool, Described(help="Start it even if this machine's memory is too small for it.", defines_cell=False)
+    ] = False
     plugins: tuple[str, ...] = ()
     lab: Lab | None = None
 

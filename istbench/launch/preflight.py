@@ -1,36 +1,60 @@
 """What cannot work is refused before any process starts: sizes that this machine cannot hold, batches too small."""
 
+import torch
 from torch import nn
 
 from istbench.errors import UserError
+from istbench.footprint import tensor_bytes
 from istbench.machine import cores, memory_bytes
 from istbench.methods.base import Method
 from istbench.optimizer import OptimizerOptions
+from istbench.plan.memory import node_memory
+from istbench.plan.step import step_cost, unknown_cost
 from istbench.workloads.base import Workload
 
 _GIB = 2**30
-_WITH_GRADIENT = 2
+# Activations beyond so many times the weights and the minibatch were never seen: 400 times an image in a ResNet.
+_MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 
 
-def check_memory(method: Method, model: nn.Module, workload: Workload, nodes: int) -> None:
-    """Whether `nodes` processes of this machine can hold their share of `model`, with its gradient, and the data.
+def check_memory(
+    method: Method, model: nn.Module, workload: Workload, nodes: int, *, batch_size: int, activations: bool
+) -> None:
+    """Whether `nodes` processes of this machine can hold what training and the data take, as far as that is known.
 
-    The least that is needed: activations, optimizer state and buffers come on top.
+    Args:
+        activations: whether those count, where they may matter; the method's own parts always do.
 
     Raises:
-        UserError: saying how much is needed and how much there is.
+        UserError: saying how much is needed, of what, and how much there is.
     """
-    itemsize = max((parameter.element_size() for parameter in model.parameters()), default=4)
-    weights = method.least_parameters(model, workload, nodes) * itemsize * _WITH_GRADIENT
-    # The launching process draws computed data too, to know what it is.
-    needed = nodes * weights + (nodes + 1) * workload.computed_bytes()
+    footprint = method.footprint(model, workload, nodes, batch_size)
     there = memory_bytes()
+    data = (nodes + 1) * workload.computed_bytes()  # the launching process draws it too, to know what it is
+    if footprint is None:
+        memory, needed = None, data
+    else:
+        memory = node_memory(footprint, unknown_cost(footprint.model))
+        needed = nodes * memory.total + data
+        if needed <= there and activations and _may_matter(workload, nodes, batch_size, needed, there):
+            cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
+            memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
+            needed = nodes * memory.total + data
     if needed > there:
         on = "1 node" if nodes == 1 else f"{nodes} nodes"
+        parts = [f"a node: {memory.in_words()}" if memory else "", f"data {data / _GIB:,.2f} GiB" if data else ""]
         raise UserError(
             f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, this machine has "
-            f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options"
+            f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options, or try --anyway "
+            f"({'; '.join(filter(None, parts))})"
         )
+
+
+def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, there: int) -> bool:
+    """Whether activations could be what is too much: a step on the meta device takes seconds to find out."""
+    with torch.device("meta"):
+        batch = workload.meta_batch(batch_size)
+    return batch is not None and _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * tensor_bytes(batch) > there
 
 
 def check_threads(threads: int) -> None:

@@ -65,8 +65,9 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     check_schedule(method)
     check_computing(request, method, model, device)
     method.check(method.options, model, workload, request.nodes)
-    if device == "cpu":
-        check_memory(method, model, workload, request.nodes)
+    batch_size = request.batch_size or workload.batch_size
+    if device == "cpu" and not request.anyway:
+        check_memory(method, model, workload, request.nodes, batch_size=batch_size, activations=False)
     source = workload.prepare(request.data, cache_directory(), progress)
     if request.target is not None and not source.learnable:
         raise UserError(
@@ -75,9 +76,9 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         )
     with torch.device("meta"):  # now of as many outputs as the data has classes
         model = workload.build_model()
-    if device == "cpu":
-        check_memory(method, model, workload, request.nodes)
-    batch_size = request.batch_size or workload.batch_size
+    if device == "cpu" and not request.anyway:
+        plain = not (request.amp or request.compile)
+        check_memory(method, model, workload, request.nodes, batch_size=batch_size, activations=plain)
     steps, eval_every = _budget(request, workload, method, source, batch_size)
     check_batch(method, model, batch_size)
     config = RunConfig(

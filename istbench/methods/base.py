@@ -10,6 +10,7 @@ from istbench.config.numbers import Natural
 from istbench.door import convert
 from istbench.errors import UserError
 from istbench.fabric import Fabric
+from istbench.footprint import Footprint
 
 # Plug-ins of before import these from here.
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
@@ -69,9 +70,12 @@ class Method(ABC):
         """The learning rate of the local step that is to be taken, by the options' schedule."""
         return float(self.options.rate_at(self.local_step, self.total_steps))
 
-    def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
-        """Parameters of `model` (meta device) that a node keeps, at least. All of them, unless a method shares."""
-        return sum(parameter.numel() for parameter in model.parameters())
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint | None:
+        """What the busiest of `world_size` nodes holds of `model` (meta device) and sends; None where not known.
+
+        Called after `check`, before any process starts; allocates nothing.
+        """
+        return None
 
     def least_batch(self, batch_size: int) -> int:
         """Samples of the smallest part of a minibatch that passes through the model at once."""

@@ -8,6 +8,8 @@ statistics, which is what DistributedDataParallel's broadcast of buffers amounts
 out. Every evaluation estimates them anew (istbench/node/evaluate.py).
 """
 
+import collections
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istbench.config.numbers import Mebibytes
 from istbench.fabric import Fabric
+from istbench.footprint import Footprint, PlannedNode, trained, whole_model
 from istbench.methods.base import Method, materialise
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
@@ -34,6 +37,25 @@ class DataParallel(Method):
         """Options of `ddp`."""
 
         bucket_mb: Mebibytes = field(default=25.0, metadata={"help": "gradient bucket size in MiB"})
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model. Gradients are copied into buckets, of which each is one all-reduce in place."""
+        sizes = [parameter.numel() * parameter.element_size() for parameter in trained(model)]
+        capacity = self.options.bucket_mb * 2**20
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                collections.deque(node.forward(), maxlen=0)
+                bucket, ops = 0, []
+                for number in node.backward():
+                    bucket += sizes[number]
+                    if bucket >= capacity:
+                        ops.append(node.post("all_reduce", bucket))
+                        bucket = 0
+                node.wait([*ops, node.post("all_reduce", bucket)] if bucket else ops)
+                yield
+
+        return whole_model(model, self.options, rounds, batch_size, gradients_copied=True)
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

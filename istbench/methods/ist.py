@@ -14,7 +14,7 @@ Optimizer state travels as its parameter does (`optimizer_state=carry`), or star
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.base import Method, counted
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
+from istbench.subnets.expected import expected_moves
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.initial import home_values, subnet_values
 from istbench.subnets.layout import (
@@ -81,11 +83,50 @@ class IndependentSubnetTraining(Method):
                 f"{world_size} nodes; use fewer nodes or a wider model"
             )
 
-    def least_parameters(self, model: nn.Module, workload: Workload, world_size: int) -> int:
-        """A subnet's: a tensor cut along one dimension is shared by the nodes, along two by their square."""
-        parameters = dict(model.named_parameters())
-        cut = {part.name: len(part.axes) for part in layout_of(model, workload.neuron_groups(model)).cut}
-        return sum(parameter.numel() // world_size ** cut.get(name, 0) for name, parameter in parameters.items())
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A subnet with its gradients and optimizer state, and the home shards of tensors cut along two axes."""
+        layout = layout_of(model, workload.neuron_groups(model))
+        home = home_partition(layout.groups, world_size)
+        subnet = build_subnet(model, layout.groups, home, 0, torch.device("meta"))  # node 0's parts are the largest
+        tensors = named_tensors(subnet)
+        slots = len(self.options.slots) if self.options.local_steps else 0
+        carried = slots if self.options.optimizer_state == "carry" and world_size > 1 else 0
+        sizes = {name: tensor.element_size() for name, tensor in tensors.items()}
+        planes = {name: sizes[name] * (1 + carried * tensor.requires_grad) for name, tensor in tensors.items()}
+        moves = {cut.name: expected_moves(cut, world_size) for cut in layout.cut}
+        sent = sum(planes[name] * moved.sent for name, moved in moves.items())
+        gathered = sum(planes[name] * moved.gathered for name, moved in moves.items())
+        first = {cut.name: home[cut.axes[0].group] for cut in layout.cut if cut.needs_home}
+        shards = {
+            cut.name: cut.shape.numel() // len(first[cut.name].owner) * len(first[cut.name].units[0])
+            for cut in layout.cut
+            if cut.needs_home
+        }
+        shared = sum(planes[name] // sizes[name] * tensors[name].numel() for name in layout.replicated)
+        averaged = shared * torch.float64.itemsize if world_size > 1 else 0
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            each = round(sent / max(1, world_size - 1))
+            while True:
+                node.steps(self.round_steps)
+                for turn in range(1, world_size):
+                    source, to = (node.rank - turn) % world_size, (node.rank + turn) % world_size
+                    node.wait([node.post("receive", each, [source]), node.post("send", each, [to])])
+                if averaged:
+                    node.all_reduce(averaged)
+                yield
+
+        return Footprint(
+            model=subnet,
+            rounds=rounds,
+            optimizer_state=slots * tensor_bytes(trained(subnet))
+            + sum((planes[name] - sizes[name]) * count for name, count in shards.items()),
+            stepped=tuple(trained(subnet)),
+            build=self.options.build,
+            samples=batch_size,
+            parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
+            round_buffers=round(gathered + sent) + 2 * averaged,
+        )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._full = model

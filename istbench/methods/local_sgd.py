@@ -7,6 +7,7 @@ evaluation estimates them anew, istbench/node/evaluate.py). The optimizer's stat
 """
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from istbench.config.numbers import Count
 from istbench.fabric import Fabric
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.base import Method, counted, materialise
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
@@ -34,6 +36,21 @@ class LocalSGD(Method):
         average_optimizer: bool = field(
             default=False, metadata={"help": "average the optimizer's state with the weights"}
         )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model, averaged in place."""
+        slots = self.options.slots if self.options.average_optimizer else ()
+        state = [tensor_bytes([parameter]) for parameter in trained(model) for _ in slots]
+        averaged = [tensor_bytes(floating_tensors(model)), *state]
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                node.steps(self.round_steps)
+                for size in averaged:
+                    node.all_reduce(size)
+                yield
+
+        return whole_model(model, self.options, rounds, batch_size)
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

@@ -19,6 +19,7 @@ from istbench.config.numbers import Count, CountOrNone
 from istbench.door import convert, path_text
 from istbench.errors import UserError
 from istbench.fabric import Fabric
+from istbench.footprint import Footprint
 from istbench.methods.parameter_server import ParameterServer
 from istbench.served import ServedModel
 from istbench.workloads.base import Workload
@@ -57,6 +58,14 @@ class P3(ParameterServer):
             super().__post_init__()
             if self.slice_params and self.split_params:
                 raise UserError("split_params is for slice_params=0: slices are dealt to all servers anyway")
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """As a parameter server's, in slices."""
+        options = self.options
+        return self._footprint(
+            model, world_size, batch_size,
+            slice_params=options.slice_params, priority=options.priority, window=options.window,
+        )  # fmt: skip
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric

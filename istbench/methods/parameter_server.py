@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from istbench.config.numbers import Count, CountOrNone
 from istbench.fabric import Fabric
+from istbench.footprint import Footprint
 from istbench.methods.base import Method, materialise
 from istbench.optimizer import OptimizerOptions
 from istbench.served import ServedModel
+from istbench.served.footprint import served_footprint
 from istbench.workloads.base import Batch, Workload
 
 
@@ -48,6 +50,16 @@ class ParameterServer(Method):
     def least_batch(self, batch_size: int) -> int:
         part = -(-batch_size // self.options.accumulation_steps)  # as Tensor.chunk cuts: the last has what is left
         return batch_size - part * ((batch_size - 1) // part)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model, and of the tensors that a node serves everyone's gradient and the optimizer's state."""
+        return self._footprint(model, world_size, batch_size, slice_params=0, priority=False, window=1)
+
+    def _footprint(self, model: nn.Module, world_size: int, batch_size: int, **slicing: Any) -> Footprint:
+        part = -(-batch_size // self.options.accumulation_steps)
+        return served_footprint(
+            model, self.options, world_size, samples=part, split_params=self.options.split_params, **slicing
+        )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

@@ -37,6 +37,7 @@ class Workload(ABC):
     batch_size: minibatch of one node by default.
     epochs: default length of a run, in passes over the training data by all nodes together.
     sources: what `fetch` can fill the cache from; empty where there is nothing to fetch.
+    width: the option that says how wide the model is, for `istbench plan`; empty where there is none.
     batches_ahead: training batches that a thread of their own makes while earlier ones are trained on; 0 where
         making one takes next to no time. `train_batch` is then called by that thread, in the order of steps.
     """
@@ -48,6 +49,7 @@ class Workload(ABC):
     batch_size: ClassVar[int] = 128
     epochs: ClassVar[float] = 10
     sources: ClassVar[tuple[str, ...]] = ()
+    width: str = ""
     batches_ahead: ClassVar[int] = 0
 
     def __init__(self, options: Any = None) -> None:
@@ -111,6 +113,13 @@ class Workload(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Forward pass and mean loss of one batch, a scalar to call backward on."""
+
+    def meta_batch(self, samples: int) -> Batch | None:
+        """A training batch, for `istbench plan`; None where the loss of one cannot be computed on the meta device.
+
+        Called under `torch.device("meta")`, before any data is open.
+        """
+        return None
 
     @abstractmethod
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:

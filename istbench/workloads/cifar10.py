@@ -43,6 +43,8 @@ class Cifar10(ImageClassifier):
     targets: tuple[float, ...] = (0.8, 0.85, 0.88, 0.9)
     batch_size = 128
     epochs = 30
+    width = "width"
+    pixels = SIDE
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
 
     options: Cifar10Options

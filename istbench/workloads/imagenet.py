@@ -92,6 +92,8 @@ class ImageNet(ImageClassifier):
         super().__init__(options)
         self._classes = self.options.classes
         self._noise = True
+        self.width = "width" if self.options.model == "vgg12" else ""
+        self.pixels = self.options.pixels
 
     # Data.
 

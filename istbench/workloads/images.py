@@ -18,9 +18,11 @@ class ImageClassifier(Workload):
 
     top: for which k the share of images is reported whose class is among the k largest outputs, as `topK`; only
         those of less than all classes.
+    pixels: height and width of an image, as the network gets it.
     """
 
     top: ClassVar[tuple[int, ...]] = ()
+    pixels: int
     batches_ahead: ClassVar[int] = 2
 
     def __init__(self, options: Any = None) -> None:
@@ -66,6 +68,10 @@ class ImageClassifier(Workload):
         """Mean cross entropy of the softmax."""
         images, classes = batch
         return F.cross_entropy(model(images), classes)
+
+    def meta_batch(self, samples: int) -> Batch:
+        """Images and classes without values."""
+        return torch.empty(samples, 3, self.pixels, self.pixels), torch.empty(samples, dtype=torch.int64)
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """`accuracy`: the share of images whose class has the largest output; `topK`; `loss`: cross entropy."""

@@ -53,6 +53,7 @@ class Speech(Workload):
     targets: tuple[float, ...] = (0.63, 0.75, 0.77)
     batch_size = 128
     epochs = 20
+    width = "hidden"
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
 
     options: SpeechOptions
@@ -165,6 +166,10 @@ class Speech(Workload):
         """Mean cross entropy of the softmax."""
         features, words = batch
         return F.cross_entropy(model(features), words)
+
+    def meta_batch(self, samples: int) -> Batch:
+        """Features and words without values."""
+        return torch.empty(samples, FEATURES), torch.empty(samples, dtype=torch.int64)
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """`accuracy`: the share of clips whose word has the largest output; `loss`: mean cross entropy."""

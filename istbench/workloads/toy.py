@@ -44,6 +44,7 @@ class Toy(Workload):
     targets = (0.5, 0.8)
     batch_size = 16
     epochs = 10
+    width = "hidden"
 
     options: ToyOptions
 
@@ -129,6 +130,10 @@ class Toy(Workload):
         """Mean cross entropy of the softmax."""
         points, clusters = batch
         return F.cross_entropy(model(points), clusters)
+
+    def meta_batch(self, samples: int) -> Batch:
+        """Points and clusters without values."""
+        return torch.empty(samples, self.options.features), torch.empty(samples, dtype=torch.int64)
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """`accuracy`: the share of points whose cluster has the largest output; `loss`: cross entropy."""

@@ -82,6 +82,7 @@ class Translation(Workload):
     targets = ()
     batch_size = 32
     epochs = 1
+    width = "hidden"
 
     options: TranslationOptions
 
@@ -141,6 +142,10 @@ class Translation(Workload):
         source, translation = batch
         logits = model(source, _previous(translation))
         return F.cross_entropy(logits.flatten(0, 1), translation.flatten())
+
+    def meta_batch(self, samples: int) -> Batch:
+        """Sentences without words."""
+        return _with_translation(torch.empty(samples, self.options.length, dtype=torch.int64))
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """`accuracy`: the share of words predicted, given the words before."""

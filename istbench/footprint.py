@@ -1,0 +1,153 @@
+"""What a method says of its memory and its exchange before anything runs, for `istbench plan`."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from istbench.cluster.trace import TraceBuilder
+from istbench.optimizer import OptimizerOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """A local step on the meta device.
+
+    Attributes:
+        peak: the most bytes at a time of what it makes: activations, and gradients as long as they are kept. None
+            where the step cannot be taken there.
+        batch: bytes of its minibatch, which are in `peak`.
+        flops: floating-point operations of its matrix products, None as for `peak`.
+        uses: trained parameters, by number, in the order of their first use, each with the share of the operations
+            before it. ready: the same in the order in which gradients are complete.
+    """
+
+    peak: int | None
+    batch: int
+    flops: float | None
+    uses: tuple[tuple[int, float], ...]
+    ready: tuple[tuple[int, float], ...]
+
+
+class PlannedNode:
+    """One node's trace of rounds that nobody has run; stands in for a recorder.
+
+    Attributes:
+        cost: of a local step, which takes `seconds`. builder: has the trace.
+    """
+
+    running = True
+
+    def __init__(self, rank: int, world_size: int, cost: StepCost, seconds: float) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.builder = TraceBuilder(lambda: 0.0)
+        self.cost, self._seconds = cost, seconds
+        self._done = 0.0
+
+    @property
+    def peers(self) -> list[int]:
+        """The other ranks."""
+        return [peer for peer in range(self.world_size) if peer != self.rank]
+
+    def post(
+        self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
+    ) -> int:
+        """An operation starts; see `TraceBuilder.post`."""
+        return self.builder.post(kind, bytes, peers, priority, after)
+
+    def wait(self, ops: Iterable[int]) -> None:
+        """Wait for the operations `ops`."""
+        for op in ops:
+            self.builder.wait(op)
+
+    def worked(self, op: int, seconds: float) -> None:
+        """Work beside the training thread is planned to take no time."""
+
+    def steps(self, count: int) -> None:
+        """`count` local steps without an exchange."""
+        self.builder.compute(count * self._seconds)
+
+    def all_reduce(self, bytes: int) -> None:
+        """Reduce so many bytes over all nodes, and wait for it."""
+        self.wait([self.post("all_reduce", bytes)])
+
+    def forward(self) -> Iterator[int]:
+        """A forward pass; yields each trained parameter before its first use."""
+        self._done = 0.0
+        for number, share in self.cost.uses:
+            self._compute_to(share)
+            yield number
+
+    def backward(self) -> Iterator[int]:
+        """The backward pass after a forward pass; yields each trained parameter once its gradient is complete."""
+        for number, share in self.cost.ready:
+            self._compute_to(share)
+            yield number
+        self._compute_to(1.0)
+
+    def _compute_to(self, share: float) -> None:
+        if share > self._done:
+            self.builder.compute((share - self._done) * self._seconds)
+            self._done = share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What the busiest node of a method holds and sends. Bytes, and tensors on the meta device.
+
+    Attributes:
+        model: what the node computes its loss with: its parameters, buffers and gradients are counted from it.
+        rounds: called once a node; `next` of what it returns traces the next round of that node. None where that
+            is too much to trace.
+        optimizer_state: bytes.
+        stepped: the tensors that one optimizer steps at once; build: that optimizer over some tensors.
+        parameters_beside: bytes of parameters that are not the model's, such as home shards.
+        gradients_copied: whether each gradient, once it is computed, is copied to memory that is always there.
+        buffers: bytes of buffers that are always there. round_buffers: those that an exchange makes for its time,
+            when gradients are there and activations are not.
+        samples: of a minibatch, that pass through the model at once.
+        window: as in `TraceMeta`.
+    """
+
+    model: nn.Module
+    rounds: Callable[[PlannedNode], Iterator[None]] | None
+    optimizer_state: int
+    stepped: tuple[Tensor, ...]
+    build: Callable[[list[nn.Parameter]], object]
+    samples: int
+    parameters_beside: int = 0
+    gradients_copied: bool = False
+    buffers: int = 0
+    round_buffers: int = 0
+    window: int | None = None
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of `model` that have gradients, in its order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def tensor_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of `tensors`."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def whole_model(
+    model: nn.Module,
+    options: OptimizerOptions,
+    rounds: Callable[[PlannedNode], Iterator[None]],
+    batch_size: int,
+    *,
+    gradients_copied: bool = False,
+) -> Footprint:
+    """The footprint of a method that keeps the whole of `model` and its optimizer's state on every node."""
+    parameters = trained(model)
+    return Footprint(
+        model=model,
+        rounds=rounds,
+        optimizer_state=len(options.slots) * tensor_bytes(parameters),
+        stepped=tuple(parameters),
+        build=options.build,
+        samples=batch_size,
+        gradients_copied=gradients_copied,
+    )

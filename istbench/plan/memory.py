@@ -1,0 +1,35 @@
+"""Bytes of a node, part by part, from what its method says of itself and what a step on the meta device makes."""
+
+from istbench.cluster.plan import Memory
+from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
+from istbench.plan.step import optimizer_scratch
+
+
+def node_memory(
+    footprint: Footprint, cost: StepCost, *, data: int = 0, batches_ahead: int = 0, on_gpu: bool = False
+) -> Memory:
+    """The memory of the busiest node.
+
+    Args:
+        data: bytes of data that every process computes and holds. batches_ahead: those made while training.
+        on_gpu: where batches made ahead and data are in another memory, and an optimizer steps all tensors at once.
+    """
+    gradients = trained(footprint.model)
+    gradient_bytes = tensor_bytes(gradients)
+    largest = max((tensor_bytes([gradient]) for gradient in gradients), default=0)
+    activations = None
+    if cost.peak is not None:
+        activations = cost.peak - (0 if footprint.gradients_copied else gradient_bytes)
+        activations += 0 if on_gpu else batches_ahead * cost.batch
+    return Memory(
+        parameters=tensor_bytes([*footprint.model.parameters(), *footprint.model.buffers()])
+        + footprint.parameters_beside,
+        gradients=gradient_bytes,
+        optimizer_state=footprint.optimizer_state,
+        activations=activations,
+        least_activations=largest if footprint.gradients_copied else 0,
+        buffers=footprint.buffers,
+        round_buffers=footprint.round_buffers,
+        optimizer_scratch=optimizer_scratch(footprint, all_at_once=on_gpu),
+        data=0 if on_gpu else data,
+    )

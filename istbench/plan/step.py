@@ -1,0 +1,106 @@
+"""A local step on the meta device: how much memory, how many operations, and when each gradient is complete."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
+from istbench.plan.live import LiveBytes
+from istbench.workloads.base import Workload
+
+
+def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: bool) -> StepCost:
+    """What forward and backward pass of `samples` through `model` (meta device) cost.
+
+    copied: whether a gradient is let go as soon as it is complete, because it was copied elsewhere.
+    """
+    parameters = trained(model)
+    with torch.device("meta"):
+        batch = workload.meta_batch(samples)
+    if batch is None:
+        return unknown_cost(model)
+    batch_bytes = tensor_bytes(batch)
+    live = LiveBytes([*model.parameters(), *model.buffers(), *batch])
+    counter = FlopCounterMode(display=False)
+    uses: dict[int, float] = {}
+    ready: dict[int, float] = {}
+    numbers = {parameter: number for number, parameter in enumerate(parameters)}
+    hooks = [
+        module.register_forward_pre_hook(_used(own, uses, counter))
+        for module in model.modules()
+        if (own := [numbers[p] for p in module.parameters(recurse=False) if p in numbers])
+    ]
+    hooks += [p.register_post_accumulate_grad_hook(_ready(n, ready, counter, copied)) for p, n in numbers.items()]
+    try:
+        with counter, live:
+            loss = workload.loss(model, batch)
+            loss.backward()
+            del loss
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # what cannot be computed without values
+        return unknown_cost(model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        model.zero_grad(set_to_none=True)
+    flops = float(counter.get_total_flops())
+    return StepCost(
+        peak=live.peak + batch_bytes,
+        batch=batch_bytes,
+        flops=flops,
+        uses=_in_order(uses, range(len(parameters)), flops, missing=0.0),
+        ready=_in_order(ready, reversed(range(len(parameters))), flops, missing=flops),
+    )
+
+
+def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
+    """Bytes that a step of the optimizer makes for its time.
+
+    all_at_once: over all its tensors, as on a GPU, instead of one after another.
+    """
+    tensors = [nn.Parameter(torch.empty_like(tensor)) for tensor in footprint.stepped]
+    optimizer: Any = footprint.build(tensors)
+    for group in optimizer.param_groups:
+        group["foreach"] = all_at_once
+    for tensor in tensors:
+        tensor.grad = torch.empty_like(tensor)
+    optimizer.step()  # the first makes the optimizer's state
+    state = [value for kept in optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)]
+    live = LiveBytes([*tensors, *(tensor.grad for tensor in tensors if tensor.grad is not None), *state])
+    with live:
+        optimizer.step()
+    return live.peak
+
+
+def unknown_cost(model: nn.Module) -> StepCost:
+    """The cost of a step through `model` where it cannot be taken on the meta device."""
+    uses = tuple((number, 0.0) for number in range(len(trained(model))))
+    return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1])
+
+
+def _used(own: Sequence[int], uses: dict[int, float], counter: FlopCounterMode) -> Callable[..., None]:
+    def before(module: nn.Module, inputs: object) -> None:
+        for number in own:
+            uses.setdefault(number, float(counter.get_total_flops()))
+
+    return before
+
+
+def _ready(number: int, ready: dict[int, float], counter: FlopCounterMode, drop: bool) -> Callable[[Tensor], None]:
+    def after(parameter: Tensor) -> None:
+        ready[number] = float(counter.get_total_flops())
+        if drop:
+            parameter.grad = None
+
+    return after
+
+
+def _in_order(
+    seen: dict[int, float], others: Any, flops: float, *, missing: float
+) -> tuple[tuple[int, float], ...]:
+    """Parameters with their share of all `flops`; those never seen at the start (`missing` 0) or the end."""
+    unseen = [(number, missing) for number in others if number not in seen]
+    listed = [*seen.items(), *unseen] if missing else [*unseen, *seen.items()]
+    return tuple((number, at / flops if flops else 0.0) for number, at in listed)

@@ -1,0 +1,73 @@
+"""The table of a plan."""
+
+from istbench.cluster.plan import GIB, Plan
+from istbench.report.phrases import count_nodes
+from istbench.report.tables.numbers import number, plain
+from istbench.report.tables.table import Column, Entry, Scalar, Table
+
+_MEGA = 1e6
+
+
+def plan_table(plan: Plan) -> Table:
+    """What a cell would need and take, an item a row."""
+    rows: list[tuple[str, str, Scalar]] = [
+        ("model parameters", f"{plan.model_parameters:,}", plan.model_parameters),
+        ("fits", *_fits(plan)),
+    ]
+    memory = plan.memory
+    if memory is not None:
+        for part, size in memory.parts.items():
+            name = f"MB of {part.replace('_', ' ')} a node"
+            rows.append((name, "not known" if size is None else _mb(size), None if size is None else size / _MEGA))
+        total = _mb(memory.total) if memory.complete else f"at least {_mb(memory.total)}"
+        rows.append(("MB in all a node", total, memory.total / _MEGA))
+    rows += [
+        ("local steps a round", f"{plan.round_steps:,}", plan.round_steps),
+        ("MB sent a node a round", *_known(None if plan.sent is None else plan.sent / _MEGA)),
+        ("seconds a round", *_known(plan.seconds)),
+        ("of them computing", *_known(plan.compute_seconds)),
+    ]
+    if plan.width:
+        rows.append((f"largest {plan.width} that fits", *_answer(plan, plan.largest_width)))
+    rows.append(("fewest nodes that fit", *_answer(plan, plan.fewest_nodes)))
+    return Table(
+        title=f"{plan.workload} by {plan.method}, {count_nodes(plan.nodes)} of {plan.cluster.name}, "
+        f"batch {plan.batch_size}: planned, not run",
+        columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
+        rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
+        footer=(*_turns(plan), f"Assumed: {'; '.join(plan.assumed)}."),
+        keys=0,
+    )
+
+
+def _fits(plan: Plan) -> tuple[str, Scalar]:
+    memory = plan.memory
+    if memory is None or plan.fits is None:
+        return "not known", None
+    spare = (plan.limit - memory.total) / GIB
+    of = f"of {plan.cluster.memory_gib:g} GiB a node"
+    return (
+        f"yes, {spare:,.2f} GiB to spare {of}" if plan.fits else f"no, {-spare:,.2f} GiB beyond {of}"
+    ), plan.fits
+
+
+def _answer(plan: Plan, value: int | None) -> tuple[str, Scalar]:
+    known = plan.memory is not None and plan.memory.complete
+    return (f"{value:,}", value) if value is not None else ("none" if known else "not known", None)
+
+
+def _known(value: float | None) -> tuple[str, Scalar]:
+    return ("not known", None) if value is None else (number(value), value)
+
+
+def _mb(size: int) -> str:
+    return f"{size / _MEGA:,.2f}"
+
+
+def _turns(plan: Plan) -> list[str]:
+    if plan.memory is None or not plan.memory.reused:
+        return []
+    return [
+        f"Buffers of an exchange take up to {_mb(plan.memory.reused)} MB more, in the place of activations, which "
+        "are gone by then."
+    ]

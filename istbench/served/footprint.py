@@ -1,0 +1,89 @@
+"""What a served model holds on its busiest node and what it sends, before anything runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import nn
+
+from istbench.fabric.recorder import Recorder
+from istbench.footprint import Footprint, PlannedNode, trained
+from istbench.optimizer import OptimizerOptions
+from istbench.served.record import ServedRecord
+from istbench.served.slices import Slice, cut
+
+_MOST_SLICES = 20_000
+
+
+def served_footprint(
+    model: nn.Module,
+    options: OptimizerOptions,
+    world_size: int,
+    *,
+    slice_params: int,
+    split_params: int,
+    priority: bool,
+    window: int,
+    samples: int,
+) -> Footprint:
+    """The footprint of `ServedModel` with these options.
+
+    Gradients of all nodes come in to a buffer a peer, and a server's optimizer has the state of its slices alone.
+    """
+    parameters = trained(model)
+    sizes = [parameter.numel() for parameter in parameters]
+    itemsize = max((parameter.element_size() for parameter in parameters), default=4)
+    slices = _slices(sizes, slice_params, world_size, split_params)
+    own = _busiest(slices, world_size) if slices is not None else -(-sum(sizes) // world_size)
+    largest = min(slice_params or max(sizes, default=0), max(sizes, default=0))
+    return Footprint(
+        model=model,
+        rounds=_rounds(slices, itemsize, priority),
+        optimizer_state=len(options.slots) * own * itemsize,
+        stepped=(torch.empty(largest, device="meta"),),
+        build=options.build,
+        samples=samples,
+        buffers=(world_size - 1) * own * itemsize,
+        window=window if priority else None,
+    )
+
+
+def _slices(
+    sizes: Sequence[int], slice_params: int, world_size: int, split_params: int
+) -> list[list[Slice]] | None:
+    """The slices of each parameter; None where they are too many to look at."""
+    at_most = sum(-(-size // (slice_params or size or 1)) for size in sizes) * (1 if slice_params else world_size)
+    return cut(sizes, slice_params, world_size, split_params=split_params) if at_most <= _MOST_SLICES else None
+
+
+def _busiest(slices: Sequence[Sequence[Slice]], world_size: int) -> int:
+    """Values that the node with the most of them serves."""
+    served = [0] * world_size
+    for slice in (slice for one in slices for slice in one):
+        served[slice.server] += slice.stop - slice.start
+    return max(served)
+
+
+def _rounds(
+    slices: list[list[Slice]] | None, itemsize: int, priority: bool
+) -> Callable[[PlannedNode], Iterator[None]] | None:
+    if slices is None:
+        return None
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        # It posts, and nothing else that a recorder does.
+        record = ServedRecord(cast(Recorder, node), slices, itemsize, node.rank, node.world_size)
+        ready = [number for number, _ in node.cost.ready]
+        places: dict[int, int] = {}
+        for number, _ in node.cost.uses:
+            for slice in slices[number]:
+                places[slice.index] = len(places) if priority else 0
+        while True:
+            for number in node.forward():
+                node.wait(record.awaited(number))
+            record.backward_starts(ready)
+            for number in node.backward():
+                record.pushed(number, [places[slice.index] for slice in slices[number]])
+            yield
+
+    return rounds

@@ -1,0 +1,48 @@
+"""A plan's arithmetic: what takes turns, searches, bytes of a trace."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from istbench.cluster.plan import Memory, bytes_sent, fewest, fits, largest
+from istbench.cluster.trace import TraceBuilder
+
+SIZES = st.integers(0, 2**40)
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_parts_add_up_to_the_fullest_moment(weights, activations, buffers, exchange, scratch):
+    memory = Memory(
+        parameters=weights, gradients=weights, optimizer_state=0, activations=activations, buffers=buffers,
+        round_buffers=exchange, optimizer_scratch=scratch,
+    )  # fmt: skip
+    assert memory.total == 2 * weights + buffers + max(activations, exchange, scratch)
+    assert sum(memory.parts.values()) == memory.total
+    assert memory.parts["activations"] == activations
+    assert memory.parts["exchange_buffers"] + memory.reused == buffers + exchange
+
+
+def test_what_is_not_complete_never_fits():
+    known = Memory(parameters=10, gradients=10, optimizer_state=0, activations=5)
+    least = Memory(parameters=10, gradients=10, optimizer_state=0, activations=None)
+    assert [fits(known, limit) for limit in (24, 25)] == [False, True]
+    assert [fits(least, limit) for limit in (19, 25)] == [False, None]
+    assert fits(None, 25) is None
+
+
+@given(st.integers(0, 1200), st.integers(1, 1000))
+def test_the_largest_is_found_from_anywhere(edge, start):
+    assert largest(lambda number: number <= edge, start, 1000) == (min(edge, 1000) or None)
+
+
+@given(st.integers(1, 1200), st.integers(1, 1000))
+def test_the_fewest_are_found(edge, most):
+    assert fewest(lambda number: number >= edge, most) == (edge if edge <= most else None)
+
+
+def test_bytes_are_counted_as_the_fabric_counts_them():
+    builder = TraceBuilder(lambda: 0.0)
+    builder.post("all_reduce", 101)
+    builder.post("send", 7, [1])
+    builder.post("receive", 9, [1])
+    builder.mark("round")
+    assert bytes_sent(builder.to_arrays(), 3) == 2 * 101 * 2 // 3 + 7

@@ -1,0 +1,207 @@
+"""Plans against bytes worked out by hand, and against what real nodes count. `node_*` run on every node."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from istbench.cluster.profile import load_profile
+from istbench.config.run import RunRequest
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import open_workload, set_up, train
+from istbench.errors import UserError
+from istbench.launch.prepare import prepare_cell
+from istbench.plan.memory import node_memory
+from istbench.plan.planner import Asked, make_plan
+from istbench.plan.step import step_cost
+from istbench.registry import build_method, build_workload
+
+METHODS = ("ddp", "local_sgd", "ist", "parameter_server", "p3")
+PLUGINS = Path(__file__).parent / "plugins.py"
+CLUSTER = dataclasses.replace(load_profile("m5.2xlarge"), memory_gib=0.02)
+
+# The toy workload with 8 inputs, two hidden layers of 16 units and 4 outputs.
+WEIGHTS = 8 * 16 + 16 * 16 + 16 * 4
+BIASES = 16 + 16 + 4
+PARAMETERS = 4 * (WEIGHTS + BIASES)
+
+
+def plan(method, *, cluster=CLUSTER, workload="toy", nodes=2, options=None, **fields):
+    return make_plan(
+        Asked(
+            workload=workload, method=method, nodes=nodes, cluster=cluster, method_options=options or {}, **fields
+        )
+    )
+
+
+def memory_of(method, *, nodes=2, hidden=16, options=None):
+    workload = build_workload("toy", {"hidden": hidden})
+    with torch.device("meta"):
+        model = workload.build_model()
+    footprint = build_method(method, options or {}, workload=workload).footprint(model, workload, nodes, 16)
+    cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
+    return node_memory(footprint, cost)
+
+
+def small_cluster(megabytes):
+    return dataclasses.replace(CLUSTER, memory_gib=megabytes * 1e6 / 2**30)
+
+
+@pytest.mark.parametrize("method", ["ddp", "local_sgd", "parameter_server", "p3"])
+@pytest.mark.parametrize(("options", "slots"), [({}, 0), ({"momentum": 0.9}, 1), ({"optimizer": "adam"}, 2)])
+def test_parameters_gradients_and_slots_of_methods_that_keep_the_model(method, options, slots):
+    memory = memory_of(method, options=options)
+    assert (memory.parameters, memory.gradients) == (PARAMETERS, PARAMETERS)
+    served = method in ("parameter_server", "p3")
+    # Two servers: six tensors are dealt out in turn, the weights to node 0 and the biases to node 1.
+    own = 4 * WEIGHTS if served else PARAMETERS
+    assert memory.optimizer_state == slots * own
+    assert memory.buffers == (own if served else 0)
+    assert memory.total == sum(memory.parts.values())
+
+
+@pytest.mark.parametrize(("options", "planes"), [({}, 1), ({"momentum": 0.9}, 2), ({"optimizer": "adam"}, 3)])
+def test_a_subnet_and_its_home_shards(options, planes):
+    memory = memory_of("ist", options=options)
+    subnet = 4 * (8 * 8 + 8 * 8 + 8 * 4 + 8 + 8 + 4)
+    home = 4 * 8 * 16  # of the one tensor that is cut along two axes
+    assert (memory.parameters, memory.gradients) == (subnet + home, subnet)
+    assert memory.optimizer_state == (planes - 1) * (subnet + home)
+    # Gathered: what a subnet holds of cut tensors, and the quarter of its home shard's half that none trained and
+    # some node trains next. Arrived: half of the first, and three sixteenths of the other.
+    one_axis, two_axes = 4 * (8 * 8 + 8 * 4 + 8 + 8), 4 * 16 * 16
+    gathered = one_axis + two_axes * (1 / 4 + 1 / 8)
+    arrived = one_axis / 2 + two_axes * 3 / 16
+    output_bias = 2 * 8 * 4 * planes  # float64, once more flat
+    assert memory.round_buffers == round(planes * (gathered + arrived)) + output_bias
+
+
+def test_ist_without_carried_state_sends_none():
+    carried, reset = (
+        plan("ist", options={"momentum": 0.9, "optimizer_state": what}) for what in ("carry", "reset")
+    )
+    assert carried.sent == pytest.approx(2 * reset.sent, abs=2)
+    assert reset.sent == plan("ist").sent
+
+
+def test_one_node_sends_nothing():
+    assert [plan(method, nodes=1).sent for method in METHODS] == [0] * len(METHODS)
+
+
+ROUNDS = 40
+
+
+def node_bytes(fabric):
+    """Bytes that this node sent a round, by method."""
+    workload = open_workload("toy", {"hidden": 128})
+    counted = []
+    for name in METHODS:
+        method = set_up(fabric, workload, name, {"local_steps": 1} if name in ("ist", "local_sgd") else {})
+        fabric.traffic["training"].sent = 0
+        train(fabric, workload, method, 0, ROUNDS)
+        method.drain()
+        fabric.barrier("counting")
+        counted.append(fabric.traffic["training"].sent / ROUNDS)
+    return counted
+
+
+def test_bytes_a_round_are_those_that_nodes_count():
+    counted = on_nodes(node_bytes, 2)
+    for name, each in zip(METHODS, zip(*counted, strict=True), strict=True):
+        options = {"local_steps": 1} if name in ("ist", "local_sgd") else {}
+        planned = plan(name, options=options, workload_options={"hidden": 128}).sent
+        if name == "ist":  # which is the mean over random partitions
+            assert sum(each) / len(each) == pytest.approx(planned, rel=0.06)
+        else:
+            assert max(each) == planned
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(METHODS), st.integers(8, 200), st.integers(1, 100), st.integers(1, 8))
+def test_a_wider_model_takes_no_less(method, width, more, nodes):
+    one, other = (memory_of(method, nodes=nodes, hidden=hidden).total for hidden in (width, width + more))
+    assert one <= other
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 30), st.integers(1, 30))
+def test_a_subnet_takes_no_more_on_more_nodes(nodes, more):
+    few, many = (memory_of("ist", nodes=count, hidden=240).total for count in (nodes, nodes + more))
+    assert many <= few
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_largest_width_fits_and_the_next_does_not(method):
+    cluster = small_cluster(3)
+    largest = plan(method, cluster=cluster).largest_width
+    assert plan(method, cluster=cluster, workload_options={"hidden": largest}).fits
+    assert not plan(method, cluster=cluster, workload_options={"hidden": largest + 1}).fits
+
+
+def test_the_fewest_nodes_fit_and_one_less_do_not():
+    wide = {"hidden": 1000}
+    fewest = plan("ist", cluster=small_cluster(3), workload_options=wide).fewest_nodes
+    assert fewest > 2
+    assert plan("ist", cluster=small_cluster(3), workload_options=wide, nodes=fewest).fits
+    assert not plan("ist", cluster=small_cluster(3), workload_options=wide, nodes=fewest - 1).fits
+    alone = plan("ddp", cluster=small_cluster(3), workload_options=wide)
+    assert (alone.fits, alone.fewest_nodes) == (False, None)
+
+
+def test_a_width_that_a_workload_has_not_is_not_the_answer():
+    fields = {"workload": "even", "plugins": (str(PLUGINS),)}
+    largest = plan("ddp", cluster=small_cluster(3), **fields).largest_width
+    assert largest % 2 == 0
+    for hidden, holds in ((largest, True), (largest + 2, False)):
+        assert plan("ddp", cluster=small_cluster(3), workload_options={"hidden": hidden}, **fields).fits is holds
+
+
+def test_a_method_that_says_nothing_is_planned_as_unknown():
+    unknown = plan("silent", plugins=(str(PLUGINS),))
+    said = unknown.as_json()
+    for field in ("fits", "memory_bytes_per_node", "exchange_bytes_per_node_per_round", "seconds_per_round"):
+        assert said[field] is None
+    assert (unknown.largest_width, unknown.fewest_nodes) == (None, None)
+    assert "does not say" in unknown.assumed[0]
+
+
+def test_slower_links_make_longer_rounds_and_computing_is_the_least():
+    for method in METHODS:
+        fast, slow = (plan(method, cluster=CLUSTER.with_bandwidth(bits)) for bits in (1e12, 1e6))
+        assert 0 < fast.compute_seconds < fast.seconds < slow.seconds
+
+
+def test_a_round_of_local_sgd_is_its_steps_and_one_all_reduce():
+    short, long = (plan("local_sgd", options={"local_steps": steps}) for steps in (1, 1001))
+    assert long.seconds - short.seconds == pytest.approx(1000 * short.compute_seconds, rel=1e-6)
+    assert long.sent == short.sent == PARAMETERS
+
+
+def test_activations_that_cannot_be_counted_are_unknown():
+    fields = {"workload": "opaque", "plugins": (str(PLUGINS),)}
+    unknown = plan("local_sgd", **fields)
+    assert (unknown.fits, unknown.memory.parts["activations"], unknown.seconds) == (None, None, None)
+    assert unknown.sent == PARAMETERS
+    assert unknown.memory.total == 2 * PARAMETERS + unknown.memory.data
+    assert plan("local_sgd", cluster=small_cluster(0.001), **fields).fits is False
+
+
+def test_a_cell_that_cannot_fit_runs_anyway(monkeypatch):
+    monkeypatch.setattr("istbench.launch.preflight.memory_bytes", lambda: 2_000)
+    request = {"workload": "toy", "method": "ddp", "nodes": 2}
+    with pytest.raises(UserError, match=r"try --anyway \(a node: parameters 0.00, .*data"):
+        prepare_cell(RunRequest(**request), lambda *_: None)
+    anyway = prepare_cell(RunRequest(**request, anyway=True), lambda *_: None)
+    monkeypatch.undo()
+    assert anyway.name == prepare_cell(RunRequest(**request), lambda *_: None).name
+
+
+def test_activations_alone_can_be_too_much(monkeypatch):
+    options = {"hidden": 64, "samples": 20_000}
+    request = RunRequest(workload="toy", method="ddp", workload_options=options, batch_size=16_384)
+    monkeypatch.setattr("istbench.launch.preflight.memory_bytes", lambda: 10_000_000)
+    with pytest.raises(UserError, match=r"activations 0\.0[1-9]"):
+        prepare_cell(request, lambda *_: None)
