@@ -1,0 +1,62 @@
+"""Planned memory of a node over the measured peak, small real cells of every method, as a markdown table."""
+
+import argparse
+import os
+
+from cells import run_cell
+
+from istbench.cluster.profile import load_profile
+from istbench.plan.planner import Asked, make_plan
+
+_METHODS = ("ddp", "local_sgd", "ist", "parameter_server", "p3")
+_GIVEN_BACK = 2**18  # blocks of so many bytes go back to the system when they are freed
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", default="speech")
+    parser.add_argument("--workload-set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--widths", type=int, nargs="+", default=[1024, 2048, 4096])
+    parser.add_argument("--methods", nargs="+", default=_METHODS)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=6)
+    arguments = parser.parse_args()
+    # What the allocator keeps of what was freed, of an evaluation before training say, is not needed: let it go.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(_GIVEN_BACK)
+    print("| workload | method | planned MB a node | measured peak | planned / measured |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for width in arguments.widths:
+        for method in arguments.methods:
+            _compare(arguments, width, method)
+
+
+def _compare(arguments: argparse.Namespace, width: int, method: str) -> None:
+    settings = [f"hidden={width}", *arguments.workload_set]
+    own = [*arguments.set, *(["local_steps=2"] if method in ("ist", "local_sgd") else [])]
+    plan = make_plan(
+        Asked(
+            workload=arguments.workload,
+            method=method,
+            nodes=arguments.nodes,
+            cluster=load_profile("m5.2xlarge"),
+            workload_options=dict(text.split("=") for text in settings),
+            method_options=dict(text.split("=") for text in own),
+        )
+    )
+    options = [part for text in settings for part in ("--workload-set", text)]
+    options += [part for text in own for part in ("--set", text)]
+    result = run_cell(
+        "--workload", arguments.workload, "--method", method, "--nodes", arguments.nodes,
+        "--steps", arguments.steps, *options,
+    )  # fmt: skip
+    peak = result["peak_memory_bytes_per_node"]
+    assert plan.memory is not None
+    planned = plan.memory.total - plan.memory.data  # which is there before training, and not measured
+    label = " ".join([arguments.workload, *settings, *arguments.set])
+    print(f"| {label} | {method} | {planned / 1e6:.1f} | {peak / 1e6:.1f} | {planned / peak:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
