@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from istbench.door.toml import Locate
-from istbench.errors import nearest_name, shown
+from istbench.errors import nearest_name, printable, shown
 
 _NOUNS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "array": "a list",
@@ -49,7 +49,7 @@ def _wanted(reason: str, kind: Any) -> str:
         return f"must have {'at least' if found[1] == '>=' else 'at most'} {found[2]} of them"
     if "out of range" in reason:
         return "is out of range"
-    return reason[0].lower() + reason[1:]
+    return printable(reason[0].lower() + reason[1:])
 
 
 def _plain(number: str) -> str:

@@ -171,3 +171,15 @@ def test_anything_can_be_shown_on_a_line():
     assert printable("a\nb\x1b[31m\udcff") == "a?b?[31m\\udcff"
     assert len(shown("x" * 1000)) < 70
     assert shown(10**5000) == "a value too large to show"
+
+
+def test_what_is_wrong_is_said_on_a_line_whatever_characters_are_in_it():
+    class One(msgspec.Struct, tag="a\rb", tag_field="event"):
+        pass
+
+    class Other(msgspec.Struct, tag="other", tag_field="event"):
+        pass
+
+    with pytest.raises(UserError) as caught:
+        decode_json(b'{"event":"  \\rt"}', One | Other, "a file", "delete it")
+    assert str(caught.value).isprintable()

@@ -139,8 +139,7 @@ METHODS = [
     ("local_sgd", {"momentum": 0.9}),
     ("ist", {"momentum": 0.9}),
     ("ist", {"optimizer": "adamw"}),
-    ("parameter_server", {"optimizer": "adam"}),
-    ("p3", {"momentum": 0.9, "slice_params": 30}),
+    ("p3", {"optimizer": "adam", "slice_params": 30}),  # parameter_server keeps the same
 ]
 JUNK = [None, "x", [], {}, True, [None], {"0": "x"}]
 COUNTS = ("steps", "round", "slice_params", "window")
