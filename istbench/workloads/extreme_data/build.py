@@ -6,9 +6,10 @@ from pathlib import Path
 from istbench.config.data_source import DataSource
 from istbench.errors import printable
 from istbench.workloads.base import Progress
-from istbench.workloads.extreme_data.cache import Facts, PointsWriter, Propensity, Summary, prepared
+from istbench.workloads.extreme_data.cache import Facts, PointsWriter, Propensity, prepared
 from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
+from istbench.workloads.prepared import source_of
 
 AMAZON_670K = (135_909, 670_091)
 """Features and labels of Amazon-670K."""
@@ -46,7 +47,8 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
     path, summary = prepared(cache, "repository", key, facts, fill, progress)
     official = (summary.features, summary.labels) == AMAZON_670K
     kind, name = ("amazon670k", "Amazon-670K") if official else ("xc_repository", f"points in {files.root.name}")
-    return _source(kind, path, summary, files.note, printable(name), AMAZON_670K_POINTS if official else None)
+    whole = AMAZON_670K_POINTS if official else None
+    return source_of(path, summary, kind=kind, name=printable(name), unit="points", note=files.note, whole=whole)
 
 
 def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSource:
@@ -67,24 +69,10 @@ def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSou
             progress("synthetic points", done, made_up.points + made_up.test)
 
     path, summary = prepared(cache, "synthetic", asdict(made_up), facts, fill, progress)
-    return _source("synthetic", path, summary, SYNTHETIC_NOTE, "SYNTHETIC points", None)
+    return source_of(path, summary, kind="synthetic", name="SYNTHETIC points", unit="points", note=SYNTHETIC_NOTE)
 
 
 def _propensity(names: list[str]) -> Propensity:
     """Which of the repository's data sets files of these names are likely to be."""
     said = " ".join(names).lower()
     return "amazon" if "amazon" in said else "wikipedia" if "wiki" in said else "other"
-
-
-def _source(kind: str, path: Path, summary: Summary, note: str, name: str, whole: int | None) -> DataSource:
-    return DataSource(
-        kind=kind,
-        path=str(path),
-        fingerprint=summary.fingerprint,
-        train=summary.train,
-        test=summary.test,
-        note=note,
-        name=name,
-        unit="points",
-        whole=whole,
-    )
