@@ -8,10 +8,10 @@ Sends wait in a priority queue before their connection, which holds `window` of 
 
 import numpy as np
 
-from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
+from istbench.jit import jit
 
 
 @jit

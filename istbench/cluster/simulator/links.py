@@ -9,9 +9,9 @@ other, which gloo's concurrent connections do not.
 
 import numpy as np
 
-from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
+from istbench.jit import jit
 
 
 @jit

@@ -4,11 +4,11 @@
 """
 
 from istbench.cluster.simulator.connections import add_span, put_on_wire, queue_send
-from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.processors import queue_work
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_COMPUTE, SPAN_IDLE, State
 from istbench.cluster.trace import SEND, WORK
+from istbench.jit import jit
 
 
 @jit

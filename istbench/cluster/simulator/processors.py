@@ -7,10 +7,10 @@ time.
 
 import numpy as np
 
-from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
+from istbench.jit import jit
 
 # However much is carried, computing goes on.
 _LEAST_SHARE = 0.05

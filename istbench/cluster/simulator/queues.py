@@ -1,8 +1,8 @@
 """Queues by priority, as lists of slots that each name the next."""
 
-from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import State
+from istbench.jit import jit
 
 
 @jit

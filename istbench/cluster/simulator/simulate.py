@@ -3,7 +3,6 @@
 import numpy as np
 
 from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, start_flow
-from istbench.cluster.simulator.jit import jit
 from istbench.cluster.simulator.links import share_links
 from istbench.cluster.simulator.operations import (
     advance,
@@ -18,6 +17,7 @@ from istbench.cluster.simulator.processors import carry_message, compute, next_w
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
 from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WORK, Ints
+from istbench.jit import jit
 
 
 @jit

@@ -13,12 +13,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def jit(function: _Function) -> _Function:
-    """`function` compiled on its first call, and cached on disk; itself without numba."""
+    """`function` compiled on its first call, and cached on disk; itself without numba.
+
+    It may call and read what is compiled, or constant, in its own package of istbench, and no other's: a change
+    there has it compiled again.
+    """
     try:
         numba = importlib.import_module("numba")
     except ImportError:
         return function
-    with _cache_of_these_sources(numba.config):
+    with _cache_of(package_of(function.__module__), numba.config):
         # A package in a folder nobody may write, with no home either, has nowhere to cache.
         try:
             compiled: _Function = numba.njit(cache=True, error_model="numpy")(function)
@@ -28,13 +32,14 @@ def jit(function: _Function) -> _Function:
 
 
 @contextmanager
-def _cache_of_these_sources(config: Any) -> Iterator[None]:
-    """Inside, numba caches in a folder that is named after what the sources of `istbench.cluster` say.
+def _cache_of(package: str, config: Any) -> Iterator[None]:
+    """Inside, numba caches in a folder that is named after what the sources of `package` say.
 
     By itself it compiles a function again when its own file has changed, but not when another has that it calls.
     """
     before = config.CACHE_DIR
-    config.CACHE_DIR = str((Path(before) if before else _cache()) / f"compiled-{sources_digest()}")
+    folder = f"compiled-{package}-{sources_digest(package)}"
+    config.CACHE_DIR = str((Path(before) if before else _cache()) / folder)
     try:
         yield
     finally:
@@ -47,10 +52,15 @@ def _cache() -> Path:
     return beside if os.access(beside if beside.exists() else beside.parent, os.W_OK) else users / "istbench"
 
 
+def package_of(module: str) -> str:
+    """The package of istbench that `module` is in, "cluster" say."""
+    return module.split(".")[1]
+
+
 @functools.cache
-def sources_digest() -> str:
-    """A few digits that change with any source of `istbench.cluster`, which is all that compiled functions use."""
-    here = Path(__file__).parent.parent
+def sources_digest(package: str) -> str:
+    """A few digits that change with any source of that package, all that its compiled functions use."""
+    here = Path(__file__).parent / package
     digest = hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
         digest.update(f"{path.relative_to(here)} {path.stat().st_size}\n".encode())

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import istbench
-from istbench.cluster import simulator
+from istbench.jit import package_of
 
-SIMULATOR = Path(simulator.__file__).parent
-ROOT = Path(istbench.__file__).parent.parent
+PACKAGE = Path(istbench.__file__).parent
+ROOT = PACKAGE.parent
 
 
 def imported(path):
@@ -29,15 +29,17 @@ def output(script, root):
 
 
 def test_compiled_functions_use_only_what_their_cache_is_named_after():
-    compiled = [path for path in SIMULATOR.rglob("*.py") if "istbench.cluster.simulator.jit" in imported(path)]
-    assert len(compiled) >= 4
+    compiled = [path for path in PACKAGE.rglob("*.py") if "istbench.jit" in imported(path)]
+    assert len(compiled) >= 5
     for path in compiled:
-        assert {name for name in imported(path) if not name.startswith("istbench.cluster")} == set(), path
+        own = package_of(".".join(path.relative_to(ROOT).parts))
+        used = imported(path) - {"istbench.jit"}
+        assert {name for name in used if package_of(name) != own} == set(), path
 
 
 def test_a_change_of_any_source_they_use_names_another_cache(tmp_path):
     shutil.copytree(ROOT / "istbench", tmp_path / "istbench", ignore=shutil.ignore_patterns("__pycache__"))
-    script = "from istbench.cluster.simulator.jit import sources_digest; print(sources_digest())"
+    script = "from istbench.jit import sources_digest; print(sources_digest('cluster'))"
     found = {output(script, tmp_path)}
     for name in ("trace.py", "simulator/state.py", "simulator/links.py"):
         source = tmp_path / "istbench" / "cluster" / name
