@@ -132,6 +132,12 @@ def tensor_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def batch_tensors(batch: Iterable[object]) -> list[Tensor]:
+    """The tensors of a minibatch, and those that what stands for a tensor in it has."""
+    parts = [[part] if isinstance(part, Tensor) else vars(part).values() for part in batch]
+    return [value for values in parts for value in values if isinstance(value, Tensor)]
+
+
 def whole_model(
     model: nn.Module,
     options: OptimizerOptions,

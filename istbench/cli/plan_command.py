@@ -14,7 +14,7 @@ from istbench.registry import check_name
 @click.command("plan")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
-@run_options("nodes", "batch_size")
+@run_options("nodes", "batch_size", "data")
 @click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
 @click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
 @plugin_option

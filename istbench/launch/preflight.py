@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from istbench.errors import UserError
-from istbench.footprint import tensor_bytes
+from istbench.footprint import batch_tensors, tensor_bytes
 from istbench.machine import cores, memory_bytes
 from istbench.methods.base import Method
 from istbench.optimizer import OptimizerOptions
@@ -54,7 +54,10 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
     """Whether activations could be what is too much: a step on the meta device takes seconds to find out."""
     with torch.device("meta"):
         batch = workload.meta_batch(batch_size)
-    return batch is not None and _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * tensor_bytes(batch) > there
+    if batch is None:
+        return False
+    size = tensor_bytes(batch_tensors(batch))
+    return _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * size > there
 
 
 def check_threads(threads: int) -> None:

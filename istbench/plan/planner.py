@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Asked:
     workload_options: Mapping[str, Any] = field(default_factory=dict)
     method_options: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = None
+    data: Path | None = None
     plugins: tuple[str, ...] = ()
 
 
@@ -55,6 +57,7 @@ class _Cell:
     model: nn.Module
     batch_size: int
     footprint: Footprint | None
+    expected: str
 
 
 def make_plan(asked: Asked, simulating: Callable[[], AbstractContextManager[None]] = nullcontext) -> Plan:
@@ -111,13 +114,14 @@ class _Planner:
         if width is not None:
             options[build_workload(asked.workload, options, asked.plugins).width] = width
         workload = build_workload(asked.workload, options, asked.plugins)
+        expected = workload.expect(asked.data, asked.workload_options)
         method = build_method(asked.method, asked.method_options, workload=workload, plugins=asked.plugins)
         with torch.device("meta"):
             model = workload.build_model()
         method.check(method.options, model, workload, nodes)
         batch_size = asked.batch_size or workload.batch_size
         footprint = method.footprint(model, workload, nodes, batch_size)
-        return _Cell(workload, method, model, batch_size, footprint)
+        return _Cell(workload, method, model, batch_size, footprint, expected)
 
     def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:
         shapes = tuple((parameter.shape, parameter.requires_grad) for parameter in footprint.model.parameters())
@@ -199,7 +203,7 @@ class _Planner:
         if memory is None:
             return (f"{cell.method.name} does not say what it holds and sends (Method.footprint)",)
         lines = [
-            f"{cell.workload.name} as its options alone say, no data looked at",
+            cell.expected,
             "float32 throughout; evaluating, assembling and the processes themselves not counted",
         ]
         if not memory.complete:

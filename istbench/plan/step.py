@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
+from istbench.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
 from istbench.plan.live import LiveBytes
 from istbench.workloads.base import Workload
 
@@ -22,8 +22,9 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
         batch = workload.meta_batch(samples)
     if batch is None:
         return unknown_cost(model)
-    batch_bytes = tensor_bytes(batch)
-    live = LiveBytes([*model.parameters(), *model.buffers(), *batch])
+    inputs = batch_tensors(batch)
+    batch_bytes = tensor_bytes(inputs)
+    live = LiveBytes([*model.parameters(), *model.buffers(), *inputs])
     counter = FlopCounterMode(display=False)
     uses: dict[int, float] = {}
     ready: dict[int, float] = {}

@@ -1,7 +1,7 @@
 """Extreme classification with one hidden layer: Amazon-670K or any data set of its kind (IST, arXiv 1910.02120)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.config.numbers import Classes, Count, Seed, Units
-from istbench.errors import UserError, unknown_name
+from istbench.errors import UserError, printable, unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
 from istbench.workloads.base import Batch, DataSource, Progress, Workload
 from istbench.workloads.extreme_data.cache import Summary, open_split, open_summary
@@ -20,6 +20,7 @@ from istbench.workloads.models.extreme import ExtremeNetwork
 from istbench.workloads.ranking import RankingMetrics, TopLabels, inverse_propensities
 
 _TEST_BATCH = 1_024
+_PLANNED_FEATURES, _PLANNED_LABELS = 76, 6
 _PROPENSITIES = {"amazon": (0.6, 2.6), "wikipedia": (0.5, 0.4), "other": (0.55, 1.5)}
 _DOWNLOAD = (
     "amazon670k is not downloaded for you: get Amazon-670K (490,449 + 153,025 points) by hand from the Extreme "
@@ -51,7 +52,7 @@ class Amazon670k(Workload):
 
     Data: any data set of the Extreme Classification Repository in its sparse text, or made-up points. How many
     features and labels there are, and whether there are targets, is known once `prepare` or `open` was called;
-    before, they are the synthetic data's.
+    before, they are the synthetic data's. A plan without data is of Amazon-670K.
     """
 
     name = "amazon670k"
@@ -61,6 +62,7 @@ class Amazon670k(Workload):
     batch_size = 256
     epochs = 10
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
+    width = "hidden"
 
     options: Amazon670kOptions
 
@@ -198,6 +200,36 @@ class Amazon670k(Workload):
             counts = torch.bincount(torch.from_numpy(train.labels.indices.astype("int64")), minlength=self._labels)
             self._weights = inverse_propensities(counts, len(train), *_PROPENSITIES[self._propensity])
         return self._weights
+
+    def expect(self, data: Path | None, chosen: Collection[str]) -> str:
+        """Take features and labels from the data's header, or be Amazon-670K; the synthetic data where it is named.
+
+        Raises:
+            UserError: for a directory in the wrong layout, or a broken header.
+        """
+        from istbench.workloads.extreme_data.build import AMAZON_670K
+        from istbench.workloads.extreme_data.files import find_files
+
+        name = "the synthetic points"
+        if data is not None:
+            files = find_files(data)
+            self._features, self._labels = files.header.features, files.header.labels
+            name = printable(files.root.name)
+        elif not {"features", "labels"} & set(chosen):
+            self._features, self._labels = AMAZON_670K
+            name = "Amazon-670K (--data for another data set, features= or labels= for synthetic points)"
+        sizes = f"{self._features:,} features and {self._labels:,} labels"
+        return f"{sizes}, as {name}, {_PLANNED_FEATURES} and {_PLANNED_LABELS} of them a point"
+
+    def meta_batch(self, samples: int) -> Batch:
+        """Points and labels without values, of as many entries as Amazon-670K's have on average."""
+
+        def rows(entries: int, columns: int, values: Tensor | None) -> SparseBatch:
+            offsets = torch.empty(samples + 1, dtype=torch.int64)
+            return SparseBatch(offsets, torch.empty(samples * entries, dtype=torch.int64), values, columns)
+
+        values = torch.empty(samples * _PLANNED_FEATURES)
+        return rows(_PLANNED_FEATURES, self._features, values), rows(_PLANNED_LABELS, self._labels, None)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The hidden units. The output bias belongs to none: every node keeps it."""

@@ -6,7 +6,7 @@ what was prepared.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.config.data_source import DataSource
+from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
 
@@ -113,6 +114,25 @@ class Workload(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Forward pass and mean loss of one batch, a scalar to call backward on."""
+
+    def expect(self, data: Path | None, chosen: Collection[str]) -> str:
+        """Be what would be trained on the data set in `data`, for `istbench plan`, which prepares nothing.
+
+        Called before `build_model`, in place of `prepare`.
+
+        Args:
+            data: None where the user named none.
+            chosen: the options that the user named.
+
+        Returns:
+            What was taken for granted, in words.
+
+        Raises:
+            UserError: for data that is not one of this workload's, or says nothing of the model.
+        """
+        if data is not None:
+            raise UserError(f"{self.name} is planned by its options alone; leave out --data")
+        return f"{self.name} as its options alone say, no data looked at"
 
     def meta_batch(self, samples: int) -> Batch | None:
         """A training batch, for `istbench plan`; None where the loss of one cannot be computed on the meta device.

@@ -30,10 +30,42 @@ def test_json_is_one_object_with_the_fields_that_programs_lean_on(capsys):
     assert said["fewest_nodes"] == 1
 
 
+AMAZON = ["plan", "--workload", "amazon670k", "--cluster", "p3.2xlarge", "--nodes", "8", "--json"]
+
+
+def test_amazon_670k_is_planned_at_its_own_sizes(capsys):
+    """Published: on 16 GB GPUs, data parallel trains 512 hidden units and none of the larger ones; IST all."""
+    plans = {}
+    for method, hidden in (("ddp", 512), ("ist", 2560)):
+        status, out, _ = istbench(capsys, *AMAZON, "--method", method, "--workload-set", f"hidden={hidden}")
+        assert status == 0
+        plans[method] = json.loads(out)
+    assert plans["ddp"]["fits"]
+    assert 512 < plans["ddp"]["largest_width"] < 1024
+    said = plans["ist"]
+    assert said["fits"]
+    assert said["model_parameters"] == (135_909 + 670_091) * 2560 + 2560 + 670_091
+    assert said["memory_complete"]
+    assert said["largest_width"] > 2560
+    assert said["seconds_per_round"] > said["compute_seconds_per_round"] > 0
+
+
+def test_a_plan_takes_the_sizes_of_data_that_is_named(capsys, tmp_path):
+    (tmp_path / "things_data.txt").write_text("3 70 40\n1,2 0:1.5\n3 4:1\n 2:1\n")
+    said = []
+    for options in (["--data", str(tmp_path)], ["--workload-set", "labels=40"]):
+        status, out, _ = istbench(capsys, *AMAZON, "--method", "ddp", "--workload-set", "hidden=8", *options)
+        assert status == 0
+        said.append(json.loads(out))
+    parameters = [features * 8 + 8 + 8 * 40 + 40 for features in (70, 5_000)]
+    assert [plan["model_parameters"] for plan in said] == parameters
+    assert "70 features and 40 labels" in said[0]["assumed"][0]
+
+
 def test_the_table_says_what_does_not_fit_and_what_would(capsys):
     status, out, _ = istbench(capsys, *PLAN, "--workload-set", "hidden=1000000")
     assert status == 0
-    assert "GiB beyond of 16 GiB a node" in out
+    assert "GiB beyond of 14.9 GiB a node" in out
     assert "largest hidden that fits" in out
     assert "no data looked at" in out
 
@@ -46,6 +78,8 @@ def test_the_table_says_what_does_not_fit_and_what_would(capsys):
         (["--nodes", "0"], "--nodes"),
         (["--batch-size", "0"], "--batch-size"),
         (["--set", "lr"], "name=value"),
+        (["--data", "."], "leave out --data"),
+        (["--workload", "amazon670k", "--data", "nowhere"], "nowhere: no such directory"),
         (["--method", "ist", "--nodes", "4096", "--workload-set", "hidden=4095"], "ist needs a hidden unit a node"),
     ],
 )

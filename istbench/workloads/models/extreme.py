@@ -1,6 +1,7 @@
 """A network from sparse inputs to very many labels, whose loss takes memory for some labels at a time."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from istbench.workloads.extreme_data.points import SparseBatch
+
+_PLANNING = "meta"  # the device of a plan, which knows neither autocast nor values
 
 
 class SparseLinear(nn.Module):
@@ -48,9 +51,9 @@ class LabelLayer(nn.Linear):
         """
         if labels is None:
             return super().forward(hidden)
-        half = (
-            torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
-        )
+        kind = hidden.device.type
+        mixed = kind != _PLANNING and torch.is_autocast_enabled(kind)
+        half = torch.get_autocast_dtype(kind) if mixed else None
         loss: Tensor = _SoftmaxLoss.apply(hidden, self.weight, self.bias, labels, self.block, half)
         return loss
 
@@ -145,6 +148,8 @@ class _Truth:
 
     def within(self, first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Points, labels counted from `first`, and shares of those labels from `first` to `first + count`."""
+        if self._labels.device.type == _PLANNING:  # as if all of them were there
+            return self._rows, self._labels, self._shares
         edges = self._labels.new_tensor([first, first + count])
         start, end = torch.searchsorted(self._labels, edges).tolist()
         return self._rows[start:end], self._labels[start:end] - first, self._shares[start:end]
@@ -154,7 +159,8 @@ def _blocks(
     hidden: Tensor, weight: Tensor, bias: Tensor, block: int, half: torch.dtype | None
 ) -> Iterator[tuple[int, Tensor]]:
     """The outputs of some labels at a time, and the first of these; products in type `half` where that is given."""
-    with torch.autocast(hidden.device.type, enabled=False):
+    kind = hidden.device.type
+    with nullcontext() if kind == _PLANNING else torch.autocast(kind, enabled=False):
         for first in range(0, len(weight), block):
             own = slice(first, first + block)
             if half is None:
