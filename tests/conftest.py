@@ -20,6 +20,15 @@ def own_cache(tmp_path_factory):
     patch.undo()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def wide_terminal():
+    """Lines as wide as titles need, whatever terminal, or none, the tests run in."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("COLUMNS", "120")
+    yield
+    patch.undo()
+
+
 @pytest.fixture
 def results(tmp_path):
     """A results directory to fill with fake runs."""

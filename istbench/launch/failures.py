@@ -9,6 +9,7 @@ from typing import Any
 from istbench.errors import RunFailed, UserError
 
 _LAST_LINES = 5
+_LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload options (see `istbench plan`)"
 
 
 def log_directory(logs: Path, rank: int) -> Path:
@@ -17,7 +18,7 @@ def log_directory(logs: Path, rank: int) -> Path:
 
 
 def last_word_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written: kind "user", "run", "fabric" or "error", and message."""
+    """Where a worker's last word is written: kind "user", "run", "memory", "fabric" or "error", and message."""
     return log_directory(logs, rank) / "failure.json"
 
 
@@ -41,6 +42,9 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
     for rank, exit_code in sorted(exit_codes.items()):
         if exit_code < 0 or rank not in words:
             return RunFailed(f"worker {rank} {_how(exit_code)}{last_lines(_said(logs, rank), early)}")
+    for rank, word in words.items():
+        if word["kind"] == "memory":
+            return RunFailed(f"worker {rank} ran out of memory{word['message']}; {_LESS_MEMORY}")
     for kind in ("error", "fabric"):
         for rank, word in words.items():
             if word["kind"] == kind:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -51,9 +52,18 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether memory could not be had: torch says so of a GPU's by a type of its own, of others in words only."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "DefaultCPUAllocator" in str(error)
+
+
 def _write(logs: Path, error: BaseException) -> None:
     kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "error")
     text = str(error) if kind != "error" else f"{type(error).__name__}: {error}".removesuffix(": ")
+    if kind == "error" and _lacks_memory(error):
+        asked = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
+        kind, text = "memory", f" when it asked for {asked[1]} more" if asked else ""
     path = last_word_path(logs, int(os.environ["RANK"]))
     try:
         path.write_text(json.dumps({"kind": kind, "message": text}))

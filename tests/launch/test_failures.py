@@ -1,11 +1,14 @@
 """The cause among many failures: one message."""
 
 import json
+import os
 
 import pytest
+import torch
 
 from istbench.errors import RunFailed, UserError
 from istbench.launch.failures import describe, last_word_path, log_directory
+from istbench.launch.last_word import with_last_word
 
 
 @pytest.fixture
@@ -43,6 +46,32 @@ def test_an_error_comes_before_what_peers_saw_of_it(tmp_path, say):
     say(0, "fabric", "rank 1 was silent")
     say(1, "error", "ValueError: no", printed="Traceback\n\n")
     assert str(describe({0: 1, 1: 1}, tmp_path)) == "worker 1 failed: ValueError: no; its last lines:\n  Traceback"
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (lambda: torch.empty(2**60), " when it asked for 4611686018427387904 bytes more"),
+        (lambda: bytearray(2**62), ""),
+        (
+            lambda: refuse(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0")),
+            " when it asked for 2.50 GiB more",
+        ),
+    ],
+)
+def test_memory_that_could_not_be_had_is_one_line(tmp_path, monkeypatch, capsys, fails, said):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(os, "_exit", lambda status: None)
+    last_word_path(tmp_path, 1).parent.mkdir(parents=True)
+    with_last_word(fails, (), tmp_path)
+    assert "Traceback" in capsys.readouterr().err
+    error = str(describe({1: 1}, tmp_path))
+    assert error.startswith(f"worker 1 ran out of memory{said}; use fewer nodes")
+    assert len(error.splitlines()) == 1
+
+
+def refuse(error):
+    raise error
 
 
 def test_a_silent_network_is_said_without_a_traceback(tmp_path, say):
