@@ -26,6 +26,7 @@ from istbench.node.progress import StepCounter
 from istbench.node.schedule import due_step, segment_end
 from istbench.node.sinks import RunFiles, Sinks
 from istbench.node.trace_sample import TraceSample
+from istbench.node.weights_file import save_weights
 from istbench.registry import build_method, build_workload
 from istbench.results.events import Evaluation, Note
 from istbench.results.header import Metrics, Result
@@ -272,6 +273,8 @@ class Node:
         peak = self._fabric.maximum(self._memory.peak or 0)
         with self._full_model() as model:
             digest = "" if model is None else sha256_of(model.tensors, model.block)
+            if model is not None and self._config.save is not None:
+                save_weights(Path(self._config.save), model.tensors, model.block, digest)
         last = self._last
         self._sinks.finish(
             Result(
