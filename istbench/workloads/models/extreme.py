@@ -24,17 +24,21 @@ class SparseLinear(nn.Module):
 
     def forward(self, rows: SparseBatch) -> Tensor:
         """Float32 [b, outputs] of `rows` [b, inputs]."""
-        weight = self.weight
-        values = torch.ones_like(rows.indices, dtype=weight.dtype) if rows.values is None else rows.values
-        summed = F.embedding_bag(
-            rows.indices,
-            weight,
-            rows.offsets,
-            mode="sum",
-            per_sample_weights=values.to(weight.dtype),
-            include_last_offset=True,
-        )
-        return summed + self.bias
+        return sparse_linear(rows, self.weight, self.bias)
+
+
+def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor) -> Tensor:
+    """Float32 [b, outputs] of `rows` [b, inputs], `weight` [inputs, outputs] and `bias` [outputs]."""
+    values = torch.ones_like(rows.indices, dtype=weight.dtype) if rows.values is None else rows.values
+    summed = F.embedding_bag(
+        rows.indices,
+        weight,
+        rows.offsets,
+        mode="sum",
+        per_sample_weights=values.to(weight.dtype),
+        include_last_offset=True,
+    )
+    return summed + bias
 
 
 class LabelLayer(nn.Linear):
