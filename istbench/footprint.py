@@ -101,6 +101,8 @@ class Footprint:
             is too much to trace.
         optimizer_state: bytes.
         stepped: the tensors that one optimizer steps at once; build: that optimizer over some tensors.
+        shards: what the node keeps of the model's parameters, and of their gradients, where it gathers the rest
+            when it computes; None where it keeps all.
         parameters_beside: bytes of parameters that are not the model's, such as home shards.
         gradients_copied: whether each gradient, once it is computed, is copied to memory that is always there.
         buffers: bytes of buffers that are always there. round_buffers: those that an exchange makes for its time,
@@ -115,6 +117,7 @@ class Footprint:
     stepped: tuple[Tensor, ...]
     build: Callable[[list[nn.Parameter]], object]
     samples: int
+    shards: tuple[nn.Parameter, ...] | None = None
     parameters_beside: int = 0
     gradients_copied: bool = False
     buffers: int = 0

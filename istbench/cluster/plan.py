@@ -6,8 +6,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from istbench.cluster.on_wire import bytes_on_wire
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.trace import ALL_REDUCE, POST, SEND, merge, round_ends
+from istbench.cluster.trace import KINDS, POST, SEND, merge, round_ends
 
 GIB = 2**30
 PLANNED_ROUNDS = 3
@@ -155,11 +156,15 @@ def fits(memory: Memory | None, limit: int) -> bool | None:
     return True if memory.complete else None
 
 
-def bytes_sent(events: NDArray[Any], world_size: int) -> int:
-    """Bytes that a node with these `events` puts on the network, counted as the fabric counts them."""
+def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0) -> int:
+    """Bytes that node `rank` with these `events` puts on the network, counted as the fabric counts them."""
     posts = events[events["code"] == POST]
-    reduced = posts["bytes"][posts["kind"] == ALL_REDUCE]
-    return int((2 * reduced * (world_size - 1) // world_size).sum() + posts["bytes"][posts["kind"] == SEND].sum())
+    total = int(posts["bytes"][posts["kind"] == SEND].sum())
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        own = posts[posts["kind"] == KINDS.index(kind)]
+        for root, size in own[["peer", "bytes"]].tolist():
+            total += bytes_on_wire(kind, size, world_size, (rank - root) % world_size)[0]
+    return total
 
 
 def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float:

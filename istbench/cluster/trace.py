@@ -20,10 +20,10 @@ TRACE_VERSION = 1
 
 # Codes of events, operations and marks, as saved. Only ever append to these.
 EVENTS = ("compute", "post", "wait", "mark", "after")
-KINDS = ("all_reduce", "send", "receive", "all_gather", "broadcast", "barrier", "work")
+KINDS = ("all_reduce", "send", "receive", "all_gather", "broadcast", "barrier", "work", "reduce_scatter")
 MARKS = ("step", "round")
 COMPUTE, POST, WAIT, MARK, AFTER = range(5)
-ALL_REDUCE, SEND, RECEIVE, ALL_GATHER, BROADCAST, BARRIER, WORK = range(7)
+ALL_REDUCE, SEND, RECEIVE, ALL_GATHER, BROADCAST, BARRIER, WORK, REDUCE_SCATTER = range(8)
 STEP, ROUND = range(2)
 
 _KIND_CODE = {name: code for code, name in enumerate(KINDS)}
@@ -174,7 +174,7 @@ class TraceBuilder:
         Args:
             kind: one of `KINDS`. Collectives must be posted in the same order on every node. "work" is what a
                 thread of the node computes beside its training thread, one after another, by priority.
-            bytes: size of the tensor; for an all-gather, of this node's own part.
+            bytes: size of the tensor; for an all-gather, of this node's own part, for a reduce-scatter of all.
             peers: of a send the receiver, of a receive the sender, of a broadcast the root; else empty.
             priority: of a send or work, lower is more urgent.
             after: operations of this node that must be done before a send, receive or work starts by itself, such

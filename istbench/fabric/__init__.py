@@ -2,6 +2,7 @@
 
 from istbench.fabric.connect import connect
 from istbench.fabric.fabric import Fabric, FabricError
+from istbench.fabric.pending import Pending
 from istbench.fabric.traffic import Traffic
 
-__all__ = ["Fabric", "FabricError", "Traffic", "connect"]
+__all__ = ["Fabric", "FabricError", "Pending", "Traffic", "connect"]

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
+from istbench.cluster.on_wire import bytes_on_wire
+from istbench.fabric.pending import Pending
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport import Transport
@@ -31,8 +34,8 @@ class Fabric:
     """Collectives and point-to-point transfers of one node.
 
     Bytes are counted by purpose: `training` is what a method exchanges to learn, `assemble` what is moved to
-    evaluate or save, `control` the runner's own few scalars. A collective counts what its ring algorithm puts
-    on the wire of one node (2 M (n-1)/n each way for an all-reduce of M bytes), a transfer its payload.
+    evaluate or save, `control` the runner's own few scalars. A collective counts what its algorithm puts on the
+    wire of one node (round a ring 2 M (n-1)/n each way for an all-reduce of M bytes), a transfer its payload.
 
     Attributes:
         rank, world_size: this node and how many there are.
@@ -59,6 +62,12 @@ class Fabric:
         # gloo moves point-to-point messages from host memory only.
         self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
 
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """All nodes, for what of torch asks for a mesh. Nothing may be moved over it: that would go uncounted."""
+        assert dist.group.WORLD is not None
+        return DeviceMesh.from_group(dist.group.WORLD, self.device.type)
+
     @contextmanager
     def accounting(self, purpose: str) -> Iterator[None]:
         """Count the bytes of the operations inside as `purpose`."""
@@ -72,7 +81,7 @@ class Fabric:
 
     def all_reduce_sum(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the sum over nodes."""
-        op = self._post_all_reduce(tensor)
+        op = self._post_collective("all_reduce", tensor.nbytes)
         with self._operation(name), self.recorder.waiting(op):
             dist.all_reduce(tensor)
             self._delay(self._ring_messages)
@@ -89,11 +98,49 @@ class Fabric:
         """
         if self.world_size > 1:  # a pass over all gradients, which one node need not make
             tensor.div_(self.world_size)
-        self._post_all_reduce(tensor)
+        self._post_collective("all_reduce", tensor.nbytes)
         with self._operation(name):
             work = dist.all_reduce(tensor, async_op=True)
             assert work is not None
             return work.get_future().then(self._delayed_value)
+
+    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending:
+        """Start filling flat `parts` with every node's `mine`, all of one size, in rank order.
+
+        `mine` may be this node's own place in `parts`.
+        """
+        op = self._post_collective("all_gather", mine.nbytes)
+        with self._operation(name):
+            work = dist.all_gather_into_tensor(parts, mine, async_op=True)
+        return self._pending(op, work, name, self.world_size - 1)
+
+    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
+        """Start averaging flat `parts` over nodes; `mine` is to hold this node's part of the mean, of n equal ones.
+
+        By gloo the parts go to their nodes, which add them up themselves: its own reduce-scatter is an all-reduce,
+        and sends twice as much.
+        """
+        op = self._post_collective("reduce_scatter", parts.nbytes)
+        arrived = parts.new_empty(self.world_size, mine.numel()) if dist.get_backend() == "gloo" else None
+        with self._operation(name):
+            if arrived is None:
+                work = dist.reduce_scatter_tensor(mine, parts, async_op=True)
+            else:
+                work = dist.all_to_all_single(arrived.view(-1), parts, async_op=True)
+
+        def finish() -> None:
+            if arrived is not None:
+                torch.sum(arrived, 0, out=mine)
+            mine.div_(self.world_size)
+
+        return self._pending(op, work, name, self.world_size - 1, finish)
+
+    def broadcast_async(self, tensor: Tensor, root: int, name: str) -> Pending:
+        """Start replacing `tensor` on every node by that of rank `root`."""
+        op = self._post_collective("broadcast", tensor.nbytes, root)
+        with self._operation(name):
+            work = dist.broadcast(tensor, root, async_op=True)
+        return self._pending(op, work, name, (self.world_size - 1).bit_length())
 
     def numbers(self, value: float) -> list[float]:
         """Every node's `value`, by rank. Control traffic."""
@@ -255,13 +302,31 @@ class Fabric:
     def _outgoing(self, buffer: Tensor) -> Tensor:
         return buffer.cpu() if self._stage_on_host else buffer
 
-    def _post_all_reduce(self, tensor: Tensor) -> int:
-        """Count and record an all-reduce; returns its number in the record."""
+    def _post_collective(self, kind: str, size: int, root: int | None = None) -> int:
+        """Count and record a collective of `size` bytes; returns its number in the record."""
         traffic = self.traffic[self._purpose]
-        on_wire = 2 * tensor.nbytes * (self.world_size - 1) // self.world_size
-        traffic.sent += on_wire
-        traffic.received += on_wire
-        return self._post("all_reduce", tensor.nbytes)
+        sent, received = bytes_on_wire(kind, size, self.world_size, (self.rank - (root or 0)) % self.world_size)
+        traffic.sent += sent
+        traffic.received += received
+        return self._post(kind, size, root)
+
+    def _pending(
+        self, op: int, work: Any, name: str, messages: int, finish: Callable[[], object] = lambda: None
+    ) -> Pending:
+        """`work`, of so many messages one after another, as something to wait for; `finish` is called then."""
+
+        def delayed(done: Any) -> None:
+            done.value()  # raises what went wrong
+            self._delay(messages)
+
+        done = work.get_future().then(delayed) if self._latency_s else work
+
+        def wait() -> None:
+            with self._explained(name), self.recorder.waiting(op):
+                done.wait()
+            finish()
+
+        return Pending(wait)
 
     def _post(self, kind: str, count: int, peer: int | None = None) -> int:
         if self._purpose != "training":
@@ -272,6 +337,11 @@ class Fabric:
     def _operation(self, name: str) -> Iterator[None]:
         """Every operation passes here, in order: the place to observe them."""
         self._operations += 1
+        with self._explained(name):
+            yield
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, OSError) as error:  # OSError: of the transport's connections

@@ -24,6 +24,7 @@ __all__ = [
     "materialise",
     "optimizer_state",
     "set_rate",
+    "with_storage",
 ]
 
 
@@ -144,6 +145,17 @@ def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> in
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:
     """Give the whole of `model` storage on `device` and its initial values of `seed`; returns it."""
+    blank = with_storage(model, device)
+    with torch.no_grad():
+        for name, parameter in blank.named_parameters():
+            parameter.copy_(workload.initial_rows(model, name, None, seed))
+        for name, buffer in blank.named_buffers():
+            buffer.copy_(workload.initial_buffer(model, name))
+    return blank
+
+
+def with_storage(model: nn.Module, device: torch.device) -> nn.Module:
+    """`model`, given storage on `device`, without values; a parameter with several names stays one."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
@@ -152,9 +164,4 @@ def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.d
         for name in others:  # a shared parameter: moving a model gives every name its own
             owner, _, short = name.rpartition(".")
             setattr(blank.get_submodule(owner), short, blank.get_parameter(first))
-    with torch.no_grad():
-        for name, parameter in blank.named_parameters():
-            parameter.copy_(workload.initial_rows(model, name, None, seed))
-        for name, buffer in blank.named_buffers():
-            buffer.copy_(workload.initial_buffer(model, name))
     return blank

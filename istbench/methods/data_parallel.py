@@ -61,7 +61,7 @@ class DataParallel(Method):
         self._workload = workload
         self._fabric = fabric
         self._model = materialise(model, workload, self.seed, fabric.device)
-        self._optimizer = self.options.build(self._model.parameters())
+        self._optimizer = self._build_optimizer()
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
         self._replica = DistributedDataParallel(
             self._model,
@@ -92,6 +92,9 @@ class DataParallel(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
+
+    def _build_optimizer(self) -> Any:
+        return self.options.build(self._model.parameters())
 
     def _settle_buckets(self) -> None:
         """Let the replica reorder its buckets now, as it does once, after its first backward pass.

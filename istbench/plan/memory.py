@@ -15,15 +15,15 @@ def node_memory(
         on_gpu: where batches made ahead and data are in another memory, and an optimizer steps all tensors at once.
     """
     gradients = trained(footprint.model)
-    gradient_bytes = tensor_bytes(gradients)
+    kept = tuple(footprint.model.parameters()) if footprint.shards is None else footprint.shards
+    gradient_bytes = tensor_bytes(parameter for parameter in kept if parameter.requires_grad)
     largest = max((tensor_bytes([gradient]) for gradient in gradients), default=0)
     activations = None
     if cost.peak is not None:
         activations = cost.peak - (0 if footprint.gradients_copied else gradient_bytes)
         activations += 0 if on_gpu else batches_ahead * cost.batch
     return Memory(
-        parameters=tensor_bytes([*footprint.model.parameters(), *footprint.model.buffers()])
-        + footprint.parameters_beside,
+        parameters=tensor_bytes([*kept, *footprint.model.buffers()]) + footprint.parameters_beside,
         gradients=gradient_bytes,
         optimizer_state=footprint.optimizer_state,
         activations=activations,

@@ -191,7 +191,7 @@ class _Planner:
         first = traced(0, 1)
         if len(first) * nodes > _MOST_EVENTS:
             return bytes_sent(first, nodes), None
-        sent = max(bytes_sent(traced(rank, 1), nodes) for rank in range(nodes))
+        sent = max(bytes_sent(traced(rank, 1), nodes, rank) for rank in range(nodes))
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
         if too_long or len(first) * nodes * PLANNED_ROUNDS > _MOST_EVENTS:
             return sent, None

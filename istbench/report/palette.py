@@ -25,8 +25,10 @@ _KNOWN = {
     "parameter_server": ("#E69F00", "D"),
     "p3": ("#CC79A7", "v"),
     "dslide": ("#56B4E9", "P"),
+    "fsdp": ("#000000", "X"),
+    "zero": ("#7F7F7F", "h"),
 }
-_OTHER_COLOURS = ("#000000", "#7F7F7F", "#8C6D31", "#5E3C99")
+_OTHER_COLOURS = ("#8C6D31", "#5E3C99")
 _OTHER_MARKERS = ("X", "h", "<", ">", "p", "d")
 _LINES: tuple[Dash, ...] = ("-", "--", ":", "-.")
 

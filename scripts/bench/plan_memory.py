@@ -8,7 +8,7 @@ from cells import run_cell
 from istbench.cluster.profile import load_profile
 from istbench.plan.planner import Asked, make_plan
 
-_METHODS = ("ddp", "local_sgd", "ist", "parameter_server", "p3")
+_METHODS = ("ddp", "zero", "fsdp", "local_sgd", "ist", "parameter_server", "p3")
 _GIVEN_BACK = 2**18  # blocks of so many bytes go back to the system when they are freed
 
 

@@ -46,3 +46,8 @@ def test_bytes_are_counted_as_the_fabric_counts_them():
     builder.post("receive", 9, [1])
     builder.mark("round")
     assert bytes_sent(builder.to_arrays(), 3) == 2 * 101 * 2 // 3 + 7
+    builder.post("all_gather", 5)
+    builder.post("reduce_scatter", 60)
+    builder.post("broadcast", 11, [1])
+    before = 2 * 101 * 2 // 3 + 7 + 2 * 5 + 40
+    assert [bytes_sent(builder.to_arrays(), 3, rank) - before for rank in range(3)] == [0, 22, 0]

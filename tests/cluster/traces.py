@@ -69,7 +69,9 @@ def random_trace(random, nodes, operations, rounds):
         for _ in range(operations):
             for builder in builders:
                 builder.compute(float(random.choice([0.0, random.uniform(0, 0.02)])))
-            kind = str(random.choice(["all_reduce", "all_gather", "broadcast", "barrier", "send", "send", "send"]))
+            kind = str(
+                random.choice(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", *["send"] * 3])
+            )
             size = int(random.choice([0, 1, random.integers(1, 30_000)]))
             if kind == "send" and nodes > 1:
                 source, target = random.choice(nodes, 2, replace=False).tolist()

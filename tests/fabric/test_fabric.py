@@ -27,6 +27,34 @@ def test_collectives_agree_on_every_node():
         assert result == [[1.0] * 6, [1.0] * 3, 2.0, 3.0]
 
 
+def node_pending_collectives(fabric):
+    """What is there once it was waited for, twice, and the bytes of each on this node."""
+    rank, n = fabric.rank, fabric.world_size
+    gathered, mine, sent = torch.zeros(2 * n), torch.zeros(2), torch.full((5,), float(rank))
+    own = gathered[2 * rank : 2 * rank + 2].fill_(rank)
+    counted, found = [], []
+    for start in (
+        lambda: fabric.all_gather_async(gathered, own, "gathering"),
+        lambda: fabric.reduce_scatter_mean_async(mine, torch.arange(2.0 * n) * (rank + 1), "averaging"),
+        lambda: fabric.broadcast_async(sent, 1, "handing out"),
+    ):
+        pending = start()
+        found += [pending.wait(), pending.wait()]
+        traffic = fabric.traffic["training"]
+        counted.append([traffic.sent, traffic.received])
+        traffic.sent = traffic.received = 0
+    return [gathered.tolist(), mine.tolist(), sent.tolist(), found, counted]
+
+
+def test_collectives_under_way_are_there_once_they_were_waited_for():
+    for rank, (gathered, mine, sent, found, counted) in enumerate(on_nodes(node_pending_collectives, 3)):
+        assert gathered == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+        assert mine == [2.0 * value for value in (2 * rank, 2 * rank + 1)]
+        assert sent == [1.0] * 5
+        assert found == [True] * 6
+        assert counted == [[16, 16], [16, 16], [40, 0] if rank == 1 else [0, 20]]
+
+
 def node_averaging_later(fabric):
     """What of the tensor is computed when the recorder is told of the all-reduce: replays send it from then on."""
     posted = []

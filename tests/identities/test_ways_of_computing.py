@@ -9,6 +9,8 @@ from istbench.node.computed import computed
 
 METHODS = {
     "ddp": {},
+    "zero": {},
+    "fsdp": {"group_params": 1},
     "local_sgd": {"local_steps": 3, "average_optimizer": True},
     "ist": {"local_steps": 3},
     "parameter_server": {},

@@ -7,6 +7,9 @@ MOST = 2**40
 EXTREMES = [
     ("ddp", {"bucket_mb": 5e-324}),
     ("ddp", {"bucket_mb": 2**20, "lr": 1e6, "weight_decay": 1e6}),
+    ("zero", {"bucket_mb": 5e-324, "momentum": 1 - 2**-53}),
+    ("fsdp", {"group_params": 1, "optimizer": "adamw", "weight_decay": 1e6}),
+    ("fsdp", {"group_params": MOST, "forward_prefetch": False}),
     ("local_sgd", {"local_steps": MOST, "lr": 0, "momentum": 1 - 2**-53}),
     ("ist", {"local_steps": MOST, "optimizer": "adamw", "weight_decay": 1e6}),
     ("parameter_server", {"accumulation_steps": MOST, "split_params": 1}),

@@ -136,6 +136,8 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, name):
 
 METHODS = [
     ("ddp", {"momentum": 0.9}),
+    ("zero", {"momentum": 0.9}),
+    ("fsdp", {"optimizer": "adam"}),
     ("local_sgd", {"momentum": 0.9}),
     ("ist", {"momentum": 0.9}),
     ("ist", {"optimizer": "adamw"}),

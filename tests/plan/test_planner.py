@@ -19,7 +19,7 @@ from istbench.plan.planner import Asked, make_plan
 from istbench.plan.step import step_cost
 from istbench.registry import build_method, build_workload
 
-METHODS = ("ddp", "local_sgd", "ist", "parameter_server", "p3")
+METHODS = ("ddp", "zero", "fsdp", "local_sgd", "ist", "parameter_server", "p3")
 PLUGINS = Path(__file__).parent / "plugins.py"
 CLUSTER = dataclasses.replace(load_profile("m5.2xlarge"), memory_gib=0.02)
 

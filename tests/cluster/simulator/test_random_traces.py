@@ -12,7 +12,7 @@ import pytest
 from traces import BANDWIDTH, LATENCY, OVERHEAD, cluster, exactly, random_trace
 
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, POST, RECEIVE, SEND
+from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, POST, RECEIVE, REDUCE_SCATTER, SEND
 
 
 def digest(result):
@@ -40,6 +40,7 @@ def payload(work):
     factor = {
         ALL_REDUCE: 2 * (n - 1) / n,
         ALL_GATHER: n - 1,
+        REDUCE_SCATTER: (n - 1) / n,
         BROADCAST: (n - 1) / n,
         SEND: 1,
         RECEIVE: 0,

@@ -11,9 +11,10 @@ from istbench.cluster.simulator.collectives import (
     dissemination_barrier,
     ring_all_gather,
     ring_all_reduce,
+    ring_reduce_scatter,
 )
 from istbench.cluster.simulator.collectives.message import Message, Schedule
-from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST
+from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, REDUCE_SCATTER
 
 __all__ = ["SCHEDULES", "Message", "Schedule"]
 
@@ -21,6 +22,7 @@ __all__ = ["SCHEDULES", "Message", "Schedule"]
 SCHEDULES: dict[int, Callable[[int], Schedule]] = {
     ALL_REDUCE: ring_all_reduce.schedule,
     ALL_GATHER: ring_all_gather.schedule,
+    REDUCE_SCATTER: ring_reduce_scatter.schedule,
     BROADCAST: binomial_broadcast.schedule,
     BARRIER: dissemination_barrier.schedule,
 }

@@ -1,0 +1,274 @@
+"""Fully sharded data parallel: torch's `fully_shard`, as users run it.
+
+Every node keeps an n-th of the rows of every parameter, with its gradient and the optimizer's state (Rajbhandari
+et al., SC 2020; Zhao et al., VLDB 2023). Parameters are gathered in groups, shortly before a forward and again
+before a backward pass needs them, and dropped after it; a group's gradients are averaged, each node's rows to that
+node, while the backward pass goes on. Groups follow from the model: a child of it, or of a Sequential, ModuleList
+or ModuleDict in it, that has `group_params` parameters is one, the innermost first. What is left is gathered once a
+step, for both passes. A group's parameters are used by its module's own forward pass alone, on every node alike.
+
+torch's own calls for it, `set_custom_all_gather` and `set_custom_reduce_scatter`, hand what it moves to the fabric.
+By gloo torch would wait for each collective as it starts it; here, as on GPUs, it goes on beside the computing
+until what it brings is needed.
+
+BatchNorm: as `ddp` has it.
+"""
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.tensor import DTensor
+
+from istbench.config.numbers import Count
+from istbench.errors import UserError
+from istbench.fabric import Fabric, Pending
+from istbench.footprint import Footprint, tensor_bytes
+from istbench.methods.base import Method, with_storage
+from istbench.methods.sharded_groups import PlannedGroups, gathered_modules, shard_rows
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.workloads.base import Batch, Workload
+
+
+class FullySharded(Method):
+    """Data parallel whose parameters, gradients and optimizer state are cut into an n-th a node."""
+
+    name = "fsdp"
+    scheduled = True
+    compilable = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `fsdp`."""
+
+        group_params: Count = field(
+            default=100_000, metadata={"help": "parameters from which a block of the model is gathered by itself"}
+        )
+        forward_prefetch: bool = field(
+            default=True, metadata={"help": "gather the next block while one computes its forward pass"}
+        )
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        for name, parameter in model.named_parameters():
+            if not parameter.dim():
+                raise UserError(
+                    f"fsdp cuts parameters by rows; workload {workload.name!r} has a single number, {name}"
+                )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A shard of everything, and the groups that are gathered or on their way at a time."""
+        options = self.options
+        groups = PlannedGroups.of(model, options.group_params, world_size, ahead=options.forward_prefetch)
+        shards = tuple(
+            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, world_size))], parameter.requires_grad)
+            for parameter in model.parameters()
+        )
+        stepped = tuple(shard for shard in shards if shard.requires_grad)
+        return Footprint(
+            model=model,
+            rounds=groups.rounds,
+            optimizer_state=len(options.slots) * tensor_bytes(stepped),
+            stepped=stepped,
+            build=options.build,
+            samples=batch_size,
+            shards=shards,
+            gradients_copied=True,
+            buffers=groups.buffers,
+        )
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._workload, self._fabric = workload, fabric
+        self._full = copy.deepcopy(model)
+        self._model = model
+        self._gradients = _Gradients(fabric)
+        self._cut()
+        with_storage(model, fabric.device)
+        self._fill()
+        self._shards = list(model.parameters())
+        self._optimizer = self.options.build(self._shards)
+
+    def _cut(self) -> None:
+        """Have torch cut the model, which has no storage yet, and hand what it moves to the fabric."""
+        for parameter in self._model.parameters():
+            parameter.data = parameter.data.contiguous()  # torch cuts no other
+        modules = gathered_modules(self._model, self.options.group_params)
+        names = {module: name for name, module in self._model.named_modules()}
+        for module in (*reversed(modules), self._model):  # the innermost first
+            sharded = fully_shard(module, mesh=self._fabric.mesh)
+            what = names[module] or "the model"
+            sharded.set_custom_all_gather(_Gather(self._fabric, f"gathering {what}"))
+            sharded.set_custom_reduce_scatter(_Reduce(self._gradients, f"averaging gradients of {what}"))
+            # Only sums: the fabric makes means of them.
+            sharded.set_gradient_divide_factor(1.0)
+            sharded.set_force_sum_reduction_for_comms(True)
+        if self.options.forward_prefetch:
+            for module, following in zip((self._model, *modules), modules, strict=False):
+                module.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
+
+    @torch.no_grad()
+    def _fill(self) -> None:
+        for name, parameter in self._model.named_parameters():
+            own = self._rows(parameter, self._fabric.rank)
+            if own:
+                rows = torch.arange(own.start, own.stop)
+                _local(parameter).copy_(self._workload.initial_rows(self._full, name, rows, self.seed))
+        for name, buffer in self._model.named_buffers():
+            buffer.copy_(self._workload.initial_buffer(self._full, name))
+
+    def _rows(self, parameter: Tensor, rank: int) -> range:
+        return shard_rows(parameter.shape[0], rank, self._fabric.world_size)
+
+    def note(self) -> str:
+        modules = gathered_modules(self._full, self.options.group_params)
+        names = {module: name for name, module in self._full.named_modules()}
+        blocks = ", ".join(names[module] for module in modules) or "no block"
+        return f"fsdp gathers {blocks} apart, and the rest of the model at once"
+
+    def step(self, batch: Batch) -> Tensor:
+        self._optimizer.zero_grad()
+        loss = self._workload.loss(self._model, batch)
+        loss.backward()
+        self._gradients.finish()
+        self._run_hooks()
+        set_rate(self._optimizer, self.learning_rate)
+        self._optimizer.step()
+        self._fabric.recorder.mark("round")
+        return loss.detach()
+
+    @torch.no_grad()
+    def _run_hooks(self) -> None:
+        """Call what is hooked to gradients, as a scaled loss's scaling back: of shards torch itself does not."""
+        for parameter in self._shards:
+            for hook in (parameter._backward_hooks or {}).values():
+                if parameter.grad is not None:
+                    parameter.grad = hook(parameter.grad)
+
+    @torch.no_grad()
+    def assemble(self) -> nn.Module | None:
+        full = with_storage(copy.deepcopy(self._full), self._fabric.device) if self._fabric.rank == 0 else None
+        for name, parameter in self._model.named_parameters():
+            rows = [self._rows(parameter, rank) for rank in range(self._fabric.world_size)]
+            sizes = [len(own) * math.prod(parameter.shape[1:]) for own in rows]
+            shard = _local(parameter).reshape(-1)
+            for rank, values in self._fabric.gather_to_zero(shard, sizes, f"assembling {name}"):
+                if full is not None:
+                    whole = full.get_parameter(name)
+                    whole[rows[rank].start : rows[rank].stop] = values.view(-1, *whole.shape[1:])
+        if full is not None:
+            for name, buffer in self._model.named_buffers():
+                full.get_buffer(name).copy_(buffer)
+        return full
+
+    def state_dict(self) -> dict[str, Any]:
+        optimizer = optimizer_state(self._optimizer)
+        slots = {
+            index: {name: _local(value) if isinstance(value, Tensor) else value for name, value in kept.items()}
+            for index, kept in optimizer["state"].items()
+        }
+        return {
+            "shards": {name: _local(parameter) for name, parameter in self._model.named_parameters()},
+            "buffers": dict(self._model.named_buffers()),
+            "optimizer": {**optimizer, "state": slots},
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, parameter in self._model.named_parameters():
+            _fitting(state["shards"][name], _local(parameter)).copy_(state["shards"][name])
+        for name, buffer in self._model.named_buffers():
+            _fitting(state["buffers"][name], buffer).copy_(state["buffers"][name])
+        slots = {
+            index: {name: self._spread(value, self._shards[int(index)]) for name, value in kept.items()}
+            for index, kept in state["optimizer"]["state"].items()
+        }
+        load_optimizer_state(self._optimizer, {**state["optimizer"], "state": slots})
+
+    def _spread(self, value: Any, parameter: nn.Parameter) -> Any:
+        """What the optimizer keeps of this node's rows of `parameter`, as torch has it of a cut one."""
+        if not isinstance(value, Tensor) or not value.dim():
+            return value
+        assert isinstance(parameter, DTensor)
+        _fitting(value, _local(parameter))
+        return DTensor.from_local(
+            value.to(self._fabric.device),
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+
+
+class _Gather(AllGather):
+    """torch's all-gather of a group's parameters, through the fabric."""
+
+    def __init__(self, fabric: Fabric, name: str) -> None:
+        self._fabric, self._name = fabric, name
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
+    ) -> Pending:
+        return self._fabric.all_gather_async(output_tensor, input_tensor, self._name)
+
+
+class _Gradients:
+    """The gradients of a backward pass on their way: one group's at a time, so that no more lie in buffers."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._pending: Pending | None = None
+        self._averaged: set[str] = set()
+
+    def average(self, mine: Tensor, parts: Tensor, name: str) -> None:
+        """Start averaging a group's gradients `parts` over nodes; `mine` is this node's part."""
+        self._wait()
+        self._pending = self._fabric.reduce_scatter_mean_async(mine, parts, name)
+        if name in self._averaged:  # of a module used twice: torch adds them to the first ones at once
+            self._wait()
+        self._averaged.add(name)
+
+    def finish(self) -> None:
+        """Wait for the last ones."""
+        self._wait()
+        self._averaged.clear()
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+
+
+class _Reduce(ReduceScatter):
+    """torch's reduce-scatter of a group's gradients, through the fabric."""
+
+    def __init__(self, gradients: _Gradients, name: str) -> None:
+        self._gradients, self._name = gradients, name
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        self._gradients.average(output_tensor, input_tensor, self._name)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This node's rows of `tensor`, not copied; itself where it is not cut."""
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
+
+
+def _fitting(value: Tensor, place: Tensor) -> Tensor:
+    if value.shape != place.shape:
+        raise ValueError("shards of other shapes")
+    return place

@@ -1,0 +1,178 @@
+"""Groups of parameters that `fsdp` gathers at once: which there are, their sizes, and when they would be moved."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from istbench.footprint import PlannedNode, tensor_bytes, trained
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+def gathered_modules(model: nn.Module, least: int) -> list[nn.Module]:
+    """The modules whose parameters are groups of their own, in the order of `model`.
+
+    A child of the model, or of a Sequential, ModuleList or ModuleDict in it, is one where it has at least `least`
+    parameters; the innermost first, so that a block within a block counts by itself. A parameter that is also used
+    under another name outside it is left to the model, as all that is in no group is.
+    """
+    parents = [module for module in model.modules() if module is model or isinstance(module, _CONTAINERS)]
+    children = {child for parent in parents for child in parent.children()}
+    blocks = [module for module in model.modules() if module in children and not isinstance(module, _CONTAINERS)]
+    names = _names(model)
+    taken: set[nn.Parameter] = set()
+    groups: set[nn.Module] = set()
+    for block in reversed(blocks):
+        within = _names(block)
+        own = within.keys() - taken
+        if sum(parameter.numel() for parameter in own) >= least and all(within[p] == names[p] for p in own):
+            groups.add(block)
+            taken |= own
+    return [block for block in blocks if block in groups]
+
+
+def shard_rows(rows: int, rank: int, world_size: int) -> range:
+    """The rows of a parameter that node `rank` keeps: equal runs of them, the last ones shorter or empty."""
+    each = -(-rows // world_size)
+    return range(min(rank * each, rows), min((rank + 1) * each, rows))
+
+
+def padded_bytes(parameter: nn.Parameter, world_size: int) -> int:
+    """Bytes of `parameter` as it is moved, where all nodes' rows are as many as the first one's."""
+    rows = world_size * len(shard_rows(parameter.shape[0], 0, world_size))
+    return rows * math.prod(parameter.shape[1:]) * parameter.element_size()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedGroups:
+    """The groups of a model on some nodes; the last group is the model's own.
+
+    Attributes:
+        gathered, reduced: bytes of each group's parameters, and of those with gradients, with what pads them.
+        unlike: of each group, bytes of gradients beside its largest one.
+        group_of: the group of each trained parameter, by number.
+        ahead: whether the next group is gathered while one computes its forward pass.
+    """
+
+    gathered: list[int]
+    reduced: list[int]
+    unlike: list[int]
+    group_of: list[int]
+    world_size: int
+    ahead: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, least: int, world_size: int, *, ahead: bool) -> "PlannedGroups":
+        """The groups of `model` (meta device)."""
+        members: list[list[nn.Parameter]] = []
+        numbers: dict[nn.Parameter, int] = {}
+        modules = gathered_modules(model, least)
+        for module in reversed(modules):  # the innermost first
+            own = [parameter for parameter in module.parameters() if parameter not in numbers]
+            numbers.update(dict.fromkeys(own, len(modules) - 1 - len(members)))
+            members.append(own)
+        members.reverse()
+        members.append([parameter for parameter in model.parameters() if parameter not in numbers])
+        with_gradient = [[p for p in own if p.requires_grad] for own in members]
+        return cls(
+            gathered=[sum(padded_bytes(p, world_size) for p in own) for own in members],
+            reduced=[sum(padded_bytes(p, world_size) for p in own) for own in with_gradient],
+            unlike=[tensor_bytes(own) - max((tensor_bytes([p]) for p in own), default=0) for own in with_gradient],
+            group_of=[numbers.get(parameter, len(modules)) for parameter in trained(model)],
+            world_size=world_size,
+            ahead=ahead,
+        )
+
+    @property
+    def buffers(self) -> int:
+        """The most bytes at a time of gathered parameters, and of what is on its way, beside the gradient computed.
+
+        That is in the backward pass of a group: itself, the next one to arrive, the gradients before it to leave.
+        By gloo each of the latter is there twice, as it is sent and as it arrives.
+        """
+        twice = 2 if self.world_size > 1 else 0
+        *gathered, whole = self.gathered
+        most = self.unlike[-1] + (twice * self.reduced[0] if gathered else 0)
+        for group, size in enumerate(gathered):
+            arriving = gathered[group - 1] if group else 0
+            leaving = self.reduced[group + 1] if group + 1 < len(gathered) else 0
+            most = max(most, size + self.unlike[group] + twice * (arriving + leaving))
+        return whole + most
+
+    def rounds(self, node: PlannedNode) -> Iterator[None]:
+        """The rounds of a node, for a footprint."""
+        while True:
+            step = _Step(self, node)
+            step.forward()
+            step.backward()
+            yield
+
+
+def _names(module: nn.Module) -> Counter[nn.Parameter]:
+    """How many names each parameter has in `module`."""
+    return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+@dataclass
+class _Step:
+    """One local step of a planned node."""
+
+    groups: PlannedGroups
+    node: PlannedNode
+    arriving: dict[int, int] = field(default_factory=dict)
+    used: list[int] = field(default_factory=list)
+
+    def forward(self) -> None:
+        whole = len(self.groups.gathered) - 1
+        self._use(whole, 0)
+        for number in self.node.forward():
+            group = self.groups.group_of[number]
+            if group != whole and group not in self.used:
+                self._use(group, group + 1)
+                self.used.append(group)
+
+    def backward(self) -> None:
+        queue = self.used[::-1]
+        missing = [self.groups.group_of.count(group) for group in range(len(self.groups.gathered))]
+        leaving: list[int] = []
+        self.arriving.clear()
+        self._enter(queue, 0)
+        for number in self.node.backward():
+            group = self.groups.group_of[number]
+            missing[group] -= 1
+            if missing[group]:
+                continue
+            if self.groups.world_size > 1:
+                self.node.wait(leaving)
+                leaving = [self.node.post("reduce_scatter", self.groups.reduced[group])]
+            if group in queue:
+                self._enter(queue, queue.index(group) + 1)
+        self.node.wait(leaving)
+
+    def _enter(self, queue: list[int], place: int) -> None:
+        """Gather the group at `place` for its backward pass, and start on the next."""
+        for group in queue[place : place + 1]:
+            self._gather(group)
+            self._arrive(group)
+        for group in queue[place + 1 : place + 2]:
+            self._gather(group)
+
+    def _use(self, group: int, then: int) -> None:
+        """Gather `group` if it is not on its way, wait for it, and start on the one after it."""
+        self._gather(group)
+        self._arrive(group)
+        if self.groups.ahead and then < len(self.groups.gathered) - 1:
+            self._gather(then)
+
+    def _gather(self, group: int) -> None:
+        size = self.groups.gathered[group] // self.groups.world_size
+        if size and self.groups.world_size > 1 and group not in self.arriving:
+            self.arriving[group] = self.node.post("all_gather", size)
+
+    def _arrive(self, group: int) -> None:
+        if group in self.arriving and self.arriving[group] >= 0:
+            self.node.wait([self.arriving[group]])
+            self.arriving[group] = -1

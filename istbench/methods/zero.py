@@ -1,0 +1,94 @@
+"""ZeRO's first stage: torch's ZeroRedundancyOptimizer over DistributedDataParallel, as users run it.
+
+Every node keeps the whole model and averages gradients as `ddp` does, but each parameter is updated, and has its
+optimizer's state, on one node only (Rajbhandari et al., SC 2020), which then broadcasts it. Whole parameters are
+dealt out, the largest first, to the node that has the fewest values so far: where one parameter is most of the
+model, one node has most of the state. What a node updates is one buffer, and one broadcast.
+
+BatchNorm: as `ddp` has it.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric, Pending
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.data_parallel import DataParallel
+from istbench.optimizer import load_optimizer_state, optimizer_state
+from istbench.workloads.base import Workload
+
+_EMPTY_BYTES = 4  # a node without parameters broadcasts one number
+
+
+class ZeroRedundancy(DataParallel):
+    """Data parallel whose optimizer state is dealt out to the nodes, whole parameters at a time."""
+
+    name = "zero"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(DataParallel.Options):
+        """Options of `zero`."""
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        kinds = {str(parameter.dtype) for parameter in trained(model)}
+        if len(kinds) != 1:
+            found = ", ".join(sorted(kinds)) or "none"
+            raise UserError(f"zero trains parameters of one type; workload {workload.name!r} has {found}")
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """As `ddp`'s, with the optimizer's state of the node that has most, and a broadcast from every node."""
+        whole = super().footprint(model, workload, world_size, batch_size)
+        shares = dealt_out(trained(model), world_size)
+        sizes = [tensor_bytes(share) or _EMPTY_BYTES for share in shares]
+        fullest = max(shares, key=tensor_bytes)
+        averaged = whole.rounds
+        assert averaged is not None
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            for _ in averaged(node):
+                node.wait([node.post("broadcast", size, [root]) for root, size in enumerate(sizes)])
+                yield
+
+        return dataclasses.replace(
+            whole,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(fullest),
+            stepped=tuple(fullest),
+        )
+
+    def _build_optimizer(self) -> "_Optimizer":
+        return _Optimizer(trained(self._model), self.options, self._fabric)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer.optim)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        load_optimizer_state(self._optimizer.optim, state["optimizer"])
+
+
+class _Optimizer(ZeroRedundancyOptimizer):
+    """torch's own, but for its broadcasts, which go through the fabric. `optim` is over this node's parameters."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], options: ZeroRedundancy.Options, fabric: Fabric) -> None:
+        self._fabric = fabric
+        super().__init__(parameters, options.build, parameters_as_bucket_view=True)  # type: ignore[arg-type]
+
+    def _broadcast_params_from_rank(self, rank: int) -> list[Pending]:
+        name = f"parameters updated on rank {rank}"
+        return [self._fabric.broadcast_async(bucket[rank], rank, name) for bucket in self._buckets]
+
+
+def dealt_out(parameters: Sequence[nn.Parameter], world_size: int) -> list[list[nn.Parameter]]:
+    """The parameters that each node updates, as torch deals them out."""
+    shares: list[list[nn.Parameter]] = [[] for _ in range(world_size)]
+    for parameter in sorted(parameters, key=lambda parameter: parameter.numel(), reverse=True):
+        min(shares, key=lambda share: sum(own.numel() for own in share)).append(parameter)
+    return shares
