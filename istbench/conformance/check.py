@@ -20,7 +20,7 @@ class Outcome:
 
 
 def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[Outcome]:
-    """Train the toy workload by method `name` on `nodes` real processes and check what must hold of any method."""
+    """Train a small workload by method `name` on `nodes` real processes and check what must hold of any method."""
     outcomes = [
         _on_processes(check.__name__, check, nodes, name, plugins)
         for check in (

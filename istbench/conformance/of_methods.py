@@ -18,9 +18,11 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
+from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
 from istbench.methods.base import Method
+from istbench.registry import build_method
 from istbench.workloads.base import Workload
 
 _STEPS = 11  # not a multiple of the toy workload's local steps: a round is left open at the end
@@ -33,7 +35,7 @@ class DoesNotHold(AssertionError):  # noqa: N818
 
 def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
     """Two trainings of one seed give the same losses and weights, bit for bit."""
-    workload = _workload()
+    workload = _workload(fabric, name, plugins)
     curves, weights = [], []
     for _ in range(2):
         method = set_up(fabric, workload, name, {}, plugins=plugins)
@@ -46,7 +48,7 @@ def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...]) ->
 
 def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
     """Going on from a checkpoint at any step gives the run that never stopped, bit for bit."""
-    workload = _workload()
+    workload = _workload(fabric, name, plugins)
     whole = set_up(fabric, workload, name, {}, plugins=plugins)
     train(fabric, workload, whole, 0, _STEPS)
     wanted = _weights(fabric, whole)
@@ -66,7 +68,7 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
 
     Where it can be read in blocks too, they are the assembled model's, bit for bit.
     """
-    workload = _workload()
+    workload = _workload(fabric, name, plugins)
     weights, blocks = [], ""
     for looking in (False, True):
         method = set_up(fabric, workload, name, {}, plugins=plugins)
@@ -88,7 +90,7 @@ def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ..
 
     Closing exchanges what a round's end does, and leaves the assembled model as it is.
     """
-    workload = _workload()
+    workload = _workload(fabric, name, plugins)
     recorder = fabric.recorder = _RoundCounter(fabric.device)
     method = set_up(fabric, workload, name, {}, plugins=plugins)
     length = method.round_steps
@@ -121,7 +123,7 @@ def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ..
 
 def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
     """Over all nodes as many training bytes are sent as received, and assembling counts apart."""
-    workload = _workload()
+    workload = _workload(fabric, name, plugins)
     method = set_up(fabric, workload, name, {}, plugins=plugins)
     train(fabric, workload, method, 0, batches_of(fabric, workload, method).steps_per_epoch)
     method.drain()
@@ -138,7 +140,7 @@ def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str,
 
 def one_node_is_plain_training(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
     """On one node the method trains exactly as a plain loop does."""
-    workload = _workload()
+    workload = _workload(fabric, name, plugins)
     method = set_up(fabric, workload, name, {}, plugins=plugins)
     train(fabric, workload, method, 0, _STEPS)
     model = assembled(fabric, method)
@@ -196,8 +198,26 @@ def _sent(fabric: Fabric) -> float:
     return fabric.total(fabric.traffic["training"].sent)
 
 
-def _workload() -> Workload:
-    return open_workload("toy", {"batch_norm": True, "hidden": 13})
+_WORKLOADS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("toy", {"batch_norm": True, "hidden": 13}),
+    ("amazon670k", {"hidden": 13, "features": 50, "labels": 61, "points": 600}),
+)
+
+
+def _workload(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> Workload:
+    """The first small workload that method `name` can train."""
+    for tried, options in _WORKLOADS:
+        workload = open_workload(tried, options)
+        method = build_method(name, {}, workload=workload, plugins=plugins)
+        with torch.device("meta"):
+            model = workload.build_model()
+        try:
+            method.check(method.options, model, workload, fabric.world_size)
+        except UserError as error:
+            refused = error
+        else:
+            return workload
+    raise DoesNotHold(f"it trains none of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
 
 
 def _weights(fabric: Fabric, method: object) -> str:

@@ -46,6 +46,28 @@ def permuting_hidden_units_changes_nothing(workload: Workload) -> str:
     return f"{len(groups)} groups: {', '.join(f'{group.name} ({group.size})' for group in groups)}"
 
 
+def a_wide_softmax_is_cut_whole(workload: Workload) -> str:
+    """Where one is declared, every parameter is cut by units or by outputs, and a part's have fitting shapes."""
+    with torch.device("meta"):
+        model = workload.build_model()
+        softmax = workload.wide_softmax(model)
+        if softmax is None:
+            return "no wide softmax declared"
+        part = softmax.part(1, range(1, 3))
+    validate_groups(model, [softmax.units, softmax.outputs])
+    named, cuts = dict(model.named_parameters()), softmax.cuts()
+    slots = len(softmax.units.slots) + len(softmax.outputs.slots)
+    if cuts.keys() != named.keys() or slots != len(cuts) or list(model.buffers()):
+        raise DoesNotHold(f"cut are {', '.join(cuts)}, of {', '.join(named)}; each once, and no buffers")
+    for name, own in part.named_parameters():
+        group, dim = cuts[name]
+        shape = list(named[name].shape)
+        shape[dim] = 1 if group == softmax.units else 2
+        if list(own.shape) != shape:
+            raise DoesNotHold(f"{name} of a part with one unit and two outputs is of shape {tuple(own.shape)}")
+    return f"{softmax.units.size} units and {softmax.outputs.size} outputs, each parameter cut once"
+
+
 def rows_are_the_full_models_rows(workload: Workload) -> str:
     """Any rows of any parameter start as they do in the full model, and another seed starts differently."""
     with torch.device("meta"):
@@ -98,6 +120,7 @@ def batches_repeat(workload: Workload) -> str:
 
 CHECKS: tuple[Callable[[Workload], str], ...] = (
     permuting_hidden_units_changes_nothing,
+    a_wide_softmax_is_cut_whole,
     rows_are_the_full_models_rows,
     every_parameter_learns,
     the_metric_is_reported,

@@ -30,8 +30,7 @@ def check_computing(request: RunRequest, method: Method, model: nn.Module, devic
         raise UserError(f"--channels-last: {request.workload} has no filters of images; leave it out")
     if request.compile and not method.compilable:
         raise UserError(
-            f"--compile: {request.method} waits for parameters module by module inside a forward pass, which would "
-            "be compiled as one; leave it out"
+            f"--compile: {request.method} {method.interrupts}, which would be compiled as one; leave it out"
         )
     if request.compile:
         _check_compiler(device)

@@ -58,6 +58,8 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     workload_given = _changed(workload.Options(), workload.options)
     method = build_method(request.method, request.method_options, workload=workload, plugins=plugins)
     given = _changed(build_method(request.method, {}, workload=workload, plugins=plugins).options, method.options)
+    if request.data is not None and workload.sized_by_data:
+        workload.expect(request.data, request.workload_options)
     with torch.device("meta"):
         model = workload.build_model()
     device = _device(request.device)

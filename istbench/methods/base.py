@@ -39,7 +39,8 @@ class Method(ABC):
     exact_on_one_node: whether one node trains exactly as without any method, which `istbench check` then proves.
     batches: "sharded" where each node takes its own minibatch, "replicated" where all take the same one.
     scheduled: whether every local step has `learning_rate`; where not, options that would change it are refused.
-    compilable: whether nothing but the model's whole forward pass matters to it, so that this may be compiled.
+    compilable: whether nothing but the model's whole forward pass matters to it, so that this may be compiled;
+        interrupts: what it does inside a forward pass where not.
     total_steps: local steps of the budget, told before `setup`; 0 where there is no budget.
     local_step: number of the local step that `step` is to take, from 0; told before each.
     """
@@ -50,6 +51,7 @@ class Method(ABC):
     batches: ClassVar[Literal["sharded", "replicated"]] = "sharded"
     scheduled: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
+    interrupts: ClassVar[str] = "waits for parameters module by module inside a forward pass"
 
     total_steps: int = 0
     local_step: int = 0

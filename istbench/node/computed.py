@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from istbench.config.run import Precision
 from istbench.errors import UserError, printable
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.wide_softmax import OverNodes, WideSoftmax
 
 LOSS_SCALE = 2.0**10
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -68,6 +69,16 @@ class _Computed:
             return self._workload.loss(model, (inputs, targets))
         with torch.autocast(self._device.type, dtype=HALF[self._amp]):
             loss = self._workload.loss(model, (inputs, targets)).float()
+        return self._scaled(loss, model)
+
+    def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
+        found = self._workload.wide_softmax(model)
+        if found is None or self._amp is None:
+            return found
+        return cast(WideSoftmax, _MixedSoftmax(found, self._device.type, HALF[self._amp], self._scaled))
+
+    def _scaled(self, loss: Tensor, model: nn.Module) -> Tensor:
+        """`loss` as fp16 wants it, and the gradients of `model` none the larger."""
         if self._amp == "fp16" and loss.requires_grad:
             self._scale_back(model)
             loss.register_hook(lambda gradient: gradient * LOSS_SCALE)
@@ -88,6 +99,27 @@ class _Computed:
             config.compile_threads = 1  # nodes share the cores, and leave no compilers behind
             self._forward = model, _compiled(model)
         return cast(nn.Module, self._forward[1])
+
+
+class _MixedSoftmax:
+    """A wide softmax, computed by autocast to type `half`."""
+
+    def __init__(
+        self, softmax: WideSoftmax, kind: str, half: torch.dtype, scaled: Callable[[Tensor, nn.Module], Tensor]
+    ) -> None:
+        self._softmax, self._kind, self._half, self._scaled = softmax, kind, half, scaled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._softmax, name)
+
+    def hidden(self, part: nn.Module, inputs: Any) -> Tensor:
+        with torch.autocast(self._kind, dtype=self._half):
+            return self._softmax.hidden(part, inputs).float()
+
+    def loss(self, part: nn.Module, hidden: Tensor, targets: Any, over_nodes: OverNodes) -> Tensor:
+        with torch.autocast(self._kind, dtype=self._half):
+            loss = self._softmax.loss(part, hidden, targets, over_nodes).float()
+        return self._scaled(loss, part)
 
 
 def _compiled(model: nn.Module) -> Any:

@@ -27,8 +27,10 @@ _KNOWN = {
     "dslide": ("#56B4E9", "P"),
     "fsdp": ("#000000", "X"),
     "zero": ("#7F7F7F", "h"),
+    "model_parallel": ("#8C6D31", "<"),
+    "sampled_softmax": ("#5E3C99", ">"),
 }
-_OTHER_COLOURS = ("#8C6D31", "#5E3C99")
+_OTHER_COLOURS = ("#B2182B", "#4D4D4D")
 _OTHER_MARKERS = ("X", "h", "<", ">", "p", "d")
 _LINES: tuple[Dash, ...] = ("-", "--", ":", "-.")
 

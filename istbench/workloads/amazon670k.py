@@ -18,6 +18,7 @@ from istbench.workloads.extreme_data.points import Points, SparseBatch
 from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
 from istbench.workloads.initialise import Initializer, initial_rows
 from istbench.workloads.models.extreme import ExtremeNetwork
+from istbench.workloads.models.extreme_parts import ExtremeSoftmax
 from istbench.workloads.ranking import inverse_propensities
 
 _TEST_BATCH = 1_024
@@ -65,6 +66,7 @@ class Amazon670k(Workload):
     evaluates_blocks = True
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
     width = "hidden"
+    sized_by_data = True
 
     options: Amazon670kOptions
 
@@ -227,6 +229,10 @@ class Amazon670k(Workload):
         """The hidden units. The output bias belongs to none: every node keeps it."""
         slots = (Slot("input.weight", 1), Slot("input.bias", 0), Slot("output.weight", 1))
         return [NeuronGroup("hidden", self.options.hidden, slots)]
+
+    def wide_softmax(self, model: nn.Module) -> ExtremeSoftmax:
+        """The hidden units, and the labels."""
+        return ExtremeSoftmax(cast(ExtremeNetwork, model))
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Adam with learning rate 0.001, and 20 local steps: the paper's optimizer is not published."""

@@ -17,6 +17,7 @@ from istbench.config.data_source import DataSource
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
+from istbench.workloads.wide_softmax import WideSoftmax
 
 Batch = tuple[Any, Any]
 """Inputs and targets of some samples: tensors, or what has a tensor's `to`, `chunk`, `equal`, `shape`, `dim` and
@@ -57,6 +58,7 @@ class Workload(ABC):
     width: str = ""
     batches_ahead: ClassVar[int] = 0
     evaluates_blocks: ClassVar[bool] = False
+    sized_by_data: ClassVar[bool] = False
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -121,9 +123,9 @@ class Workload(ABC):
         """Forward pass and mean loss of one batch, a scalar to call backward on."""
 
     def expect(self, data: Path | None, chosen: Collection[str]) -> str:
-        """Be what would be trained on the data set in `data`, for `istbench plan`, which prepares nothing.
+        """Be what would be trained on the data set in `data`, without preparing it.
 
-        Called before `build_model`, in place of `prepare`.
+        Called before `build_model`: by `istbench plan` in place of `prepare`, ahead of it where `sized_by_data`.
 
         Args:
             data: None where the user named none.
@@ -160,6 +162,10 @@ class Workload(ABC):
     @abstractmethod
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The hidden-unit groups of `model` for Independent Subnet Training; empty if it has none."""
+
+    def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
+        """How nodes share `model`, where it ends in a softmax over very many outputs; None where it does not."""
+        return None
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Option values that suit this workload, for the method of that name; options it lacks are ignored."""

@@ -10,12 +10,18 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from istbench.workloads.extreme_data.points import SparseBatch
+from istbench.workloads.wide_softmax import OverNodes
 
 _PLANNING = "meta"  # the device of a plan, which knows neither autocast nor values
 
 
 class SparseLinear(nn.Module):
-    """A linear layer over sparse inputs, which are never made dense; weight [inputs, outputs], bias [outputs]."""
+    """A linear layer over sparse inputs, which are never made dense; weight [inputs, outputs], bias [outputs].
+
+    With `sparse_gradients` that of the weight is a sparse tensor, of the rows that a batch uses.
+    """
+
+    sparse_gradients = False
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -24,10 +30,10 @@ class SparseLinear(nn.Module):
 
     def forward(self, rows: SparseBatch) -> Tensor:
         """Float32 [b, outputs] of `rows` [b, inputs]."""
-        return sparse_linear(rows, self.weight, self.bias)
+        return sparse_linear(rows, self.weight, self.bias, sparse_gradients=self.sparse_gradients)
 
 
-def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor) -> Tensor:
+def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor, *, sparse_gradients: bool = False) -> Tensor:
     """Float32 [b, outputs] of `rows` [b, inputs], `weight` [inputs, outputs] and `bias` [outputs]."""
     values = torch.ones_like(rows.indices, dtype=weight.dtype) if rows.values is None else rows.values
     summed = F.embedding_bag(
@@ -35,6 +41,7 @@ def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor) -> Tensor:
         weight,
         rows.offsets,
         mode="sum",
+        sparse=sparse_gradients,
         per_sample_weights=values.to(weight.dtype),
         include_last_offset=True,
     )
@@ -42,23 +49,30 @@ def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class LabelLayer(nn.Linear):
-    """The output layer over all labels, computed for at most `block` of them at a time."""
+    """The output layer over all labels, computed for at most `block` of them at a time.
 
-    def __init__(self, hidden: int, labels: int, block: int) -> None:
+    A node's part of one has `labels` of them, from `first` on.
+    """
+
+    def __init__(self, hidden: int, labels: int, block: int, first: int = 0) -> None:
         super().__init__(hidden, labels)
-        self.block = block
+        self.block, self.first = block, first
 
-    def forward(self, hidden: Tensor, labels: SparseBatch | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, labels: SparseBatch | None = None, over_nodes: OverNodes | None = None
+    ) -> Tensor:
         """The mean loss of `hidden` [b, hidden], a scalar, where `labels` are given; else the outputs [b, labels].
 
-        The loss of a point is the mean over its labels of minus the log-softmax over all; 0 where it has none.
+        The loss of a point is the mean over its labels of minus the log-softmax over all; 0 where it has none. All
+        are those of this layer, or with `over_nodes` those of all nodes' parts.
         """
         if labels is None:
             return super().forward(hidden)
         kind = hidden.device.type
         mixed = kind != _PLANNING and torch.is_autocast_enabled(kind)
         half = torch.get_autocast_dtype(kind) if mixed else None
-        loss: Tensor = _SoftmaxLoss.apply(hidden, self.weight, self.bias, labels, self.block, half)
+        truth = _Truth(labels, hidden.dtype, self.first)
+        loss: Tensor = _SoftmaxLoss.apply(hidden, self.weight, self.bias, truth, self.block, half, over_nodes)
         return loss
 
     def outputs(self, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -101,17 +115,19 @@ class _SoftmaxLoss(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor,
-        labels: SparseBatch,
+        truth: "_Truth",
         block: int,
         half: torch.dtype | None,
+        over_nodes: OverNodes | None,
     ) -> Tensor:
-        truth = _Truth(labels, hidden.dtype)
         total = hidden.new_zeros(())
         logs = hidden.new_full((len(hidden),), -torch.inf)
         for first, outputs in _blocks(hidden, weight, bias, block, half):
             rows, columns, shares = truth.within(first, outputs.shape[1])
             total -= (outputs[rows, columns] * shares).sum()
             logs = torch.logaddexp(logs, outputs.logsumexp(1))
+        if over_nodes is not None:
+            logs, total = over_nodes(logs, total)
         total += (logs * truth.labelled).sum()
         ctx.save_for_backward(hidden, weight, bias, logs)
         ctx.truth, ctx.block, ctx.half = truth, block, half
@@ -137,13 +153,17 @@ class _SoftmaxLoss(torch.autograd.Function):
                 torch.mm(wrong.t(), hidden, out=of_weight[own])
             else:
                 of_weight[own] = wrong.t() @ narrow
-        return of_hidden, of_weight, of_bias, None, None, None
+        return of_hidden, of_weight, of_bias, None, None, None, None
 
 
 class _Truth:
-    """The labels of a batch in the order of labels: of each its point, and its share of the point's loss."""
+    """The labels of a batch in the order of labels: of each its point, and its share of the point's loss.
 
-    def __init__(self, labels: SparseBatch, kind: torch.dtype) -> None:
+    What `within` is asked for is counted from label `first`.
+    """
+
+    def __init__(self, labels: SparseBatch, kind: torch.dtype, first: int) -> None:
+        self._first = first
         counts = labels.offsets.diff()
         self.labelled = (counts > 0).to(kind)
         self._labels, order = labels.indices.sort(stable=True)
@@ -154,6 +174,7 @@ class _Truth:
         """Points, labels counted from `first`, and shares of those labels from `first` to `first + count`."""
         if self._labels.device.type == _PLANNING:  # as if all of them were there
             return self._rows, self._labels, self._shares
+        first += self._first
         edges = self._labels.new_tensor([first, first + count])
         start, end = torch.searchsorted(self._labels, edges).tolist()
         return self._rows[start:end], self._labels[start:end] - first, self._shares[start:end]

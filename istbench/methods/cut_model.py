@@ -1,0 +1,111 @@
+"""A model with a wide softmax, cut over the nodes: each keeps its own hidden units and its own outputs."""
+
+import copy
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.workloads.base import Workload
+from istbench.workloads.wide_softmax import HAVE_ONE, WideSoftmax
+
+_VALUES_AT_ONCE = 2**24
+
+
+def even_cut(size: int, parts: int) -> list[range]:
+    """`range(size)` in runs of sizes that differ by at most one."""
+    edges = [size * part // parts for part in range(parts + 1)]
+    return [range(first, last) for first, last in itertools.pairwise(edges)]
+
+
+def wide_softmax(method: str, model: nn.Module, workload: Workload, world_size: int) -> WideSoftmax:
+    """The wide softmax of `model`, with something for each of `world_size` nodes.
+
+    Raises:
+        UserError: where there is none, or too little.
+    """
+    softmax = workload.wide_softmax(model)
+    if softmax is None:
+        raise UserError(
+            f"{method} splits a wide softmax over the nodes, and workload {workload.name!r} has none; use "
+            f"{' or '.join(HAVE_ONE)}"
+        )
+    for group, what in ((softmax.outputs, "an output"), (softmax.units, "a hidden unit")):
+        if group.size < world_size:
+            raise UserError(
+                f"{method} needs {what} a node: {group.name!r} are {group.size} for {world_size} nodes; use fewer "
+                "nodes or a wider model"
+            )
+    return softmax
+
+
+def largest_part(softmax: WideSoftmax, world_size: int) -> nn.Module:
+    """The part of the node that has most, on the meta device."""
+    units, outputs = (-(-group.size // world_size) for group in (softmax.units, softmax.outputs))
+    with torch.device("meta"):
+        return softmax.part(units, range(outputs))
+
+
+class CutModel:
+    """One node's part of a model (meta device), with its initial values of `seed`, and the way back to all of it.
+
+    Attributes:
+        softmax: how it is cut. part: this node's, on its device.
+        units, outputs: the hidden units and the outputs of every node.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        softmax: WideSoftmax,
+        workload: Workload,
+        fabric: Fabric,
+        seed: int,
+        *,
+        sparse_gradients: bool = False,
+    ) -> None:
+        self.softmax = softmax
+        self.units = even_cut(softmax.units.size, fabric.world_size)
+        self.outputs = even_cut(softmax.outputs.size, fabric.world_size)
+        self._full, self._fabric = model, fabric
+        self._places = {
+            name: (self.units if group == softmax.units else self.outputs, dim)
+            for name, (group, dim) in softmax.cuts().items()
+        }
+        with torch.device("meta"):
+            own = len(self.units[fabric.rank]), self.outputs[fabric.rank]
+            part = softmax.part(*own, sparse_gradients=sparse_gradients)
+        self.part = part.to_empty(device=fabric.device)
+        with torch.no_grad():
+            for name, parameter in self.part.named_parameters():
+                self._fill(name, parameter, workload, seed)
+
+    def _fill(self, name: str, parameter: Tensor, workload: Workload, seed: int) -> None:
+        """Give `parameter` its initial values, made for some rows at a time."""
+        cut, dim = self._places[name]
+        own, shape = cut[self._fabric.rank], self._full.get_parameter(name).shape
+        rows = torch.arange(shape[0]) if dim else torch.arange(own.start, own.stop)
+        place = 0
+        for some in rows.split(max(1, _VALUES_AT_ONCE // math.prod(shape[1:]))):
+            values = workload.initial_rows(self._full, name, some, seed)
+            parameter[place : place + len(some)] = values.narrow(dim, own.start, len(own)) if dim else values
+            place += len(some)
+
+    @torch.no_grad()
+    def assemble(self) -> nn.Module | None:
+        """The full model on rank 0, None elsewhere. Called on every rank."""
+        fabric = self._fabric
+        full = copy.deepcopy(self._full).to_empty(device=fabric.device) if fabric.rank == 0 else None
+        for name, parameter in self.part.named_parameters():
+            cut, dim = self._places[name]
+            shape = list(self._full.get_parameter(name).movedim(dim, 0).shape)
+            sizes = [len(own) * math.prod(shape[1:]) for own in cut]
+            mine = parameter.movedim(dim, 0).reshape(-1)
+            for rank, values in fabric.gather_to_zero(mine, sizes, f"assembling {name}"):
+                if full is not None:
+                    own = full.get_parameter(name).movedim(dim, 0)[cut[rank].start : cut[rank].stop]
+                    own.copy_(values.view(own.shape))
+        return full

@@ -1,0 +1,100 @@
+"""Model parallel training of a wide softmax: each node keeps its own hidden units and its own outputs.
+
+The dense counterpart of Distributed SLIDE (arXiv 2201.12667), which splits a model in the same way. All nodes take
+the same minibatch. A node computes its part of the hidden layer and gets the others'; computes its own outputs;
+gets the others' sums of exponentials, a number a sample, so that each softmax is over all outputs; and gets what
+the others' outputs add to the gradient of its own hidden units. Each then updates its own parameters. Nothing that
+crosses the network grows with the number of outputs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from istbench.fabric import Fabric
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.base import Method
+from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
+from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_exchange
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.workloads.base import Batch, Workload
+
+
+class ModelParallel(Method):
+    """One optimizer step on one minibatch, of a model whose hidden units and outputs are split over nodes."""
+
+    name = "model_parallel"
+    batches = "replicated"
+    scheduled = True
+    compilable = False
+    interrupts = "exchanges the hidden layer inside a forward pass"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `model_parallel`."""
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        wide_softmax(cls.name, model, workload, world_size)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A node's part, with its gradients and optimizer state."""
+        softmax = wide_softmax(self.name, model, workload, world_size)
+        part = largest_part(softmax, world_size)
+        exchange = planned_exchange(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                node.steps(1)
+                exchange(node)
+                yield
+
+        return Footprint(
+            model=part,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=tuple(trained(part)),
+            build=self.options.build,
+            samples=batch_size,
+            buffers=exchange_buffers(softmax.units.size, batch_size, world_size),
+        )
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
+        self._cut = CutModel(model, self._softmax, workload, fabric, self.seed)
+        self._part = self._cut.part
+        self._exchange = HiddenExchange(fabric, self._cut.units)
+        self._optimizer = self.options.build(self._part.parameters())
+
+    def note(self) -> str:
+        return (
+            f"{self.name}: of {self._softmax.units.size:,} hidden units and {self._softmax.outputs.size:,} outputs "
+            f"node 0 keeps {len(self._cut.units[0]):,} and {len(self._cut.outputs[0]):,}"
+        )
+
+    def step(self, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        self._optimizer.zero_grad()
+        own = self._softmax.hidden(self._part, inputs)
+        hidden = self._exchange.gather(own.detach()).requires_grad_()
+        loss = self._softmax.loss(self._part, hidden, targets, self._exchange.normalise)
+        loss.backward()
+        assert hidden.grad is not None
+        own.backward(self._exchange.scatter(hidden.grad))
+        set_rate(self._optimizer, self.learning_rate)
+        self._optimizer.step()
+        self._fabric.recorder.mark("round")
+        return loss.detach()
+
+    def assemble(self) -> nn.Module | None:
+        return self._cut.assemble()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"part": self._part.state_dict(), "optimizer": optimizer_state(self._optimizer)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._part.load_state_dict(state["part"])
+        load_optimizer_state(self._optimizer, state["optimizer"])

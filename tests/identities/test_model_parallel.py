@@ -1,0 +1,126 @@
+"""A wide softmax split over nodes is the whole one. Functions named `node_*` run on every node."""
+
+import pytest
+import torch
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    plain_training,
+    set_up,
+    through_disk,
+    train,
+)
+from istbench.footprint import PlannedNode
+from istbench.node.computed import computed
+from istbench.node.digest import weights_sha256
+from istbench.optimizer import OptimizerOptions
+from istbench.plan.step import step_cost
+from istbench.registry import build_method
+
+EXACT = 2e-5  # float32 sums in another order, over some steps
+STEPS = 6
+UNEVEN = {"hidden": 7, "features": 40, "labels": 23, "points": 400, "block": 5}
+OPTIMIZERS = {
+    "sgd": {"optimizer": "sgd", "lr": 0.5},
+    "momentum": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "adam, cosine": {"optimizer": "adam", "lr": 0.01, "schedule": "cosine", "warmup": 0.2},
+}
+
+
+def small(**options):
+    workload = open_workload("amazon670k", {**UNEVEN, **options})
+    workload.batch_size = 32
+    return workload
+
+
+def node_against_plain(fabric):
+    """By optimizer, how far from one process with the whole model, and whether resuming changes nothing."""
+    workload, seen = small(), {}
+    for name, options in OPTIMIZERS.items():
+        whole, first, second = (set_up(fabric, workload, "model_parallel", options, steps=STEPS) for _ in range(3))
+        losses = train(fabric, workload, whole, 0, STEPS)
+        train(fabric, workload, first, 0, 2)
+        second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+        train(fabric, workload, second, 2, STEPS)
+        model, again = assembled(fabric, whole), assembled(fabric, second)
+        if model is not None:
+            wanted = plain_training(workload, OptimizerOptions(**options), STEPS)
+            same = weights_sha256(again) == weights_sha256(model)
+            seen[name] = [largest_difference(model, wanted), same, losses]
+    return seen
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_model_parallel_is_plain_training_and_resumes_exactly(nodes):
+    seen = on_nodes(node_against_plain, nodes)[0]
+    assert seen.keys() == OPTIMIZERS.keys()
+    for name, (difference, resumed, losses) in seen.items():
+        assert difference < EXACT, (name, difference)
+        assert resumed, name
+        assert losses[-1] < losses[0], name
+
+
+def node_bytes(fabric):
+    """What this node posted, sent and received in a step, and the traffic of assembling."""
+    workload = small()
+    method = set_up(fabric, workload, "model_parallel", {})
+    posted = []
+    fabric.recorder.post = lambda kind, size, *_: posted.append([kind, size]) or -1
+    train(fabric, workload, method, 0, 1)
+    traffic = fabric.traffic["training"]
+    counted = traffic.sent, traffic.received
+    assembled(fabric, method)
+    return [posted, counted, counted == (traffic.sent, traffic.received)]
+
+
+def test_bytes_of_a_step_are_those_of_the_plan_and_do_not_grow_with_the_outputs():
+    workload, nodes, batch = small(labels=2_000), 3, 32
+    with torch.device("meta"):
+        model = workload.build_model()
+    method = build_method("model_parallel", {}, workload=workload)
+    footprint = method.footprint(model, workload, nodes, batch)
+    node = PlannedNode(0, nodes, step_cost(footprint.model, workload, batch, copied=False), 1.0)
+    planned = []
+    node.post = lambda kind, size, *_: planned.append([kind, size]) or -1
+    node.wait = lambda ops: None
+    next(footprint.rounds(node))
+    hidden = 4 * 3 * batch  # three of seven units at most
+    assert planned == [["all_gather", hidden], ["all_gather", 4 * (batch + 1)], ["reduce_scatter", 3 * hidden]]
+    for posted, counted, apart in on_nodes(node_bytes, nodes):
+        assert posted == planned
+        assert counted == [2 * hidden + 2 * 4 * (batch + 1) + 2 * hidden] * 2
+        assert apart
+
+
+def node_half(fabric):
+    """How far half precision takes the model from float32, and how far training does."""
+    workload, models = small(), {}
+    for amp in (None, "bf16", "fp16"):
+        told = computed(workload, fabric.device, amp=amp, channels_last=False, compiled=False)
+        method = set_up(fabric, told, "model_parallel", OPTIMIZERS["sgd"])
+        start = assembled(fabric, method)
+        train(fabric, told, method, 0, STEPS)
+        models[amp] = assembled(fabric, method)
+    if start is None:
+        return None
+    return [largest_difference(models[other], models[None]) for other in ("bf16", "fp16")] + [
+        largest_difference(start, models[None])
+    ]
+
+
+def test_half_precision_is_near_and_its_loss_scaled_back():
+    bf16, fp16, moved = on_nodes(node_half, 2)[0]
+    assert 0 < bf16 < 0.1 * moved
+    assert 0 < fp16 < 0.02 * moved
+
+
+def test_a_part_keeps_its_share_alone():
+    workload = small(labels=24)
+    with torch.device("meta"):
+        model = workload.build_model()
+    method = build_method("model_parallel", {"optimizer": "adam"}, workload=workload)
+    kept = sum(parameter.numel() for parameter in method.footprint(model, workload, 4, 32).model.parameters())
+    assert kept == 40 * 2 + 2 + 6 * 7 + 6
