@@ -4,7 +4,9 @@ The full model is one file where it is small, or several with an index, named as
 `model.safetensors`, or `model-00001-of-00002.safetensors` and so on with `model.safetensors.index.json`.
 """
 
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -98,14 +100,17 @@ def saved_digest(directory: Path) -> str | None:
 
 
 def check_directory(directory: Path) -> None:
-    """Whether weights can be saved in `directory`, which is made.
+    """Whether weights can be saved in `directory`, as far as can be told without making it.
 
     Raises:
         UserError: where not.
     """
-    with _writing(directory, [_INDEX]):
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"{_INDEX}.tmp").touch()
+    with _writing(directory, []):
+        there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _files(tensors: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:

@@ -89,13 +89,19 @@ def test_a_failure_leaves_what_was_there(tmp_path):
 
 def test_a_folder_that_is_none_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot save weights in .*file"):
-        check_directory(tmp_path / "file")
-    check_directory(tmp_path / "made")
-    assert list((tmp_path / "made").iterdir()) == []
-    assert saved_digest(tmp_path / "made") is None
-    (tmp_path / "made" / "model.safetensors").write_bytes(b"garbage")
-    assert saved_digest(tmp_path / "made") is None
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("long" * 100)):
+        with pytest.raises(UserError, match="cannot save weights in .*(file|long)"):
+            check_directory(folder)
+    check_directory(tmp_path / "new" / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_no_model_has_no_digest(tmp_path):
+    assert saved_digest(tmp_path / "nowhere") is None
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    assert saved_digest(tmp_path) is None
+    (tmp_path / "model.safetensors").write_bytes(b"garbage")
+    assert saved_digest(tmp_path) is None
 
 
 def test_the_digest_is_of_the_values_however_they_are_read():
