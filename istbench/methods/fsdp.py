@@ -128,8 +128,10 @@ class FullySharded(Method):
     def note(self) -> str:
         modules = gathered_modules(self._full, self.options.group_params)
         names = {module: name for name, module in self._full.named_modules()}
-        blocks = ", ".join(names[module] for module in modules) or "no block"
-        return f"fsdp gathers {blocks} apart, and the rest of the model at once"
+        blocks = [names[module] for module in modules]
+        return (
+            f"gathers {', '.join(blocks)} apart" if blocks else "gathers the whole model at once: no block is large"
+        )
 
     def step(self, batch: Batch) -> Tensor:
         self._optimizer.zero_grad()

@@ -52,14 +52,15 @@ class PlannedGroups:
 
     Attributes:
         gathered, reduced: bytes of each group's parameters, and of those with gradients, with what pads them.
-        unlike: of each group, bytes of gradients beside its largest one.
+        gradients: bytes of each group's gradients. largest_gradient: of one parameter.
         group_of: the group of each trained parameter, by number.
         ahead: whether the next group is gathered while one computes its forward pass.
     """
 
     gathered: list[int]
     reduced: list[int]
-    unlike: list[int]
+    gradients: list[int]
+    largest_gradient: int
     group_of: list[int]
     world_size: int
     ahead: bool
@@ -80,7 +81,8 @@ class PlannedGroups:
         return cls(
             gathered=[sum(padded_bytes(p, world_size) for p in own) for own in members],
             reduced=[sum(padded_bytes(p, world_size) for p in own) for own in with_gradient],
-            unlike=[tensor_bytes(own) - max((tensor_bytes([p]) for p in own), default=0) for own in with_gradient],
+            gradients=[tensor_bytes(own) for own in with_gradient],
+            largest_gradient=max((tensor_bytes([parameter]) for parameter in trained(model)), default=0),
             group_of=[numbers.get(parameter, len(modules)) for parameter in trained(model)],
             world_size=world_size,
             ahead=ahead,
@@ -88,19 +90,20 @@ class PlannedGroups:
 
     @property
     def buffers(self) -> int:
-        """The most bytes at a time of gathered parameters, and of what is on its way, beside the gradient computed.
+        """The most bytes at a time of gathered parameters, and of what is on its way, beside the largest gradient.
 
-        That is in the backward pass of a group: itself, the next one to arrive, the gradients before it to leave.
-        By gloo each of the latter is there twice, as it is sent and as it arrives.
+        That is in the backward pass of a group: itself, the next one to arrive, its gradients once they are there,
+        and the gradients before it to leave. By gloo what is on its way is there twice: where it is sent from, and
+        where it arrives.
         """
-        twice = 2 if self.world_size > 1 else 0
+        several = self.world_size > 1
         *gathered, whole = self.gathered
-        most = self.unlike[-1] + (twice * self.reduced[0] if gathered else 0)
+        most = self.gradients[-1] + (2 * self.reduced[0] if gathered and several else 0)
         for group, size in enumerate(gathered):
-            arriving = gathered[group - 1] if group else 0
-            leaving = self.reduced[group + 1] if group + 1 < len(gathered) else 0
-            most = max(most, size + self.unlike[group] + twice * (arriving + leaving))
-        return whole + most
+            arriving = gathered[group - 1] if group and several else 0
+            leaving = self.reduced[group + 1] if group + 1 < len(gathered) and several else 0
+            most = max(most, size + arriving + max(self.gradients[group], arriving) + 2 * leaving)
+        return whole + max(0, most - self.largest_gradient)
 
     def rounds(self, node: PlannedNode) -> Iterator[None]:
         """The rounds of a node, for a footprint."""

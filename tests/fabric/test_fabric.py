@@ -181,6 +181,10 @@ def node_volume(fabric, values):
     size = values // 10
     peer = (fabric.rank + 1) % 3
     fabric.exchange({peer: torch.ones(size)}, {(fabric.rank - 1) % 3: torch.empty(size)})
+    if values:
+        fabric.all_gather_async(torch.empty(3 * size), torch.ones(size), "gathering").wait()
+        fabric.reduce_scatter_mean_async(torch.empty(size), torch.ones(3 * size), "averaging").wait()
+        fabric.broadcast_async(torch.ones(size), 2, "handing out").wait()
     return fabric.traffic["training"].sent
 
 

@@ -63,6 +63,19 @@ def test_parameters_gradients_and_slots_of_methods_that_keep_the_model(method, o
     assert memory.total == sum(memory.parts.values())
 
 
+@pytest.mark.parametrize(("options", "slots"), [({}, 0), ({"momentum": 0.9}, 1), ({"optimizer": "adam"}, 2)])
+def test_an_nth_of_all_or_of_the_optimizers_state_alone(options, slots):
+    sharded = memory_of("fsdp", options=options)
+    assert (sharded.parameters, sharded.gradients) == (PARAMETERS // 2, PARAMETERS // 2)
+    assert sharded.optimizer_state == slots * PARAMETERS // 2
+    assert sharded.buffers == PARAMETERS + 4 * (WEIGHTS + BIASES - 16 * 16)  # all at once, and the other gradients
+    assert sharded.total == sum(sharded.parts.values())
+    dealt = memory_of("zero", options=options)
+    assert (dealt.parameters, dealt.gradients, dealt.buffers) == (PARAMETERS, PARAMETERS, 0)
+    # The weights between hidden units are more than all others together.
+    assert dealt.optimizer_state == slots * 4 * 16 * 16
+
+
 @pytest.mark.parametrize(("options", "planes"), [({}, 1), ({"momentum": 0.9}, 2), ({"optimizer": "adam"}, 3)])
 def test_a_subnet_and_its_home_shards(options, planes):
     memory = memory_of("ist", options=options)
