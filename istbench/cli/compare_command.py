@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from istbench.errors import RunFailed, UserError, unknown_name
 from istbench.launch.lab import ShapedNetwork
 from istbench.registry import check_name, load_method
 
+if TYPE_CHECKING:
+    from istbench.launch.slurm import SlurmOptions
+
 
 @click.command("compare")
 @click.argument("suite", required=False, type=PathType(), metavar="[SUITE.toml]")
@@ -39,12 +42,19 @@ from istbench.registry import check_name, load_method
 @plugin_option
 @cluster_option
 @click.option("--again", is_flag=True, help="Run cells anew though they are done.")
+@click.option(
+    "--slurm",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Each cell as a job of Slurm's: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
+)
 def command(
     suite: Path | None,
     out: Path,
     plugins: tuple[str, ...],
     cluster: ClusterProfile,
     again: bool,
+    slurm: tuple[str, ...],
     **given: Any,
 ) -> int:
     """Train many cells and compare their time to accuracy.
@@ -53,18 +63,23 @@ def command(
     run twice, unfinished ones go on where they stopped, and a cell that fails does not stop the others.
     """
     lab, given["nodes"] = lab_and_nodes(given["nodes"])
+    jobs = _slurm_options(slurm, lab)
     requests = [in_lab(request, lab) for request in _requests(suite, plugins, given)]
     for request in requests:
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
     from istbench.launch.local import preload
 
-    preload()
+    if jobs is None:
+        preload()
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
     with Display() as display:
-        names, failures = _run_all(requests, out, again, lab, display)
+        if jobs is None:
+            names, failures = _run_all(requests, out, again, lab, display)
+        else:
+            names, failures = _run_as_jobs(requests, out, again, jobs, display)
         display.note("\n".join(failures))
     from istbench.cli.show import show_report
     from istbench.report.report import build_report
@@ -148,6 +163,30 @@ def _run_all(
             failures.append(f"{cell.name}: {error}")
             display.note(f"[{number}/{len(cells)}] {cell.name}: failed")
     return [cell.name for cell in cells], failures
+
+
+def _slurm_options(pairs: tuple[str, ...], lab: ShapedNetwork | None) -> "SlurmOptions | None":
+    if not pairs:
+        return None
+    if lab is not None:
+        raise UserError("a lab is a network of this machine: leave out --slurm, or the lab")
+    from istbench.launch.slurm import SlurmOptions
+
+    return SlurmOptions.parse(pairs)
+
+
+def _run_as_jobs(
+    requests: list[RunRequest], out: Path, again: bool, options: "SlurmOptions", display: Any
+) -> tuple[list[str], list[str]]:
+    """Run every cell as a job; returns as `_run_all`."""
+    from istbench.launch.prepare import prepare_cell
+    from istbench.launch.slurm import run_as_jobs
+
+    cells = [prepare_cell(request, display.preparing) for request in requests]
+    for note in sorted({cell.header.data_source.note for cell in cells}):
+        display.note(note)
+    names = [cell.name for cell in cells]
+    return names, run_as_jobs(requests, names, out, options, display.note, again=again)
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:

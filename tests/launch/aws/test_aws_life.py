@@ -258,12 +258,14 @@ def test_ctrl_c_ends_the_run_on_all_machines_and_says_which_kept_silent(cluster,
 
 def test_only_what_changed_is_pushed_and_what_was_deleted_goes(cluster, tmp_path):
     place = stand(HERE, NAME)
+    folder = tmp_path / "results"
+    folder.mkdir()
     for name in ("run.json", "events.jsonl", "old"):
-        (tmp_path / name).write_text(name)
-    pushed = Pushed(place.s3, place.bucket, "results/", tmp_path)
+        (folder / name).write_text(name)
+    pushed = Pushed(place.s3, place.bucket, "results/", folder)
     assert pushed.push(everything=True) == 3
-    (tmp_path / "events.jsonl").write_text("more than before")
-    (tmp_path / "old").unlink()
+    (folder / "events.jsonl").write_text("more than before")
+    (folder / "old").unlink()
     assert (pushed.push(), pushed.push()) == (2, 0)
     there = {key: content for key, content in cluster.buckets[place.bucket].items() if key.startswith("results/")}
     assert there == {"results/run.json": b"run.json", "results/events.jsonl": b"more than before"}

@@ -1,0 +1,247 @@
+"""Cells as jobs of a Slurm cluster, a job a cell, through submitit.
+
+Every job runs one cell on one machine, as `istbench run` does there. The results directory is one that all machines
+share: what became of a cell stands in its run directory, wherever it ran.
+"""
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from istbench.config.options import parse_pairs
+from istbench.config.run import RunRequest
+from istbench.door import convert, decode_json, read_bytes
+from istbench.errors import RunFailed, UserError, printable
+
+Say = Callable[[str], None]
+_EVERY_S = 2.0
+_Word = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\s\x00]+$")]
+_INTERRUPTED = "interrupted; the same command goes on with it"
+
+
+class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Slurm is to give every job.
+
+    Attributes:
+        partition, account, qos, constraint: as `sbatch` has them; None leaves it to the cluster.
+        minutes: limit on a job's time; one that runs into it is queued again, and goes on.
+        cpus: cores. gpus: GPUs. memory_gb: memory.
+        executor: `local` and `debug` run the jobs here, without Slurm, to try things out.
+    """
+
+    partition: _Word | None = None
+    account: _Word | None = None
+    qos: _Word | None = None
+    constraint: _Word | None = None
+    minutes: Annotated[int, Meta(ge=1, le=60 * 24 * 60)] = 24 * 60
+    cpus: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    gpus: Annotated[int, Meta(ge=0, le=64)] | None = None
+    memory_gb: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+    executor: Literal["slurm", "local", "debug"] = "slurm"
+
+    @classmethod
+    def parse(cls, pairs: Sequence[str]) -> "SlurmOptions":
+        """The options of texts such as `partition=gpu`.
+
+        Raises:
+            UserError: for an unknown name, with the nearest, or a value out of bounds.
+        """
+        given = parse_pairs(pairs, "--slurm")
+        return convert(given, cls, lambda path: " ".join(["--slurm", *map(str, path)]), text=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellJob:
+    """What a job does: one cell. `out` is the results directory, `again` whether to run it anew."""
+
+    request: RunRequest
+    out: str
+    again: bool
+
+    def __call__(self) -> str | None:
+        """Run the cell; returns why it failed, or None."""
+        from istbench.launch.execute import execute, run_directory
+        from istbench.launch.local import LocalLauncher
+        from istbench.launch.prepare import prepare_cell
+
+        try:
+            cell = prepare_cell(self.request, lambda *_: None)
+            with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as scratch:
+                run = run_directory(Path(self.out), cell.name)
+                execute(cell, run, Path(scratch), LocalLauncher(), again=self.again)
+        except (UserError, RunFailed) as error:
+            return str(error)
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        return None
+
+    def checkpoint(self) -> Any:
+        """What submitit queues when the job runs into its limit of time: the same, going on."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(dataclasses.replace(self, again=False))
+
+
+def run_as_jobs(
+    requests: Sequence[RunRequest],
+    names: Sequence[str],
+    out: Path,
+    options: SlurmOptions,
+    say: Say,
+    *,
+    again: bool = False,
+) -> list[str]:
+    """Run every cell of `requests`, called `names`, as a job, wait for all, and return a line for each that failed.
+
+    Cells that are done are not run again, unless `again`; a job that an earlier call submitted, and that is still
+    there, is waited for.
+
+    Raises:
+        UserError: where submitit or Slurm is missing, or Slurm refuses a job.
+        KeyboardInterrupt: after a line that says which jobs go on; those of other executors are ended.
+    """
+    executor = _executor(out, options)
+    noted = _Noted(out / "slurm" / "jobs.json")
+    jobs: dict[str, Any] = {}
+    try:
+        for request, name in zip(requests, names, strict=True):
+            if not again and _is_done(out, name):
+                say(f"{name}: done before")
+                continue
+            jobs[name] = noted.find(name, options) or _submit(
+                executor, CellJob(request=request, out=str(out.resolve()), again=again)
+            )
+            noted.add(name, str(jobs[name].job_id))
+        if jobs:
+            say(f"{len(jobs)} jobs: {' '.join(str(job.job_id) for job in jobs.values())}")
+        return _collect(jobs, say)
+    except KeyboardInterrupt:
+        _leave(jobs, options, say)
+        raise
+
+
+def _executor(out: Path, options: SlurmOptions) -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise UserError("submitit is not installed, which speaks to Slurm: pip install 'istbench[slurm]'") from None
+    try:
+        executor = submitit.AutoExecutor(folder=str(out / "slurm" / "%j"), cluster=options.executor)
+    except RuntimeError:
+        raise UserError(
+            "no Slurm here: no `srun` is found; run it where it is, or --slurm executor=local"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot write {out / 'slurm'}: {error.strerror}; choose another --out") from None
+    wanted = {
+        "slurm_partition": options.partition,
+        "slurm_account": options.account,
+        "slurm_qos": options.qos,
+        "slurm_constraint": options.constraint,
+        "cpus_per_task": options.cpus,
+        "gpus_per_node": options.gpus,
+        "mem_gb": options.memory_gb,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    executor.update_parameters(name="istbench", timeout_min=options.minutes, nodes=1, tasks_per_node=1, **given)
+    return executor
+
+
+def _submit(executor: Any, job: CellJob) -> Any:
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        return executor.submit(job)
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        said = printable(" ".join(str(error).split()))[:400]
+        raise UserError(f"Slurm took no job: {said}; see the options of --slurm") from None
+
+
+def _collect(jobs: dict[str, Any], say: Say) -> list[str]:
+    """Wait for all jobs, and say of each when it has ended; returns a line for each that failed."""
+    left, failures = dict(jobs), []
+    while left:
+        for name, job in list(left.items()):
+            if not job.done():
+                continue
+            del left[name]
+            failure = _failure(job)
+            say(f"[{len(jobs) - len(left)}/{len(jobs)}] {name}: {'failed' if failure else 'done'}")
+            if failure:
+                failures.append(f"{name}: {failure}")
+        if left:
+            time.sleep(_EVERY_S)
+    return failures
+
+
+def _failure(job: Any) -> str | None:
+    """Why the job did not do what it was to; None where it did."""
+    error = job.exception()
+    if error is None:
+        answer: str | None = job.result()
+        return answer
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = printable(lines[-1])[:300] if lines else type(error).__name__
+    return f"job {job.job_id} ended: {last}; its output is in {job.paths.folder}"
+
+
+def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
+    alive = [job for job in jobs.values() if not job.done()] if options.executor != "debug" else []
+    if options.executor == "slurm" and alive:
+        identities = " ".join(str(job.job_id) for job in alive)
+        say(f"{len(alive)} jobs go on, and the same command waits for them; `scancel {identities}` ends them")
+        return
+    for job in alive:
+        job.cancel()
+
+
+def _is_done(out: Path, name: str) -> bool:
+    from istbench.launch.execute import run_directory
+
+    run = run_directory(out, name)
+    return run.exists() and run.header().status == "done"
+
+
+@dataclass
+class _Noted:
+    """The jobs that were submitted, by cell, in a file beside the results."""
+
+    path: Path
+
+    def find(self, name: str, options: SlurmOptions) -> Any:
+        """The job of a cell that Slurm still has; None where there is none."""
+        identity = self._read().get(name)
+        if identity is None or options.executor != "slurm":
+            return None
+        import submitit
+
+        job: Any = submitit.SlurmJob(folder=self.path.parent / "%j", job_id=identity)
+        with contextlib.suppress(OSError):
+            return None if job.done(force_check=True) else job
+        return None
+
+    def add(self, name: str, identity: str) -> None:
+        """Note the job of a cell."""
+        text = json.dumps({**self._read(), name: identity}, indent=1)
+        temporary = self.path.with_suffix(".new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text)
+            temporary.replace(self.path)
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
+
+    def _read(self) -> dict[str, str]:
+        if not self.path.exists():
+            return {}
+        content = read_bytes(self.path, "the jobs of a results directory")
+        return decode_json(content, dict[str, str], str(self.path), "delete it, once none of its jobs is left")
