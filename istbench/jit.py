@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def jit(function: _Function) -> _Function:
-    """`function` compiled on its first call, and cached on disk; itself without numba.
+def jit(function: _Function, **options: Any) -> _Function:
+    """`function` compiled on its first call, with numba's `options`, and cached on disk; itself without numba.
 
     It may call and read what is compiled, or constant, in its own package of istbench, and no other's: a change
     there has it compiled again.
@@ -25,9 +25,9 @@ def jit(function: _Function) -> _Function:
     with _cache_of(package_of(function.__module__), numba.config):
         # A package in a folder nobody may write, with no home either, has nowhere to cache.
         try:
-            compiled: _Function = numba.njit(cache=True, error_model="numpy")(function)
+            compiled: _Function = numba.njit(cache=True, error_model="numpy", **options)(function)
         except RuntimeError:
-            compiled = numba.njit(error_model="numpy")(function)
+            compiled = numba.njit(error_model="numpy", **options)(function)
     return compiled
 
 

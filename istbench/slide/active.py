@@ -1,0 +1,216 @@
+"""Active sets: for every sample the output rows that are computed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from istbench.slide.tables import Tables
+from istbench.slide.threads import Threads, kernel
+
+_SAMPLES_AT_ONCE = 16
+_OF_TABLES = 1 << 40  # numbers from here on are drawn for tables, those below for random rows
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The true rows of every sample: those of sample s are rows[ends[s - 1]:ends[s]], each once.
+
+    ends: int64 [b]. rows: int32, as the node that owns them numbers them. shares: float32, of each its part of the
+    sample's loss; they add up to one over all nodes, where a sample has labels at all.
+    """
+
+    ends: np.ndarray
+    rows: np.ndarray
+    shares: np.ndarray
+
+
+def owned(ends: np.ndarray, rows: np.ndarray, first: int, last: int) -> Labels:
+    """The labels of a node that owns rows from `first` to `last`, of all labels of a batch.
+
+    Args:
+        ends: int64 [b], where each sample's labels end. rows: int, all labels, each once in a sample.
+    """
+    counts = np.diff(ends, prepend=0)
+    samples = np.repeat(np.arange(len(ends)), counts)
+    mine = (rows >= first) & (rows < last)
+    own = np.cumsum(np.bincount(samples[mine], minlength=len(ends)))
+    return Labels(own, (rows[mine] - first).astype(np.int32), (1 / counts[samples[mine]]).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class ActiveSets:
+    """The active rows of every sample: those of sample s are rows[ends[s - 1]:ends[s]], each once.
+
+    ends: int64 [b]. rows: int32; a sample's true ones come first, then those found in tables, then random ones.
+    found: int64 [b], how many of a sample's are true or were found in tables.
+    """
+
+    ends: np.ndarray
+    rows: np.ndarray
+    found: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Active rows of every sample, int64 [b]."""
+        return np.diff(self.ends, prepend=0)
+
+
+def active_sets(
+    labels: Labels,
+    size: int,
+    threads: Threads,
+    *,
+    tables: Tables | None = None,
+    codes: np.ndarray | None = None,
+    least: int = 0,
+    seed: int = 0,
+) -> ActiveSets:
+    """The true rows of every sample, what `tables` hold in its buckets, and random rows up to `least`.
+
+    Args:
+        size: rows there are. tables, codes: of the same hash family; codes int32 [tables, b] of the hidden vectors.
+            Without them the rows are random but for the true ones, as in sampled softmax.
+        least: a sample with fewer rows gets others, each row as likely as any; all rows where there are no more.
+        seed: of the random rows, and of what is taken from buckets over their limit; another one every step.
+    """
+    samples = len(labels.ends)
+    if tables is None or codes is None:
+        tables, codes = Tables.empty(size), np.zeros((0, samples), np.int32)
+    least = min(least, size)
+    room = np.empty(samples, np.int64)
+    _room(tables.starts, codes, labels.ends, tables.limit, least, size, room)
+    ends = np.cumsum(room)
+    drawn = np.empty(int(ends[-1]) if samples else 0, np.int32)
+    counts, found = np.empty(samples, np.int64), np.empty(samples, np.int64)
+
+    def collect(first: int, last: int) -> None:
+        _collect(
+            tables.starts, tables.rows, codes, labels.ends, labels.rows, ends, tables.limit, least, size,
+            np.uint64(seed), first, last, drawn, counts, found,
+        )  # fmt: skip
+
+    threads.ranges(collect, samples, _SAMPLES_AT_ONCE)
+    kept = np.cumsum(counts)
+    rows = np.empty(int(kept[-1]) if samples else 0, np.int32)
+    threads.ranges(lambda first, last: _compact(drawn, ends, kept, first, last, rows), samples, _SAMPLES_AT_ONCE)
+    return ActiveSets(kept, rows, found)
+
+
+@kernel
+def _room(
+    starts: np.ndarray,
+    codes: np.ndarray,
+    label_ends: np.ndarray,
+    limit: int,
+    least: int,
+    size: int,
+    room: np.ndarray,
+) -> None:
+    """Fill `room` with no less than what every sample's active rows take."""
+    for sample in range(codes.shape[1]):
+        rows = label_ends[sample] - (label_ends[sample - 1] if sample > 0 else 0)
+        for table in range(codes.shape[0]):
+            code = codes[table, sample]
+            rows += min(limit, starts[table, code + 1] - starts[table, code])
+        room[sample] = min(size, max(rows, least))
+
+
+@kernel
+def _collect(
+    starts: np.ndarray,
+    ids: np.ndarray,
+    codes: np.ndarray,
+    label_ends: np.ndarray,
+    labels: np.ndarray,
+    ends: np.ndarray,
+    limit: int,
+    least: int,
+    size: int,
+    seed: np.uint64,
+    first: int,
+    last: int,
+    drawn: np.ndarray,
+    counts: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """Fill `drawn` with the active rows of samples from `first` to `last`, from where each has its room."""
+    taken = np.zeros(size // 8 + 1, np.uint8)  # a bit a row
+    for sample in range(first, last):
+        begin = ends[sample - 1] if sample > 0 else 0
+        end = begin
+        for label in range(label_ends[sample - 1] if sample > 0 else 0, label_ends[sample]):
+            end = _take(labels[label], taken, drawn, end)
+        for table in range(codes.shape[0]):
+            start = starts[table, codes[table, sample]]
+            count = starts[table, codes[table, sample] + 1] - start
+            if count <= limit:
+                for place in range(start, start + count):
+                    end = _take(ids[table, place], taken, drawn, end)
+            else:
+                turn = _draw(seed, sample, _OF_TABLES + table, count)
+                for place in range(turn, turn + limit):
+                    end = _take(ids[table, start + (place if place < count else place - count)], taken, drawn, end)
+        found[sample] = end - begin
+        end = _pad(begin, least, size, seed, sample, taken, drawn, end)
+        counts[sample] = end - begin
+        for place in range(begin, end):
+            taken[drawn[place] >> 3] = 0
+
+
+@kernel
+def _take(row: int, taken: np.ndarray, drawn: np.ndarray, end: int) -> int:
+    """Append `row` to what ends at `end` unless it is there; where it ends then."""
+    bit = 1 << (row & 7)
+    if taken[row >> 3] & bit:
+        return end
+    taken[row >> 3] |= bit
+    drawn[end] = row
+    return end + 1
+
+
+@kernel
+def _pad(
+    begin: int, least: int, size: int, seed: np.uint64, sample: int, taken: np.ndarray, drawn: np.ndarray, end: int
+) -> int:
+    """Append random rows that are not taken until there are `least` from `begin` on; where they end."""
+    stop, draw = begin + least, 0
+    if 2 * least <= size:  # at least half of all rows are new
+        while end < stop:
+            end = _take(_draw(seed, sample, draw, size), taken, drawn, end)
+            draw += 1
+        return end
+    free = size - (end - begin)
+    for row in range(size):  # Knuth's algorithm S
+        if end < stop and (taken[row >> 3] >> (row & 7)) & 1 == 0:
+            if _draw(seed, sample, draw, free) < stop - end:
+                end = _take(row, taken, drawn, end)
+            draw += 1
+            free -= 1
+    return end
+
+
+@kernel
+def _draw(seed: np.uint64, sample: int, number: int, below: int) -> int:
+    """A number from 0 to `below` - 1, by its place in a random stream of the sample's own (SplitMix64)."""
+    word = seed + np.uint64(sample) * np.uint64(0xD1342543DE82EF95)
+    word += np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+    for _ in range(2):
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        word ^= word >> np.uint64(31)
+    return int(np.int64(((word >> np.uint64(32)) * np.uint64(below)) >> np.uint64(32)))
+
+
+@kernel
+def _compact(
+    drawn: np.ndarray, ends: np.ndarray, kept: np.ndarray, first: int, last: int, rows: np.ndarray
+) -> None:
+    """Copy the rows of samples from `first` to `last` from their room in `drawn` to their place in `rows`."""
+    for sample in range(first, last):
+        begin = kept[sample - 1] if sample > 0 else 0
+        source = ends[sample - 1] if sample > 0 else 0
+        for place in range(kept[sample] - begin):
+            rows[begin + place] = drawn[source + place]

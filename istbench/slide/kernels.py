@@ -1,0 +1,215 @@
+"""Products over pairs of a row and a sample that uses it, and updates of the rows that are used.
+
+A pass goes through the rows in order, so that each is read once; the vectors of a batch, which are few, stay in the
+processor's cache. Blocks of rows run side by side. Where they add to the same vectors each has its own, which are
+added up in the order of blocks: the result is the same for any number of threads.
+"""
+
+import numpy as np
+
+from istbench.slide.inversion import BLOCKS, Pairs
+from istbench.slide.optimizer import RowOptimizer, Rule
+from istbench.slide.threads import Threads, kernel
+
+_NO_ROWS = np.empty((0, 0), np.float32)
+_NO_BIAS = np.empty(0, np.float32)
+_NONE, _SGD, _ADAM = int(Rule.NONE), int(Rule.SGD), int(Rule.ADAM)
+
+
+def row_outputs(
+    weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, pairs: Pairs, threads: Threads
+) -> np.ndarray:
+    """Of every pair, its row's product with its sample's vector, and the row's bias: float32 [pairs].
+
+    Args:
+        weight: float32 [n, width]. bias: float32 [n]. vectors: float32 [b, width].
+    """
+    outputs = np.empty(len(pairs), np.float32)
+
+    def block(number: int) -> None:
+        first, last = pairs.edges[number], pairs.edges[number + 1]
+        _outputs(weight, bias, vectors, pairs.rows, pairs.starts, pairs.samples, first, last, outputs)
+
+    threads.run(block, BLOCKS)
+    return outputs
+
+
+def summed_rows(
+    weight: np.ndarray, factors: np.ndarray, pairs: Pairs, samples: int, threads: Threads
+) -> np.ndarray:
+    """Of every sample, its rows of `weight` (float32 [n, width]), each times the pair's factor, added up.
+
+    A sparse input's product with a weight [features, width], where `factors` (float32 [pairs]) are its values.
+
+    Returns:
+        float32 [samples, width].
+    """
+    vectors = np.zeros((samples, weight.shape[1]), np.float32)
+    return backward(weight, None, vectors, factors, pairs, RowOptimizer(rule=Rule.NONE), 0.0, threads)
+
+
+def backward(
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    vectors: np.ndarray,
+    slopes: np.ndarray,
+    pairs: Pairs,
+    optimizer: RowOptimizer,
+    lr: float,
+    threads: Threads,
+    *,
+    changes: np.ndarray | None = None,
+    through: bool = True,
+) -> np.ndarray:
+    """The gradient of `vectors`, by the weights as they were; and the update of the rows, in one pass over them.
+
+    Args:
+        weight: float32 [n, width], updated. bias: float32 [n], updated, where there is one.
+        vectors: float32 [b, width]. slopes: float32 [pairs], the gradient of `row_outputs`.
+        lr: the step's learning rate.
+        changes: float32 [n]; every row's update adds its length over that of the row, so that the rows that changed
+            most since some step can be told.
+        through: False where the gradient of `vectors` is not wanted.
+
+    Returns:
+        float32 [b, width], without rows if not `through`.
+    """
+    parts = np.empty((BLOCKS if through else 0, *vectors.shape), np.float32)
+    moved = _NO_BIAS if changes is None else changes
+    state = (optimizer.next_rates(lr), *optimizer.moments, *optimizer.bias_moments, moved)
+    own = _NO_BIAS if bias is None else bias
+    edges, rows = pairs.edges, pairs.rows
+
+    def row_at(number: int) -> int:
+        return int(rows[number]) if number < len(rows) else len(weight)
+
+    def block(number: int) -> None:
+        first, last = edges[number], edges[number + 1]
+        first_row = row_at(first) if number > 0 else 0
+        _backward(
+            weight, own, vectors, rows, pairs.starts, pairs.samples, slopes, first, last, first_row, row_at(last),
+            parts[number] if through else _NO_ROWS, int(optimizer.rule), state,
+        )  # fmt: skip
+
+    threads.run(block, BLOCKS)
+    total = parts[0] if through else _NO_ROWS
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+@kernel
+def _outputs(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    samples: np.ndarray,
+    first: int,
+    last: int,
+    outputs: np.ndarray,
+) -> None:
+    """Fill in the outputs of the pairs of rows[first:last]."""
+    for number in range(first, last):
+        row = rows[number]
+        for pair in range(starts[number], starts[number + 1]):
+            sample = samples[pair]
+            product = np.float32(0)
+            for entry in range(weight.shape[1]):
+                product += weight[row, entry] * vectors[sample, entry]
+            outputs[pair] = product + bias[row]
+
+
+@kernel
+def _backward(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    samples: np.ndarray,
+    slopes: np.ndarray,
+    first: int,
+    last: int,
+    first_row: int,
+    last_row: int,
+    of_vectors: np.ndarray,
+    rule: int,
+    state: tuple[np.ndarray, ...],
+) -> None:
+    """Fill `of_vectors` with what rows[first:last] add to it, and update them; by `Rule.ADAM` rows between too.
+
+    `state` is `next_rates`, the moments of weight and bias, and the changes.
+    """
+    width = weight.shape[1]
+    gradient, zeros = np.empty(width, np.float32), np.zeros(width, np.float32)
+    none = np.float32(0)
+    of_vectors[:] = 0
+    idle = first_row
+    for number in range(first, last):
+        row = rows[number]
+        if rule == _ADAM:
+            for other in range(idle, row):
+                _update(weight, bias, other, zeros, none, rule, state)
+            idle = row + 1
+        gradient[:] = 0
+        of_bias = none
+        for pair in range(starts[number], starts[number + 1]):
+            sample, slope = samples[pair], slopes[pair]
+            of_bias += slope
+            if len(of_vectors) > 0:
+                for entry in range(width):
+                    of_vectors[sample, entry] += slope * weight[row, entry]
+            if rule != _NONE:
+                for entry in range(width):
+                    gradient[entry] += slope * vectors[sample, entry]
+        if rule != _NONE:
+            _update(weight, bias, row, gradient, of_bias, rule, state)
+    if rule == _ADAM:
+        for other in range(idle, last_row):
+            _update(weight, bias, other, zeros, none, rule, state)
+
+
+@kernel
+def _update(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    row: int,
+    gradient: np.ndarray,
+    of_bias: np.float32,
+    rule: int,
+    state: tuple[np.ndarray, ...],
+) -> None:
+    """Update a row by its gradient."""
+    rates, moments, squares, bias_moments, bias_squares, changes = state
+    rate, root, epsilon = rates[0], rates[1], rates[6]
+    keep, take, keep_square, take_square = rates[2], rates[3], rates[4], rates[5]
+    change, length = np.float32(0), np.float32(0)
+    for entry in range(weight.shape[1]) if rule == _SGD else range(0):
+        step = rate * gradient[entry]
+        old = weight[row, entry]
+        weight[row, entry] = old - step
+        change += step * step
+        length += old * old
+    for entry in range(weight.shape[1]) if rule != _SGD else range(0):
+        slope = gradient[entry]
+        moment = keep * moments[row, entry] + take * slope
+        square = keep_square * squares[row, entry] + take_square * slope * slope
+        moments[row, entry] = moment
+        squares[row, entry] = square
+        step = rate * moment / (np.sqrt(square) * root + epsilon)
+        old = weight[row, entry]
+        weight[row, entry] = old - step
+        change += step * step
+        length += old * old
+    if len(bias) > 0 and rule == _SGD:
+        bias[row] -= rate * of_bias
+    elif len(bias) > 0:
+        moment = keep * bias_moments[row] + take * of_bias
+        square = keep_square * bias_squares[row] + take_square * of_bias * of_bias
+        bias_moments[row] = moment
+        bias_squares[row] = square
+        bias[row] -= rate * moment / (np.sqrt(square) * root + epsilon)
+    if len(changes) > 0 and change > 0:
+        changes[row] += np.sqrt(change / max(length, np.float32(1e-30)))

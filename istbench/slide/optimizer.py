@@ -1,0 +1,59 @@
+"""What an update of rows needs beside their gradients: the rule, its numbers, its moments."""
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+
+class Rule(IntEnum):
+    """How rows are updated.
+
+    SGD and LAZY_ADAM touch only rows that some sample uses; moments of the others wait. ADAM updates all rows, as
+    torch.optim.Adam does; LAZY_ADAM is torch.optim.SparseAdam.
+    """
+
+    NONE = 0
+    SGD = 1
+    LAZY_ADAM = 2
+    ADAM = 3
+
+
+@dataclass(kw_only=True)
+class RowOptimizer:
+    """The optimizer of weight [n, width] and bias [n], or of a weight alone.
+
+    Attributes:
+        steps: done so far. moments: float32 [2, n, width], Adam's first and second; bias_moments: float32 [2, n].
+            Both have no rows for the other rules.
+    """
+
+    rule: Rule
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    steps: int = 0
+    moments: np.ndarray = field(default_factory=lambda: np.empty((2, 0, 0), np.float32))
+    bias_moments: np.ndarray = field(default_factory=lambda: np.empty((2, 0), np.float32))
+
+    @classmethod
+    def of(cls, rule: Rule, weight: np.ndarray, bias: np.ndarray | None = None) -> "RowOptimizer":
+        """A new optimizer of `weight` and `bias`."""
+        if rule not in (Rule.LAZY_ADAM, Rule.ADAM):
+            return cls(rule=rule)
+        rows = 0 if bias is None else len(bias)
+        return cls(
+            rule=rule,
+            moments=np.zeros((2, *weight.shape), np.float32),
+            bias_moments=np.zeros((2, rows), np.float32),
+        )
+
+    def next_rates(self, lr: float) -> np.ndarray:
+        """Count a step of learning rate `lr`: float32 [7], what `update_rows` multiplies with."""
+        self.steps += 1
+        if self.rule in (Rule.NONE, Rule.SGD):
+            return np.array([lr, 0, 0, 0, 0, 0, 0], np.float32)
+        first, second = 1 - self.beta1**self.steps, 1 - self.beta2**self.steps
+        numbers = (lr / first, 1 / math.sqrt(second), self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2)
+        return np.array([*numbers, self.epsilon], np.float32)

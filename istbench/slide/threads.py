@@ -1,0 +1,60 @@
+"""Compiled kernels on some threads: blocks of work that do not depend on how many threads there are."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from istbench.jit import jit
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def kernel(function: _Function) -> _Function:
+    """`function` compiled to run without Python's lock, its sums in whatever order is fastest.
+
+    That order is fixed when it is compiled. A kernel calls only what its own file has: another file's change would
+    not compile it anew.
+    """
+    return jit(function, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+class Threads:
+    """Up to `count` threads, the caller's among them, for blocks of work that may run in any order."""
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"no work gets done by {count} threads")
+        self.count = count
+        self._pool = ThreadPoolExecutor(count - 1, "slide") if count > 1 else None
+
+    def run(self, work: Callable[[int], object], blocks: int) -> None:
+        """Call `work(0)` to `work(blocks - 1)`, each once."""
+        numbers = iter(range(blocks))  # taken from under Python's lock
+        others = min(self.count, blocks) - 1
+        waiting = [self._pool.submit(_drain, work, numbers) for _ in range(others)] if self._pool else []
+        try:
+            _drain(work, numbers)
+        finally:
+            for future in waiting:
+                future.exception()
+        for future in waiting:
+            future.result()
+
+    def ranges(self, work: Callable[[int, int], object], length: int, multiple: int = 1) -> None:
+        """Call `work(first, last)` for pieces of `range(length)`, cut at multiples of `multiple`."""
+        pieces = max(1, min(_PIECES, length // multiple))
+        edges = [length * piece // pieces // multiple * multiple for piece in range(pieces)] + [length]
+        self.run(lambda piece: work(edges[piece], edges[piece + 1]), pieces)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool:
+            self._pool.shutdown()
+
+
+_PIECES = 64
+
+
+def _drain(work: Callable[[int], object], numbers: Iterator[int]) -> None:
+    for number in numbers:
+        work(number)

@@ -1,0 +1,106 @@
+"""Active sets: true rows, rows of the sample's buckets, random ones; each once."""
+
+import numpy as np
+import pytest
+from slide_problems import labels_of, normal, rows_of
+
+from istbench.slide.active import active_sets, owned
+from istbench.slide.simhash import SimHash
+from istbench.slide.tables import Tables
+from istbench.slide.threads import Threads
+
+ONE = Threads(1)
+SIZE, WIDTH = 203, 16
+LABELS = labels_of([[5, 202, 0], [], [8], [7, 6], [1]] * 8)
+FAMILY = SimHash(WIDTH, 5, 4, seed=1)
+WEIGHT, HIDDEN = normal(SIZE, WIDTH), normal(40, WIDTH, seed=1)
+CODES = FAMILY.codes(HIDDEN, ONE)
+
+
+def labels_by_sample():
+    return [rows.tolist() for rows in np.split(LABELS.rows, LABELS.ends[:-1])]
+
+
+def test_true_rows_come_first_then_those_of_the_buckets_in_the_order_of_tables():
+    of_rows = FAMILY.codes(WEIGHT, ONE)
+    sets = active_sets(LABELS, SIZE, ONE, tables=Tables.build(FAMILY, WEIGHT, ONE), codes=CODES)
+    for sample, (true, active) in enumerate(zip(labels_by_sample(), rows_of(sets), strict=True)):
+        found = [row for table in range(4) for row in np.flatnonzero(of_rows[table] == CODES[table, sample])]
+        assert active == list(dict.fromkeys(true + found))
+    assert sets.found.tolist() == sets.sizes.tolist()
+    assert 1 < sets.sizes.mean() < SIZE / 2
+
+
+@pytest.mark.parametrize("least", [30, 150, SIZE, 10**9])
+def test_random_rows_fill_up_to_a_size_after_those_found(least):
+    tables = Tables.build(FAMILY, WEIGHT, ONE)
+    plain = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES)
+    sets = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES, least=least, seed=4)
+    np.testing.assert_array_equal(sets.sizes, np.maximum(plain.sizes, min(least, SIZE)))
+    np.testing.assert_array_equal(sets.found, plain.sizes)
+    for one, other in zip(rows_of(plain), rows_of(sets), strict=True):
+        assert other[: len(one)] == one
+        assert len(set(other)) == len(other)
+
+
+@pytest.mark.parametrize("least", [50, 150])
+def test_random_rows_are_as_likely_as_each_other(least):
+    counts = np.zeros(SIZE)
+    for seed in range(50):
+        sets = active_sets(labels_of([[3]] * 20), SIZE, ONE, least=least, seed=seed)
+        counts += np.bincount(sets.rows, minlength=SIZE)
+    others = np.delete(counts, 3)
+    assert counts[3] == 1000
+    wanted = 1000 * (least - 1) / (SIZE - 1)
+    deviation = np.sqrt(wanted * (1 - (least - 1) / (SIZE - 1)))
+    assert others.mean() == pytest.approx(wanted)
+    assert np.abs(others - wanted).max() < 4.5 * deviation
+    assert others.std() == pytest.approx(deviation, rel=0.2)
+
+
+def test_a_limit_takes_a_run_of_a_large_bucket_another_one_every_time():
+    tables = Tables(np.arange(SIZE, dtype=np.int32)[None], np.array([[0, 3, SIZE]], np.int32), limit=20)
+    codes = np.array([[0, 1, 1]], np.int32)
+    seen = set()
+    for seed in range(60):
+        small, *large = rows_of(
+            active_sets(labels_of([[], [], []]), SIZE, ONE, tables=tables, codes=codes, seed=seed)
+        )
+        assert small == [0, 1, 2]
+        assert large[0] != large[1]
+        for rows in large:
+            assert rows == [3 + (rows[0] - 3 + place) % (SIZE - 3) for place in range(20)]
+            seen.update(rows)
+    assert seen == set(range(3, SIZE))
+
+
+def test_a_table_without_functions_makes_every_row_active():
+    family = SimHash(WIDTH, 0, 1, seed=0)
+    tables = Tables.build(family, WEIGHT, ONE)
+    sets = active_sets(LABELS, SIZE, ONE, tables=tables, codes=family.codes(HIDDEN, ONE))
+    assert sets.sizes.tolist() == [SIZE] * 40
+
+
+def test_seed_decides_and_threads_do_not():
+    tables, two = Tables.build(FAMILY, WEIGHT, ONE), Threads(2)
+    tables.limit = 3
+
+    def drawn(threads, seed):
+        return active_sets(LABELS, SIZE, threads, tables=tables, codes=CODES, least=60, seed=seed).rows.tolist()
+
+    assert drawn(ONE, 1) == drawn(two, 1) == drawn(ONE, 1)
+    assert drawn(ONE, 1) != drawn(ONE, 2)
+    two.close()
+
+
+def test_no_samples_have_no_rows():
+    assert len(active_sets(labels_of([]), SIZE, ONE, least=5)) == 0
+
+
+def test_a_node_owns_the_labels_of_its_rows_with_their_shares_of_the_whole_sample():
+    ends, rows = np.array([3, 3, 4]), np.array([7, 2, 4, 5])
+    own = owned(ends, rows, 4, 8)
+    assert own.ends.tolist() == [2, 2, 3]
+    assert own.rows.tolist() == [3, 0, 1]
+    np.testing.assert_allclose(own.shares, [1 / 3, 1 / 3, 1])
+    assert owned(ends, rows, 8, 9).ends.tolist() == [0, 0, 0]

@@ -1,0 +1,48 @@
+"""Blocks of work on threads: each once, errors reach the caller."""
+
+import threading
+
+import pytest
+
+from istbench.slide.threads import Threads
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_block_runs_once(count):
+    threads, done, lock = Threads(count), [], threading.Lock()
+
+    def work(number):
+        with lock:
+            done.append(number)
+
+    threads.run(work, 40)
+    assert sorted(done) == list(range(40))
+    threads.run(work, 0)
+    assert len(done) == 40
+    threads.close()
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 33, 5000])
+def test_ranges_cover_everything_once_and_are_cut_at_multiples(length):
+    found = []
+    Threads(1).ranges(lambda first, last: found.append((first, last)), length, 32)
+    assert [number for first, last in found for number in range(first, last)] == list(range(length))
+    assert all(first % 32 == 0 for first, _ in found)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_reaches_the_caller(count):
+    threads = Threads(count)
+
+    def work(number):
+        if number == 7:
+            raise KeyError(number)
+
+    with pytest.raises(KeyError):
+        threads.run(work, 40)
+    threads.close()
+
+
+def test_there_is_at_least_one_thread():
+    with pytest.raises(ValueError, match="by 0 threads"):
+        Threads(0)
