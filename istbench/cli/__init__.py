@@ -10,6 +10,7 @@ from istbench import __version__
 from istbench.errors import RunFailed, UserError, printable
 
 _COMMANDS = {
+    "aws": "Clusters of AWS machines: made, used, and taken down again.",
     "check": "Run the conformance tests on a method or workload.",
     "compare": "Train many cells and compare their time to accuracy.",
     "data": "Make a workload's data ready, ahead of the first run.",

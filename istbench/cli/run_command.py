@@ -20,15 +20,17 @@ from istbench.cli.options import (
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
+from istbench.errors import UserError
 from istbench.registry import check_name
 from istbench.results.events import Note
+from istbench.results.header import Result
 from istbench.results.load import Run
 
 
 @click.command("run")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
-@run_options("nodes", "seed")
+@run_options("nodes", "seed", "save")
 @cell_options
 @out_option
 @plugin_option
@@ -64,6 +66,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
         with display.training(cell.header, run) as scratch:
             fresh = execute(cell, run, scratch, LocalLauncher(place=lab or ThisMachine()), again=again)
         if not fresh:
+            _require_saved(request.save, cell.name, run.header().result)
             display.note(f"{cell.name} is done already; --again runs it anew")
         events = list(run.events())
         for note in dict.fromkeys(event.message for event in events if isinstance(event, Note)):
@@ -88,6 +91,16 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
         err=True,
     )
     return EXIT_TARGET_MISSED
+
+
+def _require_saved(directory: Path | None, cell: str, result: Result | None) -> None:
+    """Refuse a finished cell whose weights are to be saved, unless they are: they are not kept."""
+    from istbench.node.weights_file import saved_digest
+
+    if directory is not None and (result is None or saved_digest(directory) != result.weights_sha256):
+        raise UserError(
+            f"{cell} is done already, and its weights are not in {directory}; --again trains it anew and saves them"
+        )
 
 
 def _best(run: Run) -> str:
@@ -122,6 +135,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
     return {
         **{name: getattr(header, name) for name in said},
         "run_dir": str(run.directory.path),
+        "saved": header.config.save,
         "method_options": header.config.method_options,
         "workload_options": header.config.workload_options,
         **{name: getattr(header.config, name) for name in ("amp", "channels_last", "compile")},

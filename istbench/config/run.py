@@ -109,6 +109,15 @@ class RunRequest:
     anyway: Annotated[
         bool, Described(help="Start it even if this machine's memory is too small for it.", defines_cell=False)
     ] = False
+    save: Annotated[
+        Path | None,
+        Described(
+            help="Save the final weights there: safetensors, in several files with an index where they are large.",
+            metavar="DIR",
+            defines_cell=False,
+            in_suites=False,
+        ),
+    ] = None
     plugins: tuple[str, ...] = ()
     lab: Lab | None = None
 
@@ -164,7 +173,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         eval_every: between two evaluations. max_seconds: limit on train_s. target: metric level at which to stop.
         threads: intra-op threads of one node. timeout_s: limit on one operation of the fabric.
         checkpoint_every_s: least seconds between two checkpoints, which are written after an evaluation.
-        plugins: files that define plug-ins. lab: the lab it runs in, None outside one.
+        save: directory for the final weights. plugins: files that define plug-ins.
+        lab: the lab it runs in, None outside one.
         code: what says which code the method and the workload are, where that is not istbench's own; else empty.
     """
 
@@ -186,6 +196,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: Threads
     timeout_s: Seconds = 300.0
     checkpoint_every_s: Duration = 60.0
+    save: str | None = None
     plugins: tuple[str, ...] = ()
     lab: Lab | None = None
     code: str = ""

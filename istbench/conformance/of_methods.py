@@ -6,6 +6,7 @@ A check that does not hold raises `DoesNotHold`.
 import copy
 
 import torch
+from torch import nn
 
 from istbench.conformance.training import (
     assembled,
@@ -63,9 +64,12 @@ def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...]) 
 
 
 def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
-    """A model can be assembled after any step, is finite, and training goes on as if it had not been."""
+    """A model can be assembled after any step, is finite, and training goes on as if it had not been.
+
+    Where it can be read in blocks too, they are the assembled model's, bit for bit.
+    """
     workload = _workload(fabric, name, plugins)
-    weights = []
+    weights, blocks = [], ""
     for looking in (False, True):
         method = set_up(fabric, workload, name, {}, plugins=plugins)
         for step in range(_STEPS):
@@ -73,10 +77,12 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
             model = assembled(fabric, method) if looking else None
             if model is not None and not all(torch.isfinite(p).all() for p in model.parameters()):
                 raise DoesNotHold(f"after step {step + 1} the assembled model has weights that are not finite")
+            if looking and _read_in_blocks(fabric, method, workload, model):
+                blocks = "; in blocks as well"
         weights.append(_weights(fabric, method))
     if weights[0] != weights[1]:
         raise DoesNotHold("a training that was assembled after every step ends with other weights")
-    return f"assembled after each of {_STEPS} steps: finite, and the same training"
+    return f"assembled after each of {_STEPS} steps: finite, and the same training{blocks}"
 
 
 def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
@@ -163,6 +169,28 @@ def _marked(fabric: Fabric, workload: Workload, method: Method, first: int, last
         train(fabric, workload, method, step, step + 1)
         ends += [step + 1] * (recorder.rounds - before)
     return ends
+
+
+def _read_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: nn.Module | None) -> bool:
+    """Whether the method's full model is read in blocks; those of each tensor are the halves of its dimensions."""
+    with torch.device("meta"):
+        tensors = workload.build_model().state_dict()
+    with fabric.accounting("assemble"):
+        block = method.blocks()
+        if block is None:
+            return False
+        for name, tensor in tensors.items():
+            for dim, length in enumerate(tensor.shape or (1,)):
+                for first, last in ((0, length // 2), (length // 2, length)):
+                    values = block(name, dim, first, last) if first < last else None
+                    whole = None if model is None or values is None else model.state_dict()[name]
+                    if whole is None or values is None:
+                        continue
+                    if whole.dim():
+                        whole = whole.narrow(dim, first, last - first)
+                    if not torch.equal(values, whole):
+                        raise DoesNotHold(f"{first} to {last} along dimension {dim} of {name} is another block")
+    return True
 
 
 def _sent(fabric: Fabric) -> float:

@@ -163,13 +163,15 @@ class Fabric:
         with self._operation(name):
             dist.barrier()
 
-    def follow_zero(self) -> None:
-        """Wait until rank 0 gets here too, however long: it may have work that only it does."""
+    def follow_zero(self, word: str = "") -> str:
+        """Wait until rank 0 gets here too, however long: it may have work that only it does. Returns its `word`."""
         self._followed += 1
+        key = f"followed/{self._followed}"
         if self.rank == 0:
-            self._store.set(f"followed/{self._followed}", "")
-        else:
-            self._store.wait([f"followed/{self._followed}"], timedelta(days=30))
+            self._store.set(key, word)
+            return word
+        self._store.wait([key], timedelta(days=30))
+        return bytes(self._store.get(key)).decode()
 
     # Point-to-point. Needs no global order.
 

@@ -23,6 +23,7 @@ from istbench.launch.computing import check_computing
 from istbench.launch.preflight import check_batch, check_memory, check_schedule, check_threads
 from istbench.machine import cores
 from istbench.methods.base import Method
+from istbench.node.weights_file import check_directory
 from istbench.registry import build_method, build_workload, code_of
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
 from istbench.workloads.base import Progress, Workload
@@ -65,6 +66,8 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     threads = request.threads or max(1, cores() // request.nodes)
     check_threads(threads)
     check_schedule(method)
+    if request.save is not None:
+        check_directory(request.save)
     check_computing(request, method, model, device)
     method.check(method.options, model, workload, request.nodes)
     batch_size = request.batch_size or workload.batch_size
@@ -102,6 +105,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         threads=threads,
         timeout_s=request.timeout_s,
         checkpoint_every_s=request.checkpoint_every_s,
+        save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         lab=request.lab,
         code=_code(request),

@@ -1,6 +1,7 @@
 """The method contract, and what methods share: initial weights."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -122,6 +123,16 @@ class Method(ABC):
 
         What it returns may be the live model: callers must leave its tensors and its mode as they were.
         """
+
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None] | None:
+        """What reads the full model a block at a time, where no node need hold it; None where `assemble` is all.
+
+        It is called as (name, dim, first, last) on every rank alike, until the next step, and returns entries
+        `first` to `last` (exclusive) along `dim` of parameter or buffer `name` of the model that `assemble` gives:
+        on rank 0, None elsewhere. A tensor without dimensions is all in one block. Called on every rank, outside
+        the clock.
+        """
+        return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -13,8 +13,7 @@ Optimizer state travels as its parameter does (`optimizer_state=carry`), or star
 (`reset`). One node alone repartitions nothing, so nothing of its is reset.
 """
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,21 +25,15 @@ from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.base import Method, counted
+from istbench.methods.shares import Shares
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
 from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.subnets.expected import expected_moves
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.initial import home_values, subnet_values
-from istbench.subnets.layout import (
-    Axis,
-    CutTensor,
-    build_subnet,
-    layout_of,
-    product_shape,
-    subnet_index,
-    write,
-)
+from istbench.subnets.layout import build_subnet, layout_of
 from istbench.subnets.partition import home_partition, partition_units
+from istbench.subnets.pieces import Span
 from istbench.subnets.thin import quicken_thin_norms
 from istbench.workloads.base import Batch, Workload
 
@@ -254,42 +247,33 @@ class IndependentSubnetTraining(Method):
 
     @torch.no_grad()
     def assemble(self) -> nn.Module | None:
-        mine = named_tensors(self._subnet)
-        replicated = self._means([mine[name] for name in self._layout.replicated], "assembling")
-        full = self._blank() if self._fabric.rank == 0 else None
-        # Home shards first: where a subnet holds an entry, its home has an old value.
-        for at_home in (True, False):
-            cuts = [cut for cut in self._layout.cut if cut.needs_home or not at_home]
-            self._gather(full, cuts, at_home)
-        if full is None:
-            return None
-        for name, tensor in zip(self._layout.replicated, replicated, strict=True):
-            named_tensors(full)[name].copy_(tensor)
-        return full
-
-    def _blank(self) -> nn.Module:
-        full = copy.deepcopy(self._full).to_empty(device=self._fabric.device)
-        for name, buffer in full.named_buffers():
-            if name not in self._layout.names():
-                buffer.copy_(self._workload.initial_buffer(self._full, name))
-        return full
-
-    def _gather(self, full: nn.Module | None, cuts: list[CutTensor], at_home: bool) -> None:
-        """Bring every node's share of `cuts` into `full` on rank 0, a tensor and a node at a time."""
-        mine = named_tensors(self._subnet)
+        shares = self._shares()
+        lead = self._fabric.rank == 0
+        full = build_subnet(self._full, (), {}, 0, self._fabric.device) if lead else None
         whole = {} if full is None else named_tensors(full)
-        for cut in cuts:
-            share = (self._home[cut.name][0] if at_home else mine[cut.name]).detach().reshape(-1)
-            places = [self._place(cut, node, at_home) for node in range(self._fabric.world_size)]
-            shapes = [product_shape(cut.shape, *place) for place in places]
-            sizes = [shape.numel() for shape in shapes]
-            for node, values in self._fabric.gather_to_zero(share, sizes, f"assembling {cut.name}"):
-                write(whole[cut.name], *places[node], values.view(shapes[node]))
+        for name, tensor in named_tensors(self._full).items():
+            shares.bring(name, Span(0, 0, len(tensor) if tensor.dim() else 1), whole.get(name))
+        return full
 
-    def _place(self, cut: CutTensor, node: int, at_home: bool) -> tuple[Sequence[Axis], list[Tensor]]:
-        if at_home:
-            return cut.axes[:1], subnet_index(cut, self._home_partition, node)[:1]
-        return cut.axes, subnet_index(cut, self._partition, node)
+    @torch.no_grad()
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
+        return self._shares().block
+
+    def _shares(self) -> Shares:
+        mine, replicated = named_tensors(self._subnet), self._layout.replicated
+        means = self._means([mine[name] for name in replicated], "assembling")
+        whole = {name: mean.to(mine[name].dtype) for name, mean in zip(replicated, means, strict=True)}
+        for name in mine.keys() - self._layout.names():
+            whole[name] = self._workload.initial_buffer(self._full, name).to(self._fabric.device)
+        return Shares(
+            self._layout,
+            self._partition,
+            self._home_partition,
+            self._fabric,
+            subnet=mine,
+            shards={name: shards[0] for name, shards in self._home.items()},
+            whole=whole,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {

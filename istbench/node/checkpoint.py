@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from istbench.config.numbers import Amount, Duration, Natural
@@ -23,6 +22,8 @@ from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError, printable
 from istbench.fabric import FabricError
 from istbench.files import sync
+from istbench.node.digest import blocks_of
+from istbench.node.weights_file import write_tensors
 
 _TENSOR = "tensor:"
 _LATEST = "latest.json"
@@ -75,13 +76,10 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any]) -> 
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(state, "", tensors), allow_nan=False)
-    # Tensors that are views of one buffer are stored apart: each is copied out of it.
-    contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     stem = _stem(directory, step, rank)
     with _writing(directory):
         stem.parent.mkdir(parents=True, exist_ok=True)
-        save_file(contiguous, stem.with_suffix(".safetensors"))
-        sync(stem.with_suffix(".safetensors"))
+        write_tensors(stem.with_suffix(".safetensors"), tensors, blocks_of(tensors))
         stem.with_suffix(".json").write_text(text)
         sync(stem.with_suffix(".json"))
 
@@ -181,8 +179,8 @@ def _way_out(directory: Path) -> str:
 def _writing(directory: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        reason = printable(getattr(error, "strerror", None) or str(error))[:_LONGEST_REASON]
+    except OSError as error:
+        reason = printable(error.strerror or str(error))[:_LONGEST_REASON]
         raise UserError(
             f"cannot write the checkpoint {directory}: {reason}; mend that and run the same command again to resume"
         ) from None

@@ -1,15 +1,45 @@
 """A fingerprint of weights."""
 
 import hashlib
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from istbench.workloads.base import Block
+
+_BLOCK_VALUES = 1 << 22
+
 
 def weights_sha256(model: nn.Module) -> str:
     """SHA-256 over the bytes of all parameters and buffers of `model`, in name order."""
-    digest = hashlib.sha256()
     tensors: dict[str, Tensor] = model.state_dict()
+    return sha256_of(tensors, blocks_of(tensors))
+
+
+def sha256_of(tensors: Mapping[str, Tensor], block: Block) -> str:
+    """The same of `tensors` (meta device is enough), whose values `block` reads."""
+    digest = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for content in content_of(name, tensors[name], block):
+            digest.update(content)
     return digest.hexdigest()
+
+
+def blocks_of(tensors: Mapping[str, Tensor]) -> Block:
+    """What reads blocks of `tensors` that are here."""
+
+    def block(name: str, dim: int, first: int, last: int) -> Tensor:
+        tensor = tensors[name].detach()
+        return tensor.narrow(dim, first, last - first) if tensor.dim() else tensor
+
+    return block
+
+
+def content_of(name: str, tensor: Tensor, block: Block) -> Iterator[memoryview]:
+    """The bytes of tensor `name`, of the shape of `tensor`, in the order of its rows, some of them at a time."""
+    length = len(tensor) if tensor.dim() else 1
+    rows = max(1, _BLOCK_VALUES * length // max(1, tensor.numel()))
+    for first in range(0, length, rows):
+        values = block(name, 0, first, min(length, first + rows))
+        yield values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""Evaluating an assembled model, the same way for every method.
+"""Evaluating the full model, the same way for every method.
 
 BatchNorm's running statistics are estimated anew on training batches before every evaluation, as in
 torch.optim.swa_utils.update_bn. A subnet's statistics do not fit the model it is assembled into, and those that
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from istbench.workloads.base import Batch, Workload
+from istbench.workloads.base import Batch, Block, Workload
 
 _SAMPLES_BY_CLASS = 768
 _SAMPLES_AT_RANDOM = 2048
@@ -32,6 +32,12 @@ def evaluate(model: nn.Module, workload: Workload, device: torch.device) -> dict
             return workload.evaluate(model, _on(device, workload.test_batches()))
     finally:
         model.train(was_training)
+
+
+def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> dict[str, float]:
+    """The same metrics of a model that `block` reads, which has no BatchNorm."""
+    with torch.no_grad():
+        return workload.evaluate_blocks(block, _on(device, workload.test_batches()))
 
 
 @contextmanager
@@ -52,8 +58,7 @@ def calibrated(model: nn.Module, workload: Workload, seed: int, device: torch.de
 @contextmanager
 def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]) -> Iterator[None]:
     """Inside, BatchNorm's statistics in `model` are the mean of those of `batches`, of equal sizes up to one."""
-    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    layers = [layer for layer in layers if layer.track_running_stats]
+    layers = statistics_layers(model)
     before = [{name: buffer.clone() for name, buffer in layer.named_buffers()} for layer in layers]
     if layers:
         _estimate(model, layers, workload, batches)
@@ -63,6 +68,12 @@ def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]
         for layer, buffers in zip(layers, before, strict=True):
             for name, buffer in layer.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+def statistics_layers(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The layers of `model` that have running statistics."""
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return [layer for layer in layers if layer.track_running_stats]
 
 
 def _estimate(

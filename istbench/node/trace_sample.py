@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from istbench.cluster.trace import EVENT, merge, speed_of_all
 from istbench.cluster.trace_file import save_trace
@@ -17,6 +18,7 @@ from istbench.node.measure import matmul_gflops
 from istbench.workloads.base import Workload
 
 _CALIBRATED_SHAPES = 2  # a model's smaller products hardly count
+_CALIBRATED_VALUES = 1 << 24  # of a matrix; a larger one is no faster, and a node need not hold the model
 _MOST_CALIBRATIONS = 5
 _LEAST_S = 0.5  # to tell how busy a machine is, whose clock ticks a hundred times a second
 
@@ -85,8 +87,7 @@ class TraceSample:
         """
         with torch.device("meta"):
             model = self._workload.build_model()
-        shapes = {(p.shape[0], p[0].numel()) for p in model.parameters() if p.ndim >= 2}
-        largest = sorted(shapes, key=math.prod)[-_CALIBRATED_SHAPES:]
+        largest = _calibrated_shapes(model, self._batch_size)
         self._fabric.barrier("calibrating")
         speeds = {}
         for rows, columns in largest:
@@ -94,6 +95,16 @@ class TraceSample:
             mean = math.fsum(self._fabric.numbers(mine)) / self._fabric.world_size
             speeds[f"{self._batch_size}x{columns}x{rows}"] = mean
         self._speeds.append(speeds)
+
+
+def _calibrated_shapes(model: nn.Module, batch_size: int) -> list[tuple[int, int]]:
+    """Outputs and inputs of the largest matrix products of `model`, fewer where a matrix would be too large."""
+    shapes = {(p.shape[0], p[0].numel()) for p in model.parameters() if p.ndim >= 2}
+    bounded = set()
+    for rows, columns in sorted(shapes, key=math.prod)[-_CALIBRATED_SHAPES:]:
+        inputs = min(columns, max(1, _CALIBRATED_VALUES // batch_size))
+        bounded.add((min(rows, max(1, _CALIBRATED_VALUES // max(batch_size, inputs))), inputs))
+    return sorted(bounded, key=math.prod)
 
 
 def _used() -> tuple[float | None, float, float]:

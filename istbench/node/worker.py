@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from istbench.config.run import RunConfig
 from istbench.errors import UserError
@@ -19,14 +18,15 @@ from istbench.node import checkpoint
 from istbench.node.ahead import BatchesAhead
 from istbench.node.checkpoint import Totals
 from istbench.node.computed import compiling, computed
-from istbench.node.digest import weights_sha256
-from istbench.node.evaluate import calibrated, evaluate
+from istbench.node.digest import sha256_of
+from istbench.node.full_model import FullModel, full_model
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.progress import StepCounter
 from istbench.node.schedule import due_step, segment_end
 from istbench.node.sinks import RunFiles, Sinks
 from istbench.node.trace_sample import TraceSample
+from istbench.node.weights_file import save_weights
 from istbench.registry import build_method, build_workload
 from istbench.results.events import Evaluation, Note
 from istbench.results.header import Metrics, Result
@@ -194,10 +194,10 @@ class Node:
     def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
         started = time.perf_counter()
-        with self._fabric.accounting("assemble"):
-            model = self._method.assemble()
-        assembled = time.perf_counter()
-        metrics = {} if model is None else self._metrics(model)
+        with self._full_model() as model:
+            found = {} if model is None else model.metrics()
+        assemble_s = 0.0 if model is None else model.assembled_s
+        metrics: Metrics = {name: _number(value) for name, value in found.items()}
         self._fabric.follow_zero()
         self._count_bytes()
         totals, config = self._totals, self._config
@@ -207,8 +207,8 @@ class Node:
             samples=totals.step * config.batch_size * self._shards,
             train_s=totals.train_s,
             wall_s=totals.wall_s,
-            assemble_s=assembled - started,
-            evaluate_s=time.perf_counter() - assembled,
+            assemble_s=assemble_s,
+            evaluate_s=time.perf_counter() - started - assemble_s,
             bytes_sent_per_node=round(totals.bytes_sent),
             bytes_received_per_node=round(totals.bytes_received),
             train_loss=None if train_loss is None else _number(train_loss),
@@ -220,18 +220,13 @@ class Node:
         late = totals.train_s >= (config.max_seconds or math.inf)
         return self._fabric.maximum(float(reached or late)) > 0
 
-    def _metrics(self, model: nn.Module) -> Metrics:
-        with self._calibrated(model):
-            found = evaluate(model, self._workload, self._fabric.device)
-        return {name: _number(value) for name, value in found.items()}
-
     @contextmanager
-    def _calibrated(self, model: nn.Module) -> Iterator[None]:
-        """`model` as it is evaluated. By all cores, the others wait: as many for any number of nodes."""
-        torch.set_num_threads(self._all_threads)
+    def _full_model(self) -> Iterator[FullModel | None]:
+        """The model as it is evaluated. By all cores, the others wait: as many for any number of nodes."""
+        torch.set_num_threads(self._all_threads if self._lead else self._config.threads)
         try:
-            with calibrated(model, self._workload, self._config.seed, self._fabric.device):
-                yield
+            with full_model(self._method, self._workload, self._fabric, self._config.seed) as model:
+                yield model
         finally:
             torch.set_num_threads(self._config.threads)
 
@@ -276,12 +271,10 @@ class Node:
     def _finish(self) -> None:
         """Tell what came of the run."""
         peak = self._fabric.maximum(self._memory.peak or 0)
-        with self._fabric.accounting("assemble"):
-            model = self._method.assemble()
-        if model is None:
-            return
-        with self._calibrated(model):
-            digest = weights_sha256(model)
+        with self._full_model() as model:
+            digest = "" if model is None else sha256_of(model.tensors, model.block)
+            if model is not None and self._config.save is not None:
+                save_weights(Path(self._config.save), model.tensors, model.block, digest)
         last = self._last
         self._sinks.finish(
             Result(

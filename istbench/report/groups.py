@@ -27,6 +27,7 @@ from istbench.results.stats import median
 _NAMED_ELSEWHERE = {
     "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
     "plugins", "checkpoint_every_s", "lab", "workload_options", "method_options",
+    "save",
 }  # fmt: skip
 
 

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from istbench.config.numbers import Classes, Count, Seed, Units
 from istbench.errors import UserError, printable, unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload
 from istbench.workloads.extreme_data.cache import Summary, open_split, open_summary
 from istbench.workloads.extreme_data.points import Points, SparseBatch
+from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
 from istbench.workloads.initialise import Initializer, initial_rows
 from istbench.workloads.models.extreme import ExtremeNetwork
 from istbench.workloads.models.extreme_parts import ExtremeSoftmax
-from istbench.workloads.ranking import RankingMetrics, TopLabels, inverse_propensities
+from istbench.workloads.ranking import inverse_propensities
 
 _TEST_BATCH = 1_024
 _PLANNED_FEATURES, _PLANNED_LABELS = 76, 6
@@ -62,6 +63,7 @@ class Amazon670k(Workload):
     targets: tuple[float, ...] = ()
     batch_size = 256
     epochs = 10
+    evaluates_blocks = True
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
     width = "hidden"
     sized_by_data = True
@@ -177,23 +179,13 @@ class Amazon670k(Workload):
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5, over blocks of labels; and the mean `loss`."""
-        network = cast(ExtremeNetwork, model)
-        metrics = RankingMetrics(self._label_weights())
-        count, loss = 0, 0.0
-        for points, labels in batches:
-            hidden = network.hidden(points)
-            top = TopLabels()
-            true = hidden.new_zeros(len(labels.indices))
-            rows = labels.row_of_entry()
-            for first, outputs in network.output.outputs(hidden):
-                top.add(first, outputs)
-                own = (labels.indices >= first) & (labels.indices < first + outputs.shape[1])
-                true[own] = outputs[rows[own], labels.indices[own] - first]
-            metrics.add(top.labels, labels)
-            shares = labels.offsets.diff().to(true.dtype).reciprocal()[rows]
-            loss += float(((top.normalisers[rows] - true) * shares).sum())
-            count += len(labels)
-        return {**metrics.results(), "loss": loss / count if count else math.nan}
+        return network_metrics(cast(ExtremeNetwork, model), batches, self._label_weights())
+
+    def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
+        """The same, of a network that is read some units and some labels at a time."""
+        with torch.device("meta"):
+            network = self.build_model()
+        return metrics_by_blocks(network, block, batches, self._label_weights())
 
     def _label_weights(self) -> Tensor:
         """The inverse propensity of every label, from the training split."""

@@ -23,6 +23,9 @@ Batch = tuple[Any, Any]
 """Inputs and targets of some samples: tensors, or what has a tensor's `to`, `chunk`, `equal`, `shape`, `dim` and
 length, such as rows of a sparse matrix (istbench/workloads/extreme_data/points.py)."""
 
+Block = Callable[[str, int, int, int], Tensor]
+"""block(name, dim, first, last): entries `first` to `last` (exclusive) along `dim` of a tensor of the model."""
+
 Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total) while data is being made ready."""
 
@@ -42,6 +45,7 @@ class Workload(ABC):
     width: the option that says how wide the model is, for `istbench plan`; empty where there is none.
     batches_ahead: training batches that a thread of their own makes while earlier ones are trained on; 0 where
         making one takes next to no time. `train_batch` is then called by that thread, in the order of steps.
+    evaluates_blocks: whether there is an `evaluate_blocks`. A model with running statistics is assembled anyway.
     """
 
     name: ClassVar[str]
@@ -53,6 +57,7 @@ class Workload(ABC):
     sources: ClassVar[tuple[str, ...]] = ()
     width: str = ""
     batches_ahead: ClassVar[int] = 0
+    evaluates_blocks: ClassVar[bool] = False
     sized_by_data: ClassVar[bool] = False
 
     def __init__(self, options: Any = None) -> None:
@@ -146,6 +151,13 @@ class Workload(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """Metrics of `model` (in eval mode) over `batches`; has at least `self.metric`."""
+
+    def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
+        """What `evaluate` gives, of a model that may fit on no node: `block` reads it, on the device of `batches`.
+
+        A block is fetched from other nodes every time that it is asked for.
+        """
+        raise NotImplementedError(f"{self.name} is evaluated whole")
 
     @abstractmethod
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:

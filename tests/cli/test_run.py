@@ -1,5 +1,6 @@
 """`istbench run` as a user has it: real processes, its exit statuses, and what it leaves behind."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from istbench.cli import main
 from istbench.config.interval import Interval
@@ -55,6 +57,29 @@ def test_json_is_one_object_with_what_was_run_and_what_came_of_it(tmp_path):
     shown = istbench(*TOY, "--method", "ist", "--out", tmp_path, "--json", "--steps", 40)
     assert json.loads(shown.stdout) == result
     assert "is done already" in shown.stderr
+
+
+def test_final_weights_are_saved_as_their_digest_has_them(tmp_path, capsys):
+    sizes = [
+        f"--workload-set={size}" for size in ("hidden=9", "points=400", "features=50", "labels=70", "block=16")
+    ]
+    run = ["run", "--workload", "amazon670k", *sizes, "--method", "ist", "--nodes", 2, "--batch-size", 16]
+    run += ["--steps", 6, "--json", "--out", tmp_path / "results"]
+    done = istbench(*run, "--save", tmp_path / "weights")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {"precision@1", "precision@3", "precision@5"} <= result["final"].keys()
+    assert result["saved"] == str(tmp_path / "weights")
+    tensors = load_file(tmp_path / "weights" / "model.safetensors")
+    content = b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))
+    assert hashlib.sha256(content).hexdigest() == result["weights_sha256"]
+    for folder, status in (("weights", 0), ("elsewhere", 2)):  # the same again: its weights are there, or lost
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, run), "--save", str(tmp_path / folder)])
+        assert end.value.code == status
+        out, said = capsys.readouterr()
+        assert ("is done already, and its weights are not in" in said) == bool(status)
+        assert status or json.loads(out) == result
 
 
 def test_a_run_in_bfloat16_learns_and_says_so(tmp_path):

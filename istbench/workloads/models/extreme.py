@@ -30,18 +30,22 @@ class SparseLinear(nn.Module):
 
     def forward(self, rows: SparseBatch) -> Tensor:
         """Float32 [b, outputs] of `rows` [b, inputs]."""
-        weight = self.weight
-        values = torch.ones_like(rows.indices, dtype=weight.dtype) if rows.values is None else rows.values
-        summed = F.embedding_bag(
-            rows.indices,
-            weight,
-            rows.offsets,
-            mode="sum",
-            sparse=self.sparse_gradients,
-            per_sample_weights=values.to(weight.dtype),
-            include_last_offset=True,
-        )
-        return summed + self.bias
+        return sparse_linear(rows, self.weight, self.bias, sparse_gradients=self.sparse_gradients)
+
+
+def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor, *, sparse_gradients: bool = False) -> Tensor:
+    """Float32 [b, outputs] of `rows` [b, inputs], `weight` [inputs, outputs] and `bias` [outputs]."""
+    values = torch.ones_like(rows.indices, dtype=weight.dtype) if rows.values is None else rows.values
+    summed = F.embedding_bag(
+        rows.indices,
+        weight,
+        rows.offsets,
+        mode="sum",
+        sparse=sparse_gradients,
+        per_sample_weights=values.to(weight.dtype),
+        include_last_offset=True,
+    )
+    return summed + bias
 
 
 class LabelLayer(nn.Linear):

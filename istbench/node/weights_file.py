@@ -1,0 +1,142 @@
+"""Tensors in safetensors files, written a block at a time: weights of any size, in memory of a block.
+
+The full model is one file where it is small, or several with an index, named as model hubs have them:
+`model.safetensors`, or `model-00001-of-00002.safetensors` and so on with `model.safetensors.index.json`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from istbench.errors import UserError
+from istbench.files import sync
+from istbench.node.digest import content_of
+from istbench.workloads.base import Block
+
+MOST_FILE_BYTES = 5 * 10**9
+_ONE = "model.safetensors"
+_INDEX = f"{_ONE}.index.json"
+_OWN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+_DIGEST = "weights_sha256"
+_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write `tensors` (meta device is enough), whose values `block` reads, to `path`, on disk when this returns."""
+    # The largest types first, so that each tensor starts at a multiple of its own.
+    names = sorted(tensors, key=lambda name: -tensors[name].element_size())
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in names:
+        start, end = end, end + _bytes(tensors[name])
+        kind, shape = _TYPES[tensors[name].dtype], list(tensors[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            for content in content_of(name, tensors[name], block):
+                file.write(content)
+    sync(path)
+
+
+def save_weights(
+    directory: Path, tensors: Mapping[str, Tensor], block: Block, digest: str, most: int = MOST_FILE_BYTES
+) -> None:
+    """Write the full model into `directory`, in files of `most` bytes or one tensor; replaces one saved there.
+
+    digest: of its weights, which is written down with them. Where this ends early, `directory` has no model that
+    looks whole.
+
+    Raises:
+        UserError: where it cannot be written.
+    """
+    files = _files(tensors, most)
+    with _writing(directory, [*files, _INDEX]):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, parts in files.items():
+            metadata = {"format": "pt", _DIGEST: digest}
+            write_tensors(directory / f"{name}.tmp", {part: tensors[part] for part in parts}, block, metadata)
+        index = {
+            "metadata": {"total_size": sum(map(_bytes, tensors.values())), _DIGEST: digest},
+            "weight_map": {part: name for name, parts in files.items() for part in parts},
+        }
+        (directory / f"{_INDEX}.tmp").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        sync(directory / f"{_INDEX}.tmp")
+        for path in sorted(directory.iterdir(), key=lambda path: path.name != _INDEX):
+            if _OWN.fullmatch(path.name):
+                path.unlink()
+        for name in files:
+            (directory / f"{name}.tmp").replace(directory / name)
+        if len(files) > 1:
+            (directory / f"{_INDEX}.tmp").replace(directory / _INDEX)
+        sync(directory)
+
+
+def saved_digest(directory: Path) -> str | None:
+    """The digest of the weights saved in `directory`; None where there are none that can be told."""
+    try:
+        if (directory / _ONE).is_file():
+            with safe_open(directory / _ONE, "pt") as file:
+                return str((file.metadata() or {}).get(_DIGEST))
+        return str(json.loads((directory / _INDEX).read_bytes())["metadata"][_DIGEST])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def check_directory(directory: Path) -> None:
+    """Whether weights can be saved in `directory`, which is made.
+
+    Raises:
+        UserError: where not.
+    """
+    with _writing(directory, [_INDEX]):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{_INDEX}.tmp").touch()
+
+
+def _files(tensors: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:
+    """Names of tensors by the name of their file: as many as fit, in order; one that is larger has its own."""
+    parts: list[list[str]] = []
+    size = most
+    for name, tensor in tensors.items():
+        if not parts or size + _bytes(tensor) > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(name)
+        size += _bytes(tensor)
+    if len(parts) <= 1:
+        return {_ONE: list(tensors)}
+    return {f"model-{number:05d}-of-{len(parts):05d}.safetensors": own for number, own in enumerate(parts, 1)}
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+@contextmanager
+def _writing(directory: Path, files: list[str]) -> Iterator[None]:
+    """Inside, `files` are written under temporary names, of which none stays."""
+    try:
+        try:
+            yield
+        finally:
+            for name in files:
+                (directory / f"{name}.tmp").unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot save weights in {directory}: {error.strerror or error}; mend that, or choose another --save"
+        ) from None

@@ -1,0 +1,55 @@
+"""Which entries of a block of the full model one node holds: pure, every node derives it for any other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from istbench.subnets.layout import Axis
+
+
+@dataclass(frozen=True)
+class Span:
+    """Entries `first` to `last` (exclusive) along dimension `dim`; of a tensor without dimensions, all of it."""
+
+    dim: int
+    first: int
+    last: int
+
+    def shape(self, shape: torch.Size) -> torch.Size:
+        """Shape of the block at this span of a tensor of `shape`."""
+        return torch.Size(self.last - self.first if dim == self.dim else size for dim, size in enumerate(shape))
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The block of `tensor`: a view."""
+        return tensor.narrow(self.dim, self.first, self.last - self.first) if tensor.dim() else tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A holder's entries of a block.
+
+    Attributes:
+        held: the span of what the holder has that lies in the block.
+        axes, index: the product of indices within the block where these entries belong.
+    """
+
+    held: Span
+    axes: Sequence[Axis]
+    index: list[Tensor]
+
+
+def piece_of(span: Span, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
+    """What a holder has of the block at `span` of the full tensor.
+
+    It has the product of `index`, rising, along `axes`, and all along other dimensions.
+    """
+    held, within = span, list(index)
+    for number, axis in enumerate(axes):
+        if axis.dim != span.dim:
+            continue
+        edges = torch.searchsorted(within[number], torch.tensor([span.first, span.last]))
+        held = Span(span.dim, *edges.tolist())
+        within[number] = within[number][held.first : held.last] - span.first
+    return Piece(held, axes, within)

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# The IST paper's speech runs (arXiv 1910.02120) on 4 CPU machines: see reproduce.sh for the options.
+set -euo pipefail
+here=$(dirname "$0")
+exec "$here/reproduce.sh" 4xm5.2xlarge \
+    compare --methods ddp,local_sgd,ist --workload speech --nodes 4 --seeds 1 -- "$@"

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# The IST paper's speech runs (arXiv 1910.02120) on 8 CPU machines: see reproduce.sh for the options.
+set -euo pipefail
+here=$(dirname "$0")
+exec "$here/reproduce.sh" 8xm5.2xlarge \
+    compare "$here/../../configs/paper/speech.toml" -- "$@"

@@ -1,0 +1,43 @@
+"""An extreme classifier evaluated block by block, beside the same one evaluated whole."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from istbench.methods.base import materialise
+from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
+from istbench.workloads.base import Progress
+from istbench.workloads.extreme_evaluation import metrics_by_blocks
+
+
+@pytest.mark.parametrize(("hidden", "block"), [(7, 13), (33, 64), (16, 5_000)])
+@pytest.mark.parametrize("most_hidden", [1, 1 << 20])
+def test_blocks_give_the_metrics_of_the_whole(
+    tmp_path: Path, no_progress: Progress, hidden: int, block: int, most_hidden: int
+) -> None:
+    options = Amazon670kOptions(hidden=hidden, block=block, points=7_000, features=95, labels=150)
+    workload = Amazon670k(options)
+    workload.open(workload.prepare(None, tmp_path, no_progress))
+    with torch.device("meta"):
+        blank = workload.build_model()
+        network = workload.build_model()
+    network = materialise(network, workload, 3, torch.device("cpu"))
+    largest, read = 0, {name: torch.zeros(tensor.shape) for name, tensor in network.named_parameters()}
+
+    def from_elsewhere(name: str, dim: int, first: int, last: int) -> torch.Tensor:
+        nonlocal largest
+        values = network.get_parameter(name).narrow(dim, first, last - first).detach().clone()
+        largest = max(largest, values.numel())
+        read[name].narrow(dim, first, last - first).add_(1)
+        return values
+
+    with torch.no_grad():
+        wanted = workload.evaluate(network, workload.test_batches())
+        weights = workload._label_weights()
+        found = metrics_by_blocks(blank, from_elsewhere, workload.test_batches(), weights, most_hidden=most_hidden)
+    assert found == wanted
+    assert largest <= max(min(block, 150) * hidden, 150)
+    # 1,400 test points come in two batches, each of which needs a pass where no more hidden layers are kept.
+    assert all((times == (2 if most_hidden == 1 else 1)).all() for times in read.values())
+    assert workload.evaluate_blocks(from_elsewhere, workload.test_batches()) == wanted
