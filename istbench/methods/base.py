@@ -113,6 +113,13 @@ class Method(ABC):
         """A line for the user on what this run actually does, known once it trains; may be empty."""
         return ""
 
+    def figures(self) -> dict[str, float]:
+        """Figures of the training since the last call, by name, to be recorded beside an evaluation's metrics.
+
+        Called on every rank, outside the clock; those of rank 0 count.
+        """
+        return {}
+
     def drain(self) -> None:
         """Finish what `step` left under way. Called on every rank before the clock stops."""
         return
