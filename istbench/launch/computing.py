@@ -22,6 +22,10 @@ def check_computing(request: RunRequest, method: Method, model: nn.Module, devic
     Raises:
         UserError: naming the option.
     """
+    if method.own_kernels and device == "cuda":
+        raise UserError(f"--device cuda: {request.method} computes on processors alone; use --device cpu")
+    if method.own_kernels and request.amp:
+        raise UserError(f"--amp: {request.method} computes in float32 alone; leave it out")
     if request.amp and not _computes(HALF[request.amp], device):
         there = "this GPU" if device == "cuda" else "torch on this machine's cores"
         other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"

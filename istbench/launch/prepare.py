@@ -62,7 +62,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         workload.expect(request.data, request.workload_options)
     with torch.device("meta"):
         model = workload.build_model()
-    device = _device(request.device)
+    device = "cpu" if method.own_kernels and request.device == "auto" else _device(request.device)
     threads = request.threads or max(1, cores() // request.nodes)
     check_threads(threads)
     check_schedule(method)

@@ -41,6 +41,7 @@ class Method(ABC):
     scheduled: whether every local step has `learning_rate`; where not, options that would change it are refused.
     compilable: whether nothing but the model's whole forward pass matters to it, so that this may be compiled;
         interrupts: what it does inside a forward pass where not.
+    own_kernels: whether it computes by kernels of its own: in float32, on processors alone.
     total_steps: local steps of the budget, told before `setup`; 0 where there is no budget.
     local_step: number of the local step that `step` is to take, from 0; told before each.
     """
@@ -51,6 +52,7 @@ class Method(ABC):
     batches: ClassVar[Literal["sharded", "replicated"]] = "sharded"
     scheduled: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
+    own_kernels: ClassVar[bool] = False
     interrupts: ClassVar[str] = "waits for parameters module by module inside a forward pass"
 
     total_steps: int = 0
@@ -112,6 +114,13 @@ class Method(ABC):
     def note(self) -> str:
         """A line for the user on what this run actually does, known once it trains; may be empty."""
         return ""
+
+    def figures(self) -> dict[str, float]:
+        """Figures of the training since the last call, by name, to be recorded beside an evaluation's metrics.
+
+        Called on every rank, outside the clock; those of rank 0 count.
+        """
+        return {}
 
     def drain(self) -> None:
         """Finish what `step` left under way. Called on every rank before the clock stops."""

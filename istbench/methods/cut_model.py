@@ -97,15 +97,39 @@ class CutModel:
     @torch.no_grad()
     def assemble(self) -> nn.Module | None:
         """The full model on rank 0, None elsewhere. Called on every rank."""
-        fabric = self._fabric
-        full = copy.deepcopy(self._full).to_empty(device=fabric.device) if fabric.rank == 0 else None
-        for name, parameter in self.part.named_parameters():
-            cut, dim = self._places[name]
-            shape = list(self._full.get_parameter(name).movedim(dim, 0).shape)
-            sizes = [len(own) * math.prod(shape[1:]) for own in cut]
-            mine = parameter.movedim(dim, 0).reshape(-1)
-            for rank, values in fabric.gather_to_zero(mine, sizes, f"assembling {name}"):
-                if full is not None:
-                    own = full.get_parameter(name).movedim(dim, 0)[cut[rank].start : cut[rank].stop]
-                    own.copy_(values.view(own.shape))
+        lead = self._fabric.rank == 0
+        full = copy.deepcopy(self._full).to_empty(device=self._fabric.device) if lead else None
+        for name, parameter in self._full.named_parameters():
+            self._bring(name, 0, 0, len(parameter), None if full is None else full.get_parameter(name))
         return full
+
+    @torch.no_grad()
+    def block(self, name: str, dim: int, first: int, last: int) -> Tensor | None:
+        """Entries `first` to `last` along `dim` of parameter `name`, on rank 0; for `Method.blocks`."""
+        shape = list(self._full.get_parameter(name).shape)
+        shape[dim] = last - first
+        block = self.part.get_parameter(name).new_empty(shape) if self._fabric.rank == 0 else None
+        self._bring(name, dim, first, last, block)
+        return block
+
+    def _bring(self, name: str, dim: int, first: int, last: int, block: Tensor | None) -> None:
+        """Fill `block`, on rank 0, with those entries: a node's at a time."""
+        cut, across = self._places[name]
+        mine, own = self.part.get_parameter(name), cut[self._fabric.rank]
+        shape = list(self._full.get_parameter(name).shape)
+        start, shape[dim] = (first, last - first) if dim == across else (0, last - first)
+        within = [_overlap(run, range(first, last)) if dim == across else run for run in cut]
+        held = mine if dim == across else mine.narrow(dim, first, last - first)
+        kept = within[self._fabric.rank]
+        held = held.narrow(across, max(0, kept.start - own.start), len(kept))
+        sizes = [math.prod(shape) // shape[across] * len(run) for run in within]
+        for node, values in self._fabric.gather_to_zero(held.reshape(-1), sizes, f"assembling {name}"):
+            if block is not None and len(values):
+                target = block.narrow(across, within[node].start - start, len(within[node]))
+                target.copy_(values.view(target.shape))
+
+
+def _overlap(one: range, other: range) -> range:
+    """What both have; empty, at the start of `one`, where that is nothing."""
+    first, last = max(one.start, other.start), min(one.stop, other.stop)
+    return range(first, last) if first < last else one[:0]

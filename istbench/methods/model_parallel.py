@@ -7,7 +7,7 @@ the others' outputs add to the gradient of its own hidden units. Each then updat
 crosses the network grows with the number of outputs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ class ModelParallel(Method):
 
     def note(self) -> str:
         return (
-            f"{self.name}: of {self._softmax.units.size:,} hidden units and {self._softmax.outputs.size:,} outputs "
+            f"of {self._softmax.units.size:,} hidden units and {self._softmax.outputs.size:,} outputs "
             f"node 0 keeps {len(self._cut.units[0]):,} and {len(self._cut.outputs[0]):,}"
         )
 
@@ -91,6 +91,9 @@ class ModelParallel(Method):
 
     def assemble(self) -> nn.Module | None:
         return self._cut.assemble()
+
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
+        return self._cut.block
 
     def state_dict(self) -> dict[str, Any]:
         return {"part": self._part.state_dict(), "optimizer": optimizer_state(self._optimizer)}

@@ -193,9 +193,10 @@ class Node:
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
+        figures = self._method.figures()
         started = time.perf_counter()
         with self._full_model() as model:
-            found = {} if model is None else model.metrics()
+            found = {} if model is None else {**figures, **model.metrics()}
         assemble_s = 0.0 if model is None else model.assembled_s
         metrics: Metrics = {name: _number(value) for name, value in found.items()}
         self._fabric.follow_zero()

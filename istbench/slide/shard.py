@@ -58,6 +58,12 @@ class OutputShard:
         self._pass = hidden, labels, pairs, outputs
         return normaliser(outputs, pairs, labels, self._threads)
 
+    def active_outputs(self) -> tuple[Pairs, np.ndarray]:
+        """The pairs of a row and a sample that the last `forward` computed, and their outputs."""
+        if self._pass is None:
+            raise RuntimeError("there are outputs after a forward pass, until its backward pass")
+        return self._pass[2], self._pass[3]
+
     def backward(self, whole: Normaliser, labelled: np.ndarray, lr: float) -> np.ndarray:
         """Update the rows that the last `forward` used; the gradient of its hidden vectors by them, [b, width].
 

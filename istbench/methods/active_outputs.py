@@ -1,0 +1,263 @@
+"""What methods share that compute only some outputs of a wide softmax, and others for every sample.
+
+The split over nodes and the exchanges are those of `model_parallel`. In place of all its outputs a node computes,
+for every sample, those that are active: the true ones that it keeps, and some others, which tell the methods apart.
+The softmax is over the active outputs of all nodes. Kernels that touch no others compute them, their gradients and
+their updates (istbench/slide); the hidden layer is torch's.
+"""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from istbench.config.numbers import CountOrNone
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.base import Method, counted
+from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
+from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_exchange
+from istbench.methods.parts import Parts
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.seeds import derived_seed
+from istbench.slide.active import owned
+from istbench.slide.optimizer import RowOptimizer, Rule
+from istbench.slide.shard import OutputShard
+from istbench.slide.softmax import Normaliser, combined
+from istbench.slide.threads import Threads
+from istbench.workloads.base import Batch, Workload
+
+_ONE_IN, _LEAST = 200, 64  # active outputs by default, of all
+_PAIR_BYTES = 20  # of an active output and its sample: both orders, the output, its gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveOptions(OptimizerOptions):
+    """Options of methods with active outputs."""
+
+    target_active: CountOrNone = field(
+        default=0,
+        metadata={"help": f"outputs that are active for a sample, over all nodes; 0 for one in {_ONE_IN} of them"},
+    )
+    lazy: bool = field(
+        default=True,
+        metadata={"help": "adam updates only what a minibatch uses, as torch's SparseAdam; sgd always does"},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimizer == "adamw":
+            raise UserError("optimizer=adamw decays all weights in each step, which touches few; use adam or sgd")
+        for name in ("momentum", "weight_decay"):
+            if getattr(self, name):
+                raise UserError(f"{name} changes all weights in each step, which touches few; leave it out")
+
+    @property
+    def rule(self) -> Rule:
+        """How rows are updated."""
+        if self.optimizer == "sgd":
+            return Rule.SGD
+        return Rule.LAZY_ADAM if self.lazy else Rule.ADAM
+
+    def active(self, outputs: int) -> int:
+        """Active outputs wanted of so many."""
+        return self.target_active or max(1, outputs // _ONE_IN, min(_LEAST, outputs // 4))
+
+
+class ActiveOutputs(Method):
+    """One optimizer step on one minibatch, of a model split over nodes, by the outputs that are active."""
+
+    batches = "replicated"
+    exact_on_one_node = False
+    scheduled = True
+    compilable = False
+    interrupts = "exchanges the hidden layer inside a forward pass"
+    own_kernels = True
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        outputs = wide_softmax(cls.name, model, workload, world_size).outputs.size
+        if options.target_active > outputs:
+            raise UserError(
+                f"target_active={options.target_active:,} is more than the {outputs:,} outputs of workload "
+                f"{workload.name!r}; lower it"
+            )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A node's part with its optimizer state; gradients of the hidden layer, and of active outputs alone."""
+        softmax = wide_softmax(self.name, model, workload, world_size)
+        part = largest_part(softmax, world_size)
+        active = -(-self.options.active(softmax.outputs.size) // world_size)
+        with torch.device("meta"):
+            used = softmax.part(-(-softmax.units.size // world_size), range(active))
+        normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
+        exchange = planned_exchange(softmax.units.size, batch_size, world_size, normaliser=normaliser)
+        sizes = {id(weight) for weight in softmax.output_weights(used)}
+        hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                node.steps(1)
+                exchange(node)
+                yield
+
+        return Footprint(
+            model=used,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=hidden,
+            build=self.options.build,
+            samples=batch_size,
+            parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
+            buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
+            + _PAIR_BYTES * active * batch_size
+            + self.index_bytes(len(softmax.output_weights(part)[1]), softmax.units.size),
+        )
+
+    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
+        """Bytes of what every node sends each other one for the softmax over `outputs` to be normalised."""
+        return (4 * 3 * samples,)
+
+    def index_bytes(self, rows: int, width: int) -> int:
+        """Bytes of what finds active outputs among `rows` of so many entries."""
+        return 0
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
+        sparse = self.options.rule != Rule.ADAM
+        self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse)
+        self._part = self._cut.part
+        self._exchange = HiddenExchange(fabric, self._cut.units)
+        self._parts, self._active = Parts(), list[float]()
+        self._threads = _threads(torch.get_num_threads())
+        weights = self._softmax.output_weights(self._part)
+        self._rows = self._cut.outputs[fabric.rank]
+        self._optimizers = self._hidden_optimizers({id(weight) for weight in weights})
+        weight, bias = (own.detach().numpy() for own in weights)
+        self._shard = self._build_shard(weight, bias, workload)
+
+    def _hidden_optimizers(self, outputs: set[int]) -> dict[str, torch.optim.Optimizer]:
+        named = {name: own for name, own in self._part.named_parameters() if id(own) not in outputs}
+        options = self.options
+        if options.rule != Rule.LAZY_ADAM:
+            return {"hidden": options.build(named.values())}
+        sparse = [named.pop(name) for name in self._softmax.looked_up]
+        lazy = torch.optim.SparseAdam(sparse, lr=options.lr)
+        return {"lazy": lazy, **({"hidden": options.build(named.values())} if named else {})}
+
+    @abstractmethod
+    def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
+        """This node's outputs, and what is active of them."""
+
+    def _shard_of(self, weight: np.ndarray, bias: np.ndarray, **fields: Any) -> OutputShard:
+        return OutputShard(
+            weight,
+            bias,
+            RowOptimizer.of(self.options.rule, weight, bias),
+            self._threads,
+            seed=derived_seed(self.seed, "active", self._fabric.rank),
+            **fields,
+        )
+
+    def _own_share(self, count: int) -> int:
+        """This node's share of `count` outputs, at least one."""
+        outputs = self._softmax.outputs.size
+        return max(1, count * self._rows.stop // outputs - count * self._rows.start // outputs)
+
+    def step(self, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad()
+        with self._parts("hidden"):
+            own = self._softmax.hidden(self._part, inputs)
+        with self._parts("exchange"):
+            hidden = self._exchange.gather(own.detach()).contiguous()
+        loss, gradient = self._step_outputs(hidden.numpy(), targets)
+        with self._parts("exchange"):
+            gradient_of_own = self._exchange.scatter(torch.from_numpy(gradient))
+        with self._parts("hidden"):
+            own.backward(gradient_of_own)
+            for optimizer in self._optimizers.values():
+                set_rate(optimizer, self.learning_rate)
+                optimizer.step()
+        with self._parts("rebuild"):
+            self._stepped()
+        self._fabric.recorder.mark("round")
+        return torch.tensor(loss)
+
+    def _step_outputs(self, hidden: np.ndarray, targets: Any) -> tuple[float, np.ndarray]:
+        """Update the active outputs; the loss, and what this node's add to the gradient of `hidden` [b, units]."""
+        truth = self._softmax.truth(targets)
+        ends = truth.offsets[1:].numpy()
+        with self._parts("active"):
+            labels = owned(ends, truth.outputs.numpy(), self._rows.start, self._rows.stop)
+            labelled = np.diff(ends, prepend=0) > 0
+            sets = self._shard.active(hidden, labels, self.local_step)
+        with self._parts("outputs"):
+            mine = self._shard.forward(hidden, labels, sets)
+        with self._parts("exchange"):
+            whole = self._joined(mine)
+        with self._parts("outputs"):
+            gradient = self._shard.backward(whole, labelled, self.learning_rate)
+        self._active.append(len(sets.rows) / len(sets))
+        return whole.loss(labelled), gradient
+
+    def _stepped(self) -> None:
+        """A step is over, all weights updated."""
+        return
+
+    def _joined(self, mine: Normaliser) -> Normaliser:
+        """The normaliser over all nodes' active outputs."""
+        parts = self._exchange.each(torch.from_numpy(mine.values), "normalising the softmax")
+        return combined([Normaliser(part.numpy()) for part in parts])
+
+    def figures(self) -> dict[str, float]:
+        """`active_outputs`, the mean over samples, of all nodes; as `time_...` this node's shares of its time."""
+        active, self._active = self._active, []
+        if not active:
+            return {}
+        shares = {f"time_{name}": share for name, share in self._parts.shares().items()}
+        return {"active_outputs": self._fabric.total(sum(active) / len(active)), **shares}
+
+    def assemble(self) -> nn.Module | None:
+        return self._cut.assemble()
+
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
+        return self._cut.block
+
+    def state_dict(self) -> dict[str, Any]:
+        rows = self._shard.optimizer
+        return {
+            "part": self._part.state_dict(),
+            "hidden": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers.items()},
+            "outputs": {
+                "moments": torch.from_numpy(rows.moments),
+                "bias_moments": torch.from_numpy(rows.bias_moments),
+                "steps": rows.steps,
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._part.load_state_dict(state["part"])
+        for name, optimizer in self._optimizers.items():
+            load_optimizer_state(optimizer, state["hidden"][name])
+        rows = self._shard.optimizer
+        for name in ("moments", "bias_moments"):
+            own, saved = getattr(rows, name), state["outputs"][name]
+            if own.shape != saved.shape:
+                raise ValueError(f"{name} of other outputs")
+            own[:] = saved.numpy()
+        rows.steps = counted(state["outputs"], "steps")
+
+
+@functools.cache
+def _threads(count: int) -> Threads:
+    """One pool of so many threads a process, however many methods it builds."""
+    return Threads(count)

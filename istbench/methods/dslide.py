@@ -1,0 +1,216 @@
+"""Distributed SLIDE: of a wide softmax the outputs that hashing finds for a sample (arXiv 2201.12667, 1903.03129).
+
+The split over nodes is that of `model_parallel`. Each node keeps hash tables over the weights of its own outputs: L
+tables of K functions each. It looks the hidden layer of a sample up in them; what lies in the same bucket of some
+table is active, as its weights are likely to be near the hidden layer, and its output with them to be large. Tables
+are built anew on a schedule, as weights change.
+
+The nodes of the paper gather all active outputs from one another (`exchange=sparse_outputs`). By default they
+exchange of every sample the largest output and the sum of exponentials, which gives the same softmax and is not the
+paper's.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import nn
+
+from istbench.config.numbers import Count, CountOrNone
+from istbench.errors import UserError
+from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
+from istbench.methods.base import counted
+from istbench.methods.cut_model import wide_softmax
+from istbench.methods.output_gather import PAIR_BYTES, SAMPLE_BYTES, gathered_normaliser
+from istbench.seeds import derived_seed
+from istbench.slide.choosing import MOST_TABLES, Choice, choose
+from istbench.slide.dwta import DWTA
+from istbench.slide.hashing import MOST_BITS
+from istbench.slide.index import Index, IndexOptions, functions_seed
+from istbench.slide.recall import found_in_tables
+from istbench.slide.schedule import RebuildSchedule
+from istbench.slide.shard import OutputShard
+from istbench.slide.simhash import SimHash
+from istbench.slide.softmax import Normaliser
+from istbench.slide.tables import tables_bytes
+from istbench.workloads.base import Workload
+
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+_CHOSEN_BY = 256  # samples that K and L are chosen by
+_RECALLED, _RECALLED_FOR = 100, 32  # largest outputs, and samples
+_FILLED = 10  # one in so many of the wanted active outputs there are at least
+
+
+class DistributedSLIDE(ActiveOutputs):
+    """A split model trained by true outputs and those that locality-sensitive hashing finds."""
+
+    name = "dslide"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(ActiveOptions):
+        """Options of `dslide`."""
+
+        family: Literal["simhash", "dwta"] = field(default="simhash", metadata={"help": "hash functions"})
+        functions: Annotated[int, Meta(ge=0, le=MOST_BITS)] = field(
+            default=0, metadata={"help": "K, functions of a table; 0 to choose K and L by target_active"}
+        )
+        tables: Annotated[int, Meta(ge=0, le=10_000)] = field(
+            default=0, metadata={"help": "L, tables; 0 to choose K and L by target_active"}
+        )
+        bucket_limit: CountOrNone = field(
+            default=0, metadata={"help": "active outputs that a sample takes of a bucket at most; 0 for all"}
+        )
+        least_active: CountOrNone = field(
+            default=0,
+            metadata={
+                "help": "active outputs that a sample has at least, filled up with random ones, over all nodes; 0 "
+                f"for one in {_FILLED} of target_active"
+            },
+        )
+        rebuild_first: Count = field(default=50, metadata={"help": "steps before tables are built anew"})
+        rebuild_growth: Annotated[float, Meta(ge=0, le=10)] = field(
+            default=0.1, metadata={"help": "steps between rebuilds grow by e to this power; 0 for no growth"}
+        )
+        rebuild_share: Annotated[float, Meta(gt=0, le=1)] = field(
+            default=1.0, metadata={"help": "share of outputs that a rebuild hashes, the most changed first"}
+        )
+        redrawn_every: CountOrNone = field(
+            default=0, metadata={"help": "steps after which a rebuild draws new functions; 0 for never"}
+        )
+        exchange: Literal["small", "sparse_outputs"] = field(
+            default="small", metadata={"help": "nodes send what normalises the softmax, or all active outputs"}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if bool(self.functions) != bool(self.tables):
+                raise UserError("functions (K) and tables (L) go together; give both, or target_active for both")
+            if self.functions and self.target_active:
+                raise UserError("target_active chooses functions and tables; leave it out, or those")
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        super().check(options, model, workload, world_size)
+        softmax = wide_softmax(cls.name, model, workload, world_size)
+        rows, bits = -(-softmax.outputs.size // world_size), _bits(options.family, softmax.units.size)
+        if options.functions * bits > MOST_BITS:
+            wanted = tables_bytes(rows, options.tables, options.functions, bits)
+            raise UserError(
+                f"functions={options.functions} of {bits} bits are too many: {options.tables} tables of "
+                f"2^{options.functions * bits} buckets over {rows:,} outputs a node take {wanted / 1e9:,.1f} GB, "
+                f"and a code has at most {MOST_BITS} bits; lower functions"
+            )
+
+    def index_bytes(self, rows: int, width: int) -> int:
+        """Bytes of the tables, of the most there may be where they are chosen."""
+        bits = _bits(self.options.family, width)
+        if self.options.functions:
+            return tables_bytes(rows, self.options.tables, self.options.functions, bits) + 4 * rows
+        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
+
+    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
+        """Bytes of what a node sends to each other one to normalise, as `ActiveOutputs` has it."""
+        if self.options.exchange == "small":
+            return super().planned_normaliser(samples, outputs, world_size)
+        active = -(-self.options.active(outputs) // world_size)
+        return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
+
+    def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
+        options, seed = self.options, derived_seed(self.seed, "tables", self._fabric.rank)
+        outputs = self._softmax.outputs.size
+        self._choice = self._chosen(weight, workload, seed)
+        index = IndexOptions(
+            functions=self._choice.functions,
+            tables=self._choice.tables,
+            schedule=RebuildSchedule(first=options.rebuild_first, growth=options.rebuild_growth),
+            limit=options.bucket_limit or None,
+            share=options.rebuild_share,
+            redrawn_every=options.redrawn_every,
+        )
+        least = options.least_active or options.active(outputs) // _FILLED
+        self._index = Index(_FAMILIES[options.family], index, weight, self._threads, seed=seed)
+        if options.rebuild_share < 1:  # compiled here, off the clock
+            nothing = np.empty((self._choice.tables, 0), np.int32)
+            self._index.tables.update(np.empty(0, np.int64), nothing, self._threads)
+        return self._shard_of(weight, bias, index=self._index, least=self._own_share(min(least, outputs)))
+
+    def _chosen(self, weight: np.ndarray, workload: Workload, seed: int) -> Choice:
+        """K and L, as told or as they make the wanted number of outputs active for some samples."""
+        options = self.options
+        if options.functions:
+            return Choice(functions=options.functions, tables=options.tables, active=0)
+        count = min(_CHOSEN_BY, workload.train_size)
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, "choosing"))
+        some = torch.randperm(workload.train_size, generator=generator)[:count]
+        inputs, _ = workload.train_batch(some, generator)
+        with torch.no_grad(), self._fabric.accounting("control"):
+            hidden = self._exchange.gather(self._softmax.hidden(self._part, inputs)).contiguous().numpy()
+        return choose(
+            _FAMILIES[options.family],
+            weight,
+            hidden,
+            self._own_share(options.active(self._softmax.outputs.size)),
+            self._threads,
+            seed=functions_seed(seed, 0),
+        )
+
+    def note(self) -> str:
+        choice, outputs = self._choice, self._softmax.outputs.size
+        told = f"; meant to make {self.options.active(outputs):,} of {outputs:,} outputs active"
+        return (
+            f"node 0 has K={choice.functions} functions ({self.options.family}), L={choice.tables} tables "
+            f"over {len(self._rows):,} outputs, {self._index.tables.bytes / 1e6:,.1f} MB"
+            f"{'' if self.options.functions else told}"
+        )
+
+    def figures(self) -> dict[str, float]:
+        """As the others, and `recall@100`: of the largest outputs of some samples, those that the tables find."""
+        figures = super().figures()
+        return {**figures, f"recall@{_RECALLED}": self._recall()} if figures else {}
+
+    @torch.no_grad()
+    def _recall(self) -> float:
+        """The share of the largest outputs of all nodes that tables find, for samples of the last minibatch."""
+        fabric, count = self._fabric, min(_RECALLED, self._softmax.outputs.size)
+        weight, bias = self._softmax.output_weights(self._part)
+        own = torch.addmm(bias, torch.from_numpy(self._hidden), weight.t()).topk(min(count, len(bias)))
+        largest = torch.full((len(self._hidden), count), -torch.inf)
+        largest[:, : own.values.shape[1]] = own.values
+        with fabric.accounting("control"):
+            of_all = torch.cat([*self._exchange.each(largest, "comparing the largest outputs")], 1)
+        least = of_all.topk(count).values[:, -1:]
+        there = found_in_tables(self._index.tables, self._index.codes(self._hidden), own.indices.numpy())
+        found = float((torch.from_numpy(there) & (own.values >= least)).sum())
+        return min(1.0, fabric.total(found) / largest.numel())
+
+    def _step_outputs(self, hidden: np.ndarray, targets: Any) -> tuple[float, np.ndarray]:
+        self._hidden = hidden[:_RECALLED_FOR]
+        return super()._step_outputs(hidden, targets)
+
+    def _joined(self, mine: Normaliser) -> Normaliser:
+        if self.options.exchange == "small":
+            return super()._joined(mine)
+        return gathered_normaliser(self._exchange, mine, *self._shard.active_outputs(), self._rows.start)
+
+    def _stepped(self) -> None:
+        self._index.stepped(self.local_step + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in self._index.state().items()
+        }
+        return {**super().state_dict(), "index": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        index = state["index"]
+        arrays = {name: index[name].numpy() for name in ("rows", "starts", "changes")}
+        self._index.load(**arrays, drawn=counted(index, "drawn"), rebuilds=counted(index, "rebuilds"))
+
+
+def _bits(family: str, width: int) -> int:
+    """Bits of a function over vectors of so many entries."""
+    return _FAMILIES[family](width, 0, 0, 0).bits

@@ -1,0 +1,34 @@
+"""Sampled softmax: of a wide softmax the true outputs of a sample, and random others, anew in each step.
+
+The yardstick for Distributed SLIDE (arXiv 2201.12667): the same split over nodes, the same exchange, as many active
+outputs, but none that hashing found. Each output is as likely as any; the outputs are not corrected for how likely
+they were to be drawn.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
+from istbench.slide.shard import OutputShard
+from istbench.workloads.base import Workload
+
+
+class SampledSoftmax(ActiveOutputs):
+    """A split model trained by true and random outputs, anew in each step."""
+
+    name = "sampled_softmax"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(ActiveOptions):
+        """Options of `sampled_softmax`."""
+
+    def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
+        return self._shard_of(weight, bias, index=None, least=self._own_share(self._wanted))
+
+    @property
+    def _wanted(self) -> int:
+        return self.options.active(self._softmax.outputs.size)
+
+    def note(self) -> str:
+        return f"computes {self._wanted:,} of {self._softmax.outputs.size:,} outputs for a sample"

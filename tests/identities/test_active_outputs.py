@@ -1,0 +1,102 @@
+"""Active outputs of a wide softmax: all of them are the dense model. Functions named `node_*` run on every node."""
+
+import pytest
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    plain_training,
+    set_up,
+    through_disk,
+    train,
+)
+from istbench.node.digest import weights_sha256
+from istbench.optimizer import OptimizerOptions
+
+EXACT = 2e-5  # float32 sums in another order, over some steps
+STEPS = 6
+UNEVEN = {"hidden": 9, "features": 40, "labels": 23, "points": 400, "block": 5}
+ALL = {"target_active": 23}
+SGD = {"optimizer": "sgd", "lr": 0.5}
+ADAM = {"optimizer": "adam", "lr": 0.01, "schedule": "cosine", "warmup": 0.2}
+DENSE = {
+    "sampled_softmax, sgd": ("sampled_softmax", SGD, {}),
+    "sampled_softmax, adam": ("sampled_softmax", ADAM, {"lazy": False}),
+    "dslide, sgd": ("dslide", SGD, {}),
+    "dslide, adam": ("dslide", ADAM, {"lazy": False, "family": "dwta"}),
+    "dslide, all outputs exchanged": ("dslide", SGD, {"exchange": "sparse_outputs"}),
+}
+FEW = {"target_active": 8, "optimizer": "adam", "lr": 0.01, "lazy": True}
+HASHED = {"rebuild_first": 2, "rebuild_growth": 0.0, "bucket_limit": 3}
+SPARSE = {
+    "sampled_softmax": ("sampled_softmax", FEW),
+    "dslide": ("dslide", {**FEW, **HASHED, "rebuild_share": 0.5, "redrawn_every": 3}),
+    "dslide, all outputs exchanged": ("dslide", {**FEW, **HASHED, "exchange": "sparse_outputs"}),
+    "dslide, small exchange": ("dslide", {**FEW, **HASHED}),
+}
+
+
+def small():
+    workload = open_workload("amazon670k", UNEVEN)
+    workload.batch_size = 32
+    return workload
+
+
+def node_all_active(fabric):
+    """How far each method is from one process with the dense model, and the first and last loss."""
+    workload, seen = small(), {}
+    for name, (method, options, own) in DENSE.items():
+        built = set_up(fabric, workload, method, {**options, **ALL, **own}, steps=STEPS)
+        losses = train(fabric, workload, built, 0, STEPS)
+        model = assembled(fabric, built)
+        if model is not None:
+            wanted = plain_training(workload, OptimizerOptions(**options), STEPS)
+            seen[name] = [largest_difference(model, wanted), losses[0], losses[-1]]
+    return seen
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_all_outputs_active_are_the_dense_model(nodes):
+    seen = on_nodes(node_all_active, nodes)[0]
+    assert seen.keys() == DENSE.keys()
+    for name, (difference, first, last) in seen.items():
+        assert difference < EXACT, (name, difference)
+        assert last < first, name
+
+
+def node_few_active(fabric):
+    """Of each method the digest and the losses of a run with few active outputs, and of that run resumed."""
+    workload, seen = small(), {}
+    for name, (method, options) in SPARSE.items():
+        whole, first, second = (set_up(fabric, workload, method, options, steps=STEPS) for _ in range(3))
+        before = fabric.traffic["training"].sent
+        losses = train(fabric, workload, whole, 0, STEPS)
+        sent = fabric.traffic["training"].sent - before
+        figures = whole.figures()
+        train(fabric, workload, first, 0, 3)
+        second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+        train(fabric, workload, second, 3, STEPS)
+        models = [assembled(fabric, built) for built in (whole, second)]
+        if models[0] is not None:
+            seen[name] = [*map(weights_sha256, models), losses, sent / STEPS, figures]
+    return seen
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_few_outputs_active_resume_exactly_whatever_is_exchanged(nodes):
+    seen = on_nodes(node_few_active, nodes)[0]
+    assert seen.keys() == SPARSE.keys()
+    hidden = 4 * 32 * 9 // nodes
+    small_exchange = (nodes - 1) * (hidden + 12 * 32 + hidden)
+    for name, (digest, resumed, losses, sent, figures) in seen.items():
+        assert digest == resumed, name
+        assert len(losses) == STEPS
+        assert sent == small_exchange or (sent > small_exchange and "exchanged" in name and nodes > 1), name
+        assert nodes <= figures["active_outputs"] < UNEVEN["labels"], name
+        assert sum(own for part, own in figures.items() if part.startswith("time_")) == pytest.approx(1), name
+        assert ("recall@100" in figures) == (name != "sampled_softmax")
+    gathered, exchanged = (seen[f"dslide, {how}"][2] for how in ("all outputs exchanged", "small exchange"))
+    assert gathered == pytest.approx(exchanged, abs=1e-4)
+    assert seen["dslide"][0] != seen["dslide, small exchange"][0]
