@@ -1,0 +1,231 @@
+"""Seconds of a training step of a very wide output layer: dense by torch, and on active sets, split by part.
+
+Both have the same rows, hidden vectors and labels, and take turns, a step each a round. Weights are uniform, as the
+amazon670k workload's first ones; hidden vectors are ReLU of normal numbers, with five random labels each. The dense
+step is plain torch operations on all outputs at once, or by `--dense blocks` the workload's layer, with torch's
+fused Adam over all rows. Hashing makes about `--active` rows of a sample active; of a rebuild's seconds one part in
+`--rebuild-every` counts.
+
+`python scripts/bench/slide_step.py [--family dwta] [--rule adam] [--rounds 7] [--dense none]`
+"""
+
+import argparse
+import resource
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from istbench.machine import cores
+from istbench.slide.active import Labels
+from istbench.slide.choosing import choose
+from istbench.slide.dwta import DWTA
+from istbench.slide.index import Index, IndexOptions, functions_seed
+from istbench.slide.inversion import inverted
+from istbench.slide.kernels import backward, row_outputs
+from istbench.slide.optimizer import RowOptimizer, Rule
+from istbench.slide.schedule import RebuildSchedule
+from istbench.slide.shard import OutputShard
+from istbench.slide.simhash import SimHash
+from istbench.slide.softmax import normaliser, output_gradient
+from istbench.slide.tables import most_changed
+from istbench.slide.threads import Threads
+from istbench.workloads.extreme_data.points import SparseBatch
+from istbench.workloads.models.extreme import LabelLayer
+
+LABELS = 5
+LR = 1e-6  # small: rows that are active again and again would move away from the hidden vectors
+FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+RULES = {"sgd": Rule.SGD, "lazy_adam": Rule.LAZY_ADAM, "adam": Rule.ADAM}
+Seconds = dict[str, list[float]]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--outputs", type=int, default=670_091)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--active", type=int, default=3000)
+    parser.add_argument("--family", choices=FAMILIES, default="simhash")
+    parser.add_argument("--most-tables", type=int, default=50)
+    parser.add_argument("--rule", choices=RULES, default="lazy_adam")
+    parser.add_argument("--dense", choices=("plain", "blocks", "none"), default="plain")
+    parser.add_argument("--rebuild-every", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=cores())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    hidden, truth = batch(arguments)
+    shard, index, threads = sparse_shard(arguments, hidden)
+    dense = None if arguments.dense == "none" else DenseLayer(shard, arguments.dense == "blocks")
+    seconds: dict[str, Seconds] = {"dense": defaultdict(list), "slide": defaultdict(list)}
+    pairs = rows = 0
+    for round_number in range(arguments.rounds + 1):  # the first one warms up
+        if dense is not None:
+            dense.step(torch.from_numpy(hidden), truth, seconds["dense"])
+        labels = Labels(
+            truth.offsets[1:].numpy(),
+            truth.indices.numpy().astype(np.int32),
+            np.full(len(truth.indices), 1 / LABELS, np.float32),
+        )
+        pairs, rows = sparse_step(shard, index, threads, hidden, labels, round_number, seconds["slide"])
+        rebuild(index, shard, threads, seconds["slide"])
+    report(arguments, index, pairs, rows, {name: of_rounds(own) for name, own in seconds.items()})
+
+
+def batch(arguments: argparse.Namespace) -> tuple[np.ndarray, SparseBatch]:
+    """Hidden vectors, float32 [b, hidden], and their labels."""
+    random = np.random.default_rng(0)
+    hidden = np.maximum(random.standard_normal((arguments.batch, arguments.hidden), dtype=np.float32), 0)
+    rows = torch.from_numpy(
+        np.concatenate([random.choice(arguments.outputs, LABELS, replace=False) for _ in hidden])
+    )
+    return hidden, SparseBatch(torch.arange(len(hidden) + 1) * LABELS, rows, None, arguments.outputs)
+
+
+def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[OutputShard, Index, Threads]:
+    """All rows, with tables that make about the wanted number active."""
+    threads = Threads(arguments.threads)
+    bound = arguments.hidden**-0.5
+    weight = np.random.default_rng(1).random((arguments.outputs, arguments.hidden), dtype=np.float32)
+    weight *= 2 * bound
+    weight -= bound
+    bias = np.zeros(arguments.outputs, np.float32)
+    family = FAMILIES[arguments.family]
+    choice = choose(
+        family,
+        weight,
+        hidden,
+        arguments.active,
+        threads,
+        seed=functions_seed(0, 0),
+        most_tables=arguments.most_tables,
+    )
+    schedule = RebuildSchedule(first=arguments.rebuild_every, growth=0)
+    options = IndexOptions(functions=choice.functions, tables=choice.tables, schedule=schedule)
+    index = Index(family, options, weight, threads, seed=0)
+    optimizer = RowOptimizer.of(RULES[arguments.rule], weight, bias)
+    return OutputShard(weight, bias, optimizer, threads, index=index, seed=0), index, threads
+
+
+class DenseLayer:
+    """The layer with all rows, by torch."""
+
+    def __init__(self, shard: OutputShard, blocks: bool) -> None:
+        rows, width = shard.weight.shape
+        self._layer = LabelLayer(width, rows, block=8192)
+        with torch.no_grad():
+            self._layer.weight.copy_(torch.from_numpy(shard.weight))
+            self._layer.bias.zero_()
+        self._optimizer = torch.optim.Adam(self._layer.parameters(), lr=LR, fused=True)
+        self._blocks = blocks
+
+    def step(self, hidden: Tensor, truth: SparseBatch, seconds: Seconds) -> None:
+        """A step of Adam, its seconds by part."""
+        hidden = hidden.clone().requires_grad_()
+        self._optimizer.zero_grad()
+        with timed(seconds, "outputs and loss"):
+            if self._blocks:
+                loss = self._layer(hidden, truth)
+            else:
+                logs = F.log_softmax(self._layer(hidden), dim=1)
+                loss = -logs[truth.row_of_entry(), truth.indices].sum() / LABELS / len(hidden)
+        with timed(seconds, "gradients"):
+            loss.backward()
+        with timed(seconds, "update"):
+            self._optimizer.step()
+
+
+def sparse_step(
+    shard: OutputShard,
+    index: Index,
+    threads: Threads,
+    hidden: np.ndarray,
+    labels: Labels,
+    step: int,
+    seconds: Seconds,
+) -> tuple[int, int]:
+    """A step of `shard` as it takes one, its seconds by part; how many pairs of a row and a sample, and rows."""
+    labelled = np.ones(len(hidden), bool)
+    with timed(seconds, "hash hidden vectors, look up"):
+        sets = shard.active(hidden, labels, step)
+    with timed(seconds, "invert"):
+        pairs = inverted(sets, labels, len(shard.weight))
+    with timed(seconds, "outputs"):
+        outputs = row_outputs(shard.weight, shard.bias, hidden, pairs, threads)
+    with timed(seconds, "softmax and its gradient"):
+        whole = normaliser(outputs, pairs, labels, threads)
+        slopes = output_gradient(outputs, pairs, labels, whole.logs, labelled, threads)
+    with timed(seconds, "gradients and update"):
+        backward(
+            shard.weight, shard.bias, hidden, slopes, pairs, shard.optimizer, LR, threads, changes=index.changes
+        )
+    return len(pairs), len(pairs.rows)
+
+
+def rebuild(index: Index, shard: OutputShard, threads: Threads, seconds: Seconds) -> None:
+    """All tables built anew, and a tenth of the rows moved."""
+    with timed(seconds, "rebuild: hash all rows"):
+        index.family.codes(shard.weight, threads)
+    with timed(seconds, "rebuild"):
+        index.tables.rebuild(index.family, shard.weight, threads)
+    with timed(seconds, "rebuild of a tenth"):
+        rows = most_changed(index.changes, len(shard.weight) // 10)
+        index.tables.update(rows, index.codes(shard.weight[rows]), threads)
+
+
+@contextmanager
+def timed(seconds: Seconds, part: str) -> Iterator[None]:
+    """Add the seconds inside to those of `part`."""
+    started = time.perf_counter()
+    yield
+    seconds[part].append(time.perf_counter() - started)
+
+
+def of_rounds(seconds: Seconds) -> Seconds:
+    """`seconds` without the round that warmed up."""
+    return {part: own[1:] for part, own in seconds.items()}
+
+
+def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, seconds: dict[str, Seconds]) -> None:
+    """Print what was measured as markdown."""
+    family, every = index.family, arguments.rebuild_every
+    print(
+        f"{arguments.outputs:,} outputs, h={arguments.hidden}, batch {arguments.batch}, {arguments.threads} cores; "
+        f"{family.name} K={family.functions} L={family.tables}: {pairs / arguments.batch:,.0f} active a sample, "
+        f"{rows:,} rows used; tables {index.tables.bytes / 1e6:,.0f} MB; {arguments.rule}; "
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:,.1f} GB\n"
+    )
+    print("| | part | ms, median [min-max] |\n| :--- | :--- | ---: |")
+    totals = {}
+    for name, own in seconds.items():
+        counted = {part: times for part, times in own.items() if not part.startswith("rebuild")}
+        if name == "slide":
+            counted[f"rebuild, one in {every} steps"] = [once / every for once in own["rebuild"]]
+        for part, times in counted.items():
+            print(f"| {name} | {part} | {spread(times, 1e3)} |")
+        if counted:
+            totals[name] = [sum(times) for times in zip(*counted.values(), strict=True)]
+            print(f"| {name} | **step** | {spread(totals[name], 1e3)} |")
+    for part in ("rebuild", "rebuild: hash all rows", "rebuild of a tenth"):
+        print(f"| slide | {part} | {spread(seconds['slide'][part], 1e3)} |")
+    if "dense" in totals:
+        ratios = [dense / sparse for dense, sparse in zip(totals["dense"], totals["slide"], strict=True)]
+        print(f"\nA dense step takes {spread(ratios, 1)} times as long.")
+
+
+def spread(values: list[float], scale: float) -> str:
+    """The median and the range of `values`."""
+    scaled = [value * scale for value in values]
+    return f"{statistics.median(scaled):.1f} [{min(scaled):.1f}-{max(scaled):.1f}]"
+
+
+if __name__ == "__main__":
+    main()
