@@ -37,7 +37,10 @@ _LONGEST_S = 1e8
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is to be planned; options as typed, or values of their type."""
+    """What is to be planned; options as typed, or values of their type.
+
+    limits: whether the largest width and the fewest nodes that fit are looked for, which takes most of the time.
+    """
 
     workload: str
     method: str
@@ -48,6 +51,7 @@ class Asked:
     batch_size: int | None = None
     data: Path | None = None
     plugins: tuple[str, ...] = ()
+    limits: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class _Planner:
                 computing = cost.flops * passes / (asked.cluster.gflops * 1e9)
             sent, seconds = self._round(cell, footprint, cost, computing)
         width = cell.workload.width
-        known = footprint is not None
+        searched = footprint is not None and asked.limits
         return Plan(
             workload=_label(asked.workload, asked.workload_options),
             method=_label(asked.method, asked.method_options),
@@ -103,8 +107,8 @@ class _Planner:
             compute_seconds=None if computing is None else computing * cell.method.round_steps,
             round_steps=cell.method.round_steps,
             width=width,
-            largest_width=self._largest_width(cell, width) if known and width else None,
-            fewest_nodes=fewest(lambda nodes: self._suits(nodes, None), MOST_NODES) if known else None,
+            largest_width=self._largest_width(cell, width) if searched and width else None,
+            fewest_nodes=fewest(lambda nodes: self._suits(nodes, None), MOST_NODES) if searched else None,
             assumed=self._assumed(cell, memory),
         )
 

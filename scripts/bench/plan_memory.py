@@ -43,6 +43,7 @@ def _compare(arguments: argparse.Namespace, width: int, method: str) -> None:
             cluster=load_profile("m5.2xlarge"),
             workload_options=dict(text.split("=") for text in settings),
             method_options=dict(text.split("=") for text in own),
+            limits=False,
         )
     )
     options = [part for text in settings for part in ("--workload-set", text)]

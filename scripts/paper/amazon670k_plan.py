@@ -36,6 +36,7 @@ def main() -> None:
                         cluster=cluster,
                         workload_options={"hidden": width},
                         method_options={"optimizer": optimizer},
+                        limits=False,
                     )
                 )
                 print(_row(plan, method, optimizer, width), flush=True)
