@@ -54,7 +54,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--active", type=int, default=3000)
     parser.add_argument("--family", choices=FAMILIES, default="simhash")
-    parser.add_argument("--most-tables", type=int, default=50)
+    parser.add_argument("--functions", type=int, help="K, instead of one for --active")
+    parser.add_argument("--tables", type=int, help="L, which goes with it")
     parser.add_argument("--rule", choices=RULES, default="lazy_adam")
     parser.add_argument("--dense", choices=("plain", "blocks", "none"), default="plain")
     parser.add_argument("--rebuild-every", type=int, default=50)
@@ -99,17 +100,12 @@ def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[Out
     weight -= bound
     bias = np.zeros(arguments.outputs, np.float32)
     family = FAMILIES[arguments.family]
-    choice = choose(
-        family,
-        weight,
-        hidden,
-        arguments.active,
-        threads,
-        seed=functions_seed(0, 0),
-        most_tables=arguments.most_tables,
-    )
+    functions, tables = arguments.functions, arguments.tables
+    if functions is None or tables is None:
+        choice = choose(family, weight, hidden, arguments.active, threads, seed=functions_seed(0, 0))
+        functions, tables = choice.functions, choice.tables
     schedule = RebuildSchedule(first=arguments.rebuild_every, growth=0)
-    options = IndexOptions(functions=choice.functions, tables=choice.tables, schedule=schedule)
+    options = IndexOptions(functions=functions, tables=tables, schedule=schedule)
     index = Index(family, options, weight, threads, seed=0)
     optimizer = RowOptimizer.of(RULES[arguments.rule], weight, bias)
     return OutputShard(weight, bias, optimizer, threads, index=index, seed=0), index, threads
