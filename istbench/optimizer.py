@@ -17,6 +17,7 @@ _KEPT = {
     torch.optim.SGD: ("momentum_buffer",),
     torch.optim.Adam: ("exp_avg", "exp_avg_sq", "step"),
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq", "step"),
+    torch.optim.SparseAdam: ("exp_avg", "exp_avg_sq", "step"),
 }
 
 
@@ -131,7 +132,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     if _kind(state["param_groups"]) != _kind(optimizer.state_dict()["param_groups"]):
         raise ValueError("the state of another optimizer")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not all(_fits(slots[index], parameters[index], _KEPT.get(type(optimizer))) for index in slots):
+    if not all(_fits(slots[index], parameters[index], type(optimizer)) for index in slots):
         raise ValueError("the state of an optimizer over other parameters")
     optimizer.load_state_dict({**state, "state": slots})
     for parameter, kept in optimizer.state.items():
@@ -149,12 +150,16 @@ def _kind(value: Any) -> Any:
     return float if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _fits(slots: dict[str, Any], parameter: Tensor, names: tuple[str, ...] | None) -> bool:
-    """Whether `slots` can be what an optimizer that keeps `names` (None: not known) has of `parameter`."""
+def _fits(slots: dict[str, Any], parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
+    """Whether `slots` can be what an optimizer of class `rule` has of `parameter`."""
+    names = _KEPT.get(rule)
     if names is None or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
         return True
-    shapes = [torch.Size() if name == "step" else parameter.shape for name in names]
-    return tuple(sorted(slots)) == names and all(
-        isinstance(slots[name], Tensor) and slots[name].shape == shape
-        for name, shape in zip(names, shapes, strict=True)
-    )
+    return tuple(sorted(slots)) == names and all(_slot_fits(name, slots[name], parameter, rule) for name in names)
+
+
+def _slot_fits(name: str, value: Any, parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
+    if name == "step" and rule is torch.optim.SparseAdam:  # which counts in a number
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    shape = torch.Size() if name == "step" else parameter.shape
+    return isinstance(value, Tensor) and value.shape == shape

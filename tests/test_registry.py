@@ -24,7 +24,7 @@ def test_names_on_the_command_line_are_the_classes_own():
 
 
 def test_an_unknown_name_lists_the_names_there_are():
-    with pytest.raises(UserError, match="unknown method 'isst'; did you mean 'ist'.*ddp, ist, local_sgd"):
+    with pytest.raises(UserError, match="unknown method 'isst'; did you mean 'ist'.*ddp, .*ist, local_sgd"):
         registry.load_method("isst")
     with pytest.raises(UserError, match="unknown workload 'sppech'; did you mean 'speech'"):
         registry.check_name("workloads", "sppech")

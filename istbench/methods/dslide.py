@@ -208,7 +208,15 @@ class DistributedSLIDE(ActiveOutputs):
         super().load_state_dict(state)
         index = state["index"]
         arrays = {name: index[name].numpy() for name in ("rows", "starts", "changes")}
+        _check_buckets(arrays["rows"], arrays["starts"])
         self._index.load(**arrays, drawn=counted(index, "drawn"), rebuilds=counted(index, "rebuilds"))
+
+
+def _check_buckets(rows: np.ndarray, starts: np.ndarray) -> None:
+    """Refuse what a kernel would read or write outside its arrays by."""
+    size = rows.shape[1]
+    if rows.min() < 0 or rows.max() >= size or starts.min() < 0 or starts.max() > size or np.diff(starts).min() < 0:
+        raise ValueError("tables of other outputs")
 
 
 def _bits(family: str, width: int) -> int:

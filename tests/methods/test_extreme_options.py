@@ -17,12 +17,19 @@ EXTREMES = [
     ("p3", {"slice_params": MOST, "window": MOST}),
     ("p3", {"slice_params": 0, "window": 1, "split_params": 1}),
 ]
+OF_WIDE = [
+    ("model_parallel", {"optimizer": "adamw", "weight_decay": 1e6}),
+    ("sampled_softmax", {"target_active": 1, "lr": 1e6}),
+    ("dslide", {"functions": 1, "tables": 10_000, "bucket_limit": 1, "least_active": MOST, "rebuild_growth": 10}),
+    ("dslide", {"lr": 1e6, "rebuild_first": 1, "rebuild_share": 5e-324, "redrawn_every": MOST, "family": "dwta"}),
+]
 
 
 def node_extremes(fabric):
-    workload = open_workload("toy", {"hidden": 3, "layers": 1})
+    toy = open_workload("toy", {"hidden": 3, "layers": 1})
+    wide = open_workload("amazon670k", {"hidden": 9, "features": 9, "labels": 20, "points": 600})
     trained = []
-    for name, options in EXTREMES:
+    for workload, (name, options) in [*((toy, own) for own in EXTREMES), *((wide, own) for own in OF_WIDE)]:
         method = set_up(fabric, workload, name, options)
         trained.append(len(train(fabric, workload, method, 0, 3)))
         method.drain()
@@ -31,4 +38,4 @@ def node_extremes(fabric):
 
 
 def test_every_method_takes_its_options_to_their_bounds():
-    assert on_nodes(node_extremes, 2) == [[3] * len(EXTREMES)] * 2
+    assert on_nodes(node_extremes, 2) == [[3] * len(EXTREMES + OF_WIDE)] * 2

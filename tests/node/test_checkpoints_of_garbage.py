@@ -142,7 +142,10 @@ METHODS = [
     ("ist", {"momentum": 0.9}),
     ("ist", {"optimizer": "adamw"}),
     ("p3", {"optimizer": "adam", "slice_params": 30}),  # parameter_server keeps the same
+    ("model_parallel", {"momentum": 0.9, "optimizer": "sgd"}),
+    ("dslide", {"target_active": 3}),  # sampled_softmax keeps less
 ]
+WIDE = ("model_parallel", "dslide")
 JUNK = [None, "x", [], {}, True, [None], {"0": "x"}]
 COUNTS = ("steps", "round", "slice_params", "window")
 
@@ -172,7 +175,10 @@ def spoilt(state):
 
 def node_that_takes_over_garbage(fabric, name, options):
     """States that neither fit nor are refused in one line, and how many were refused."""
-    workload = open_workload("toy", {"hidden": 3, "layers": 2})
+    sizes = {"hidden": 3, "features": 9, "labels": 7, "points": 256}
+    workload = (
+        open_workload("amazon670k", sizes) if name in WIDE else open_workload("toy", {"hidden": 3, "layers": 2})
+    )
     method = set_up(fabric, workload, name, options)
     train(fabric, workload, method, 0, 3)
     state = plain(method.state_dict())
