@@ -27,6 +27,8 @@ from istbench.launch.aws.spec import ClusterSpec
 from istbench.launch.aws.template import stack_name, template
 
 _DEFAULT_HOURS = 2.0
+# Which regions there are can be asked in any; every account has this one.
+_ANY_REGION = "us-east-1"
 
 
 def _say(line: str) -> None:
@@ -110,7 +112,7 @@ def status_command(regions: tuple[str, ...], as_json: bool) -> int:
     if not regions:
         first = memory.regions[0] if memory.regions else None
         try:
-            listed = regions_of_account(connect(first))
+            listed = regions_of_account(connect(first, _ANY_REGION))
         except RunFailed as error:
             _say(f"only regions that were used from here are looked at: {error}")
             listed = []

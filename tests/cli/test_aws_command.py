@@ -87,7 +87,8 @@ def test_a_cluster_up_in_the_status_and_down(aws, capsys):
     assert istbench(capsys, "aws", "status")[:2] == (0, "nothing of istbench in 2 regions\n")
 
 
-def test_orphans_are_listed_with_what_ends_them(aws, capsys):
+def test_orphans_are_listed_with_what_ends_them(aws, capsys, monkeypatch):
+    monkeypatch.delenv("AWS_REGION")
     aws.add_machine("eu-west-1", "lost", 0, [{"Key": "istbench:cluster", "Value": "lost"}])
     status, printed, _ = istbench(capsys, "aws", "status")
     assert status == 1

@@ -49,14 +49,14 @@ def default_region() -> str | None:
     return region
 
 
-def connect(region: str | None) -> Aws:
-    """AWS in `region`, or in the user's own.
+def connect(region: str | None, fallback: str | None = None) -> Aws:
+    """AWS in `region`, or in the user's own, or in `fallback`.
 
     Raises:
         UserError: where boto3 is missing, or there is no region.
     """
     with calls("to look up the region"):
-        found = region or default_region()
+        found = region or default_region() or fallback
     if not found:
         raise UserError("no region: give --region, `region` in the spec, or set AWS_REGION")
     return Aws(found)
