@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.config.run import RunRequest
-from istbench.errors import RunFailed
+from istbench.errors import RunFailed, UserError
 from istbench.launch.prepare import prepare_cell
 
 WORKLOAD = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n"
@@ -35,3 +35,19 @@ def test_a_workload_that_would_end_the_program_has_failed(tmp_path):
     plugin.write_text(WORKLOAD + "    def build_model(self):\n        raise SystemExit(0)\n")
     with pytest.raises(RunFailed, match=r"^mine by ddp called exit\(0\) before training$"):
         prepare(plugin, "mine")
+
+
+def test_a_method_is_checked_against_the_sizes_of_the_data(tmp_path):
+    text = "12 4 7000\n" + "".join(f"{label} 0:1\n" for label in range(12))
+    (tmp_path / "train.txt").write_text(text)
+    (tmp_path / "test.txt").write_text(text)
+
+    def asked(active):
+        options = {"target_active": active}
+        return RunRequest(
+            workload="amazon670k", method="dslide", method_options=options, data=tmp_path, batch_size=4
+        )
+
+    assert prepare_cell(asked(6_500), lambda *_: None).header.config.method_options["target_active"] == 6_500
+    with pytest.raises(UserError, match="target_active=7,001 is more than the 7,000 outputs"):
+        prepare_cell(asked(7_001), lambda *_: None)
