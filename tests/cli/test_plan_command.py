@@ -5,6 +5,8 @@ import json
 import pytest
 
 from istbench.cli import main
+from istbench.cluster.profile import load_profile
+from istbench.plan.planner import Asked, make_plan
 
 PLAN = ["plan", "--workload", "speech", "--method", "ddp", "--nodes", "8", "--cluster", "p3.2xlarge"]
 
@@ -33,21 +35,18 @@ def test_json_is_one_object_with_the_fields_that_programs_lean_on(capsys):
 AMAZON = ["plan", "--workload", "amazon670k", "--cluster", "p3.2xlarge", "--nodes", "8", "--json"]
 
 
-def test_amazon_670k_is_planned_at_its_own_sizes(capsys):
+def test_amazon_670k_is_planned_at_its_own_sizes():
     """Published: on 16 GB GPUs, data parallel trains 512 hidden units and none of the larger ones; IST all."""
-    plans = {}
-    for method, hidden in (("ddp", 512), ("ist", 2560)):
-        status, out, _ = istbench(capsys, *AMAZON, "--method", method, "--workload-set", f"hidden={hidden}")
-        assert status == 0
-        plans[method] = json.loads(out)
-    assert plans["ddp"]["fits"]
-    assert 512 < plans["ddp"]["largest_width"] < 1024
-    said = plans["ist"]
-    assert said["fits"]
-    assert said["model_parameters"] == (135_909 + 670_091) * 2560 + 2560 + 670_091
-    assert said["memory_complete"]
-    assert said["largest_width"] > 2560
-    assert said["seconds_per_round"] > said["compute_seconds_per_round"] > 0
+    cluster = load_profile("p3.2xlarge")
+    for method, hidden, fits in (("ddp", 512, True), ("ddp", 1024, False), ("ist", 2560, True)):
+        options = {"hidden": hidden}
+        asked = Asked(
+            workload="amazon670k", method=method, nodes=8, cluster=cluster, workload_options=options, limits=False
+        )
+        plan = make_plan(asked)
+        assert plan.fits == fits
+        assert plan.model_parameters == (135_909 + 670_091) * hidden + hidden + 670_091
+        assert plan.seconds > plan.compute_seconds > 0
 
 
 def test_a_plan_takes_the_sizes_of_data_that_is_named(capsys, tmp_path):
