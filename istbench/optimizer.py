@@ -72,7 +72,7 @@ class OptimizerOptions:
         if self.schedule == "step":
             rate *= self.decay ** sum(step >= round(share * steps) for share in self.decay_at)
         elif self.schedule == "cosine":
-            rate *= (1 + math.cos(math.pi * max(0, step - warm) / (steps - warm))) / 2
+            rate *= (1 + math.cos(math.pi * max(0, step - warm) / max(1, steps - warm))) / 2
         return rate
 
     @property

@@ -1,7 +1,7 @@
 """The learning rate of a local step follows from its number and the budget, and from nothing else."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from istbench.config.options import build_options, written_options
@@ -22,6 +22,7 @@ SCHEDULES = st.builds(
 )
 
 
+@example(options=OptimizerOptions(schedule="cosine", warmup=0.75), steps=1)  # nothing but warm-up
 @given(options=SCHEDULES, steps=st.integers(1, 300))
 def test_rates_rise_in_the_warm_up_and_never_after_it(options, steps):
     rates = [options.rate_at(step, steps) for step in range(steps)]
