@@ -33,6 +33,7 @@ def command(name: str, nodes: int, plugins: tuple[str, ...]) -> int:
     width = max(len(result.name) for result in results)
     for result in results:
         click.echo(f"{result.outcome:<7} {result.name:<{width}}  {result.detail}")
-    failed = sum(result.outcome == "failed" for result in results)
-    click.echo(f"{len(results) - failed} of {len(results)} checks hold", err=True)
+    failed, skipped = (sum(result.outcome == outcome for result in results) for outcome in ("failed", "skipped"))
+    made = len(results) - skipped
+    click.echo(f"{made - failed} of {made} checks hold{f', {skipped} skipped' if skipped else ''}", err=True)
     return EXIT_FAILED if failed else 0

@@ -119,8 +119,8 @@ def test_data_refuses_what_it_cannot_fetch(capsys):
 
 def test_check_reports_each_check_and_fails_if_one_does(capsys, tmp_path):
     status, outcomes, said = istbench(capsys, "check", "toy")
-    assert (status, outcomes.count("holds")) == (0, 5)
-    assert "5 of 5 checks hold" in said
+    assert (status, outcomes.count("holds")) == (0, 6)
+    assert "6 of 6 checks hold" in said
     status, _, said = istbench(capsys, "check", "tooy")
     assert (status, "did you mean 'toy'" in said) == (2, True)
 

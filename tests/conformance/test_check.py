@@ -12,8 +12,11 @@ from istbench.subnets.groups import NeuronGroup, Slot
 
 @pytest.mark.parametrize("name", [entry.name for entry in registered("methods")])
 def test_every_installed_method_keeps_the_contract(name):
-    outcomes = check_method(name, nodes=3)
-    assert {outcome.outcome for outcome in outcomes} == {"holds"}, outcomes
+    outcomes = {outcome.name: outcome.outcome for outcome in check_method(name, nodes=3)}
+    # Which outputs are active is no plain training's business.
+    unclaimed = {"one node is plain training"} if name in ("dslide", "sampled_softmax") else set()
+    assert {check for check, outcome in outcomes.items() if outcome == "skipped"} == unclaimed
+    assert set(outcomes.values()) <= {"holds", "skipped"}, outcomes
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_norm": True, "layers": 3, "bias": False}])
