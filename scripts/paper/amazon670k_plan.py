@@ -1,6 +1,6 @@
 """What the Amazon-670K network takes a node by width and method: the IST paper's column of failures, as markdown.
 
-python scripts/paper/amazon670k_plan.py > results/paper-amazon670k/plan.md
+The table of results/paper-amazon670k/README.md.
 """
 
 import argparse
