@@ -8,7 +8,7 @@ their updates (istbench/slide); the hidden layer is torch's.
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method, counted
 from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
-from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_exchange
+from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_rounds
 from istbench.methods.parts import Parts
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.seeds import derived_seed
@@ -97,15 +97,9 @@ class ActiveOutputs(Method):
         with torch.device("meta"):
             used = softmax.part(-(-softmax.units.size // world_size), range(active))
         normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
-        exchange = planned_exchange(softmax.units.size, batch_size, world_size, normaliser=normaliser)
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
         sizes = {id(weight) for weight in softmax.output_weights(used)}
         hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                node.steps(1)
-                exchange(node)
-                yield
 
         return Footprint(
             model=used,

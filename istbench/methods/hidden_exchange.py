@@ -1,6 +1,6 @@
 """What nodes that share a wide softmax send one another in a step: three collectives, all small."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -61,20 +61,23 @@ class HiddenExchange:
         return mine[: len(self._units[self._fabric.rank])].t() * count
 
 
-def planned_exchange(
+def planned_rounds(
     units: int, samples: int, world_size: int, *, normaliser: Sequence[int]
-) -> Callable[[PlannedNode], None]:
-    """A step's exchanges as a plan has them, after the computing; `normaliser`: bytes that are gathered for it."""
+) -> Callable[[PlannedNode], Iterator[None]]:
+    """Steps as a plan has them, exchanges after the computing; `normaliser`: bytes that are gathered for it."""
     each = _FLOAT * -(-units // world_size) * samples
 
-    def exchange(node: PlannedNode) -> None:
-        if world_size > 1:
-            node.wait([node.post("all_gather", each)])
-            for size in normaliser:
-                node.wait([node.post("all_gather", size)])
-            node.wait([node.post("reduce_scatter", each * world_size)])
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        while True:
+            node.steps(1)
+            if world_size > 1:
+                node.wait([node.post("all_gather", each)])
+                for size in normaliser:
+                    node.wait([node.post("all_gather", size)])
+                node.wait([node.post("reduce_scatter", each * world_size)])
+            yield
 
-    return exchange
+    return rounds
 
 
 def exchange_buffers(units: int, samples: int, world_size: int) -> int:

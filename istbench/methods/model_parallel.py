@@ -7,17 +7,17 @@ the others' outputs add to the gradient of its own hidden units. Each then updat
 crosses the network grows with the number of outputs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method
 from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
-from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_exchange
+from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_rounds
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
@@ -43,13 +43,7 @@ class ModelParallel(Method):
         """A node's part, with its gradients and optimizer state."""
         softmax = wide_softmax(self.name, model, workload, world_size)
         part = largest_part(softmax, world_size)
-        exchange = planned_exchange(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                node.steps(1)
-                exchange(node)
-                yield
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
 
         return Footprint(
             model=part,
