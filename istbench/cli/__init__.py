@@ -1,6 +1,7 @@
 """The command line. Each command is a file of its own, imported only when it is called."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -79,5 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str, status: int) -> None:
-    click.echo(f"istbench: {message}", err=True)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        message, status = _said_together(message, status)
+    if message:
+        click.echo(f"istbench: {message}", err=True)
     sys.exit(status)
+
+
+def _said_together(message: str, status: int) -> tuple[str, int]:
+    """What this process says, and its exit status, where torchrun started several."""
+    from istbench.launch.meeting import leave
+    from istbench.launch.world import this_world
+
+    try:
+        world = this_world()
+    except UserError:
+        return message, status
+    return (message, status) if world is None else leave(world, message, status)

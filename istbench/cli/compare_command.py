@@ -23,6 +23,7 @@ from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import RunFailed, UserError, unknown_name
 from istbench.launch.lab import ShapedNetwork
+from istbench.launch.world import this_world
 from istbench.registry import check_name, load_method
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def command(
     Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Finished cells are not
     run twice, unfinished ones go on where they stopped, and a cell that fails does not stop the others.
     """
+    if this_world() is not None:
+        raise UserError("torchrun runs one cell: use istbench run under it, once a cell, and istbench report")
     lab, given["nodes"] = lab_and_nodes(given["nodes"])
     jobs = _slurm_options(slurm, lab)
     requests = [in_lab(request, lab) for request in _requests(suite, plugins, given)]

@@ -21,6 +21,8 @@ from istbench.cli.options import (
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
+from istbench.launch.lab import ShapedNetwork
+from istbench.launch.world import World, this_world
 from istbench.registry import check_name
 from istbench.results.events import Note
 from istbench.results.header import Result
@@ -40,9 +42,10 @@ from istbench.results.load import Run
 def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload by one method on so many nodes.
 
-    The same command again goes on where an interrupted run stopped, and shows a finished one.
+    The same command again goes on where an interrupted run stopped, and shows a finished one. Under torchrun, its
+    processes are the nodes.
     """
-    lab, nodes = lab_and_nodes(nodes)
+    world, lab, nodes = _world_and_lab(nodes)
     request = build_request(nodes=nodes, lab=lab, **given)
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
@@ -50,9 +53,15 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     from istbench.launch.local import LocalLauncher, preload
 
     preload()
+    if world is not None and world.rank > 0:
+        from istbench.launch.torchrun import follow
+
+        return follow(world, request)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
     from istbench.launch.execute import execute, run_directory
+    from istbench.launch.launcher import Launcher
+    from istbench.launch.meeting import Meeting
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
     from istbench.report.tables.summary import run_summary
@@ -60,11 +69,19 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     from istbench.results.load import load_run
 
     with Display() as display:
-        cell = prepare_cell(request, display.preparing)
+        cell = prepare_cell(request, display.preparing, here=None if world is None else world.local_size)
         display.note(cell.header.data_source.note)
+        launcher: Launcher = LocalLauncher(place=lab or ThisMachine())
+        if world is not None:
+            from istbench.launch.torchrun import lead
+
+            cell, launcher, how = lead(world, cell, out)
+            display.note(how)
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
-            fresh = execute(cell, run, scratch, LocalLauncher(place=lab or ThisMachine()), again=again)
+            fresh = execute(cell, run, scratch, launcher, again=again)
+        if world is not None:
+            Meeting(world).end(0)
         if not fresh:
             _require_saved(request.save, cell.name, run.header().result)
             display.note(f"{cell.name} is done already; --again runs it anew")
@@ -91,6 +108,16 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
         err=True,
     )
     return EXIT_TARGET_MISSED
+
+
+def _world_and_lab(nodes: int) -> tuple[World | None, ShapedNetwork | None, int]:
+    """What torchrun started, the lab, and the nodes: as many as either has, unless they were typed."""
+    typed = click.get_current_context().get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
+    world = this_world()
+    lab, nodes = lab_and_nodes(nodes)
+    if world is not None and lab is not None:
+        raise UserError("a lab starts its own nodes: leave out torchrun, or the lab")
+    return world, lab, nodes if world is None else world.nodes(nodes if typed else None)
 
 
 def _require_saved(directory: Path | None, cell: str, result: Result | None) -> None:

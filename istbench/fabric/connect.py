@@ -23,6 +23,8 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
     store, rank, world_size = next(
         dist.rendezvous("env://", rank, world_size, timeout=timedelta(seconds=timeout_s))
     )
+    # torchrun's store has been there before this job, and may have seen others.
+    store = dist.PrefixStore(os.environ.get("ISTBENCH_STORE_PREFIX", "istbench"), store)
     dist.init_process_group(
         "nccl" if own_gpu else "gloo",
         store=dist.PrefixStore("collectives", store),

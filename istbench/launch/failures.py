@@ -12,6 +12,10 @@ _LAST_LINES = 5
 _LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload options (see `istbench plan`)"
 
 
+class PeersLost(RunFailed):
+    """A worker failed for want of others, as far as is known: a connection broke, or time was out."""
+
+
 def log_directory(logs: Path, rank: int) -> Path:
     """Where a worker's stdout.log and stderr.log lie, and its last word."""
     return logs / f"rank-{rank}"
@@ -49,7 +53,8 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
         for rank, word in words.items():
             if word["kind"] == kind:
                 tail = last_lines(_said(logs, rank)) if kind == "error" else ""
-                return RunFailed(f"worker {rank} failed: {word['message']}{tail}")
+                failure = PeersLost if kind == "fabric" else RunFailed
+                return failure(f"worker {rank} failed: {word['message']}{tail}")
     return RunFailed(f"a worker failed without a word; see {logs}")
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -53,44 +54,65 @@ class LocalLauncher:
 
     def start(self, job: Job) -> "LocalWorkers":
         """Set the workers of `job` going; see `Launcher.start`."""
-        from istbench.launch.local_worker import work
-
-        preload()
-        shutil.rmtree(job.logs, ignore_errors=True)
-        job.logs.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
             undo.enter_context(self.place.built())
             store = _serve_store(self.place)
-            processes: list[ForkServerProcess] = []
-            undo.callback(_end, processes)
-            for rank in range(job.nodes):
-                process = multiprocessing.get_context("forkserver").Process(
-                    target=work, args=(job, rank, self.place, _environment(job, rank, store))
-                )
-                try:
-                    process.start()
-                except (OSError, EOFError) as error:
-                    raise RunFailed(f"worker {rank} cannot be started: {error}{last_lines(_early())}") from None
-                processes.append(process)
-            return LocalWorkers(job.logs, processes, store, undo.pop_all())
+            undo.callback(_let_go, store)
+            environments = {rank: _environment(job, rank, store) for rank in range(job.nodes)}
+            workers = start_workers(job, self.place, environments)
+            undo.callback(workers.end)
+            return LocalWorkers(job.logs, workers.processes, undo.pop_all())
+
+
+def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str, str]]) -> "LocalWorkers":
+    """Set those workers of `job` going that have one of the `environments`, by rank; all of them, or none.
+
+    Raises:
+        RunFailed: where one cannot be started.
+    """
+    from istbench.launch.local_worker import work
+
+    preload()
+    shutil.rmtree(job.logs, ignore_errors=True)
+    job.logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as undo:
+        processes: dict[int, ForkServerProcess] = {}
+        undo.callback(_end, processes)
+        for rank, environment in environments.items():
+            process = multiprocessing.get_context("forkserver").Process(
+                target=work, args=(job, rank, place, environment)
+            )
+            try:
+                process.start()
+            except (OSError, EOFError) as error:
+                raise RunFailed(f"worker {rank} cannot be started: {error}{last_lines(_early())}") from None
+            processes[rank] = process
+        return LocalWorkers(job.logs, processes, undo.pop_all())
 
 
 class LocalWorkers:
-    """Processes of this machine, and the store through which they meet."""
+    """Processes of this machine, by rank, and how to take down what they run in."""
 
-    def __init__(self, logs: Path, processes: list[ForkServerProcess], store: "TCPStore", undo: ExitStack) -> None:
-        self._logs, self._processes, self._store, self._undo = logs, processes, store, undo
+    def __init__(self, logs: Path, processes: dict[int, ForkServerProcess], undo: ExitStack) -> None:
+        self.processes = processes
+        self._logs, self._running, self._undo = logs, dict(processes), undo
 
     def wait(self) -> None:
         """Return when all have ended well; see `Workers.wait`."""
-        running = dict(enumerate(self._processes))
-        while running:
-            connection.wait([process.sentinel for process in running.values()])
-            ended = {rank: process.exitcode or 0 for rank, process in running.items() if not process.is_alive()}
-            failed = {rank: code for rank, code in ended.items() if code or not self._is_done(rank)}
-            if failed:
-                raise describe(failed, self._logs, _early())
-            running = {rank: process for rank, process in running.items() if rank not in ended}
+        while not self.poll(None):
+            pass
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Whether all have ended well; waits for one to end, `timeout_s` at most. Raises as `wait` does."""
+        if not self._running:
+            return True
+        connection.wait([process.sentinel for process in self._running.values()], timeout_s)
+        ended = {rank: process.exitcode or 0 for rank, process in self._running.items() if not process.is_alive()}
+        failed = {rank: code for rank, code in ended.items() if code or not self._is_done(rank)}
+        if failed:
+            raise describe(failed, self._logs, _early())
+        self._running = {rank: process for rank, process in self._running.items() if rank not in ended}
+        return not self._running
 
     def _is_done(self, rank: int) -> bool:
         return done_path(self._logs, rank).exists()
@@ -98,6 +120,7 @@ class LocalWorkers:
     def end(self) -> None:
         """End those that are left, by force where they do not end when asked; see `Workers.end`."""
         self._undo.close()
+        self._running.clear()
 
 
 def _environment(job: Job, rank: int, store: "TCPStore") -> dict[str, str]:
@@ -107,6 +130,7 @@ def _environment(job: Job, rank: int, store: "TCPStore") -> dict[str, str]:
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(job.nodes),
         "LOCAL_WORLD_SIZE": str(job.nodes),
+        "GROUP_RANK": "0",
         "MASTER_ADDR": store.host,
         "MASTER_PORT": str(store.port),
         "OMP_NUM_THREADS": str(job.threads),
@@ -128,13 +152,17 @@ def _serve_store(place: Place) -> "TCPStore":
         )
 
 
-def _end(processes: list[ForkServerProcess]) -> None:
+def _let_go(_store: "TCPStore") -> None:
+    """The store lives as long as this is still to be called."""
+
+
+def _end(processes: dict[int, ForkServerProcess]) -> None:
     """End those that are alive, by force after a grace period, and let go of all."""
-    for process in processes:
+    for process in processes.values():
         if process.is_alive():
             process.terminate()
     until = time.monotonic() + _GRACE_S
-    for process in processes:
+    for process in processes.values():
         process.join(max(0.0, until - time.monotonic()))
         if process.is_alive():
             process.kill()

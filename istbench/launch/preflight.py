@@ -18,11 +18,19 @@ _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 
 
 def check_memory(
-    method: Method, model: nn.Module, workload: Workload, nodes: int, *, batch_size: int, activations: bool
+    method: Method,
+    model: nn.Module,
+    workload: Workload,
+    nodes: int,
+    here: int,
+    *,
+    batch_size: int,
+    activations: bool,
 ) -> None:
-    """Whether `nodes` processes of this machine can hold what training and the data take, as far as that is known.
+    """Whether this machine can hold what training and the data take, as far as that is known.
 
     Args:
+        nodes: of the run; here: those of them that are processes of this machine.
         activations: whether those count, where they may matter; the method's own parts always do.
 
     Raises:
@@ -30,18 +38,18 @@ def check_memory(
     """
     footprint = method.footprint(model, workload, nodes, batch_size)
     there = memory_bytes()
-    data = (nodes + 1) * workload.computed_bytes()  # the launching process draws it too, to know what it is
+    data = (here + 1) * workload.computed_bytes()  # the launching process draws it too, to know what it is
     if footprint is None:
         memory, needed = None, data
     else:
         memory = node_memory(footprint, unknown_cost(footprint.model))
-        needed = nodes * memory.total + data
-        if needed <= there and activations and _may_matter(workload, nodes, batch_size, needed, there):
+        needed = here * memory.total + data
+        if needed <= there and activations and _may_matter(workload, here, batch_size, needed, there):
             cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
             memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
-            needed = nodes * memory.total + data
+            needed = here * memory.total + data
     if needed > there:
-        on = "1 node" if nodes == 1 else f"{nodes} nodes"
+        on = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes == here else f"{here} of {nodes} nodes"
         parts = [f"a node: {memory.in_words()}" if memory else "", f"data {data / _GIB:,.2f} GiB" if data else ""]
         raise UserError(
             f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, this machine has "

@@ -39,20 +39,22 @@ class Cell:
     header: Header
 
 
-def prepare_cell(request: RunRequest, progress: Progress) -> Cell:
+def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Cell:
     """Resolve `request`, prepare its data (which may take a while, told to `progress`), check that it can run.
+
+    here: nodes on this machine, by default all.
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
         RunFailed: where the method or the workload would end this program.
     """
     try:
-        return _prepared(request, progress)
+        return _prepared(request, progress, request.nodes if here is None else here)
     except SystemExit as end:
         raise RunFailed(f"{request.workload} by {request.method} called exit({end.code}) before training") from None
 
 
-def _prepared(request: RunRequest, progress: Progress) -> Cell:
+def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
     plugins = request.plugins
     workload = build_workload(request.workload, request.workload_options, plugins)
     workload_given = _changed(workload.Options(), workload.options)
@@ -63,7 +65,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     with torch.device("meta"):
         model = workload.build_model()
     device = "cpu" if method.own_kernels and request.device == "auto" else _device(request.device)
-    threads = request.threads or max(1, cores() // request.nodes)
+    threads = request.threads or max(1, cores() // here)
     check_threads(threads)
     check_schedule(method)
     if request.save is not None:
@@ -72,7 +74,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
     method.check(method.options, model, workload, request.nodes)
     batch_size = request.batch_size or workload.batch_size
     if device == "cpu" and not request.anyway:
-        check_memory(method, model, workload, request.nodes, batch_size=batch_size, activations=False)
+        check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=False)
     source = workload.prepare(request.data, cache_directory(), progress)
     if request.target is not None and not source.learnable:
         raise UserError(
@@ -83,7 +85,7 @@ def _prepared(request: RunRequest, progress: Progress) -> Cell:
         model = workload.build_model()
     if device == "cpu" and not request.anyway:
         plain = not (request.amp or request.compile)
-        check_memory(method, model, workload, request.nodes, batch_size=batch_size, activations=plain)
+        check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=plain)
     steps, eval_every = _budget(request, workload, method, source, batch_size)
     check_batch(method, model, batch_size)
     config = RunConfig(

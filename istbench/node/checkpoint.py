@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from istbench.config.numbers import Amount, Duration, Natural
@@ -25,7 +25,7 @@ from istbench.files import sync
 from istbench.node.digest import blocks_of
 from istbench.node.weights_file import write_tensors
 
-_TENSOR = "tensor:"
+_TENSOR, _STATE = "tensor:", "state"
 _LATEST = "latest.json"
 _MOST_JSON_BYTES = 2**30
 _LONGEST_REASON = 200
@@ -82,6 +82,23 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any]) -> 
         write_tensors(stem.with_suffix(".safetensors"), tensors, blocks_of(tensors))
         stem.with_suffix(".json").write_text(text)
         sync(stem.with_suffix(".json"))
+
+
+def packed(state: dict[str, Any]) -> Tensor:
+    """`state`, as `write_rank` takes it, in bytes that can be sent; `unpacked` is the inverse."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_without_tensors(state, "", tensors), allow_nan=False)
+    # Copied, as this library refuses tensors that share memory.
+    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return torch.frombuffer(bytearray(save(copies, {_STATE: text})), dtype=torch.uint8)
+
+
+def unpacked(content: Tensor) -> dict[str, Any]:
+    """The state that `packed` made `content` of."""
+    plain = content.cpu().numpy().tobytes()
+    header = json.loads(plain[8 : 8 + int.from_bytes(plain[:8], "little")])
+    tensors = load(plain)
+    return {key: _with_tensors(value, tensors) for key, value in json.loads(header["__metadata__"][_STATE]).items()}
 
 
 def publish(directory: Path, totals: Totals) -> None:

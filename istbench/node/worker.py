@@ -22,6 +22,7 @@ from istbench.node.digest import sha256_of
 from istbench.node.full_model import FullModel, full_model
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
+from istbench.node.parts import Parts
 from istbench.node.progress import StepCounter
 from istbench.node.schedule import due_step, segment_end
 from istbench.node.sinks import RunFiles, Sinks
@@ -59,6 +60,7 @@ class Node:
         self, run: RunDirectory, config: RunConfig, workload: Workload, fabric: Fabric, sinks: Sinks
     ) -> None:
         self._checkpoints, self._config, self._workload, self._fabric = run.checkpoint, config, workload, fabric
+        self._parts = Parts(run.checkpoint, fabric)
         self._lead = fabric.rank == 0
         self._clock = TrainClock(fabric.device, config.lab.dilation if config.lab else 1.0)
         self._totals = Totals(step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0)
@@ -251,17 +253,14 @@ class Node:
         if self._fabric.maximum(float(due)) == 0:
             return
         state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
-        checkpoint.write_rank(self._checkpoints, self._totals.step, self._fabric.rank, state)
-        self._fabric.barrier("writing a checkpoint")
-        if self._lead:
-            checkpoint.publish(self._checkpoints, self._totals)
+        self._parts.write(self._totals, state)
         self._saved = time.perf_counter()
 
     def _resume(self) -> None:
-        totals = checkpoint.latest(self._checkpoints)
-        if totals is None:
+        found = self._parts.read()
+        if found is None:
             return
-        state = checkpoint.read_rank(self._checkpoints, totals.step, self._fabric.rank)
+        totals, state = found
         with checkpoint.fitting(self._checkpoints):
             if not 0 < totals.step < self._config.steps:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")

@@ -51,12 +51,24 @@ def _call(store: Any, rank: int, peer: int, timeout_s: float) -> socket.socket:
 def _own_address() -> str:
     """Where peers reach this process: gloo's interface where one is named, else the one towards the master."""
     name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    if name:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            request = struct.pack("256s", name.encode()[:15])
-            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    family, kind, _, _, place = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+    return (name and address_of(name)) or address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+
+
+def address_of(interface: str) -> str | None:
+    """The IPv4 address of an interface of this machine, None where it has none."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack("256s", interface.encode()[:15])
+        return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+    return None
+
+
+def address_towards(host: str) -> str:
+    """This machine's address on the way to `host`.
+
+    Raises:
+        OSError: where there is no such host, or no way.
+    """
+    family, kind, _, _, place = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(place)  # of a datagram socket: sends nothing
         return str(probe.getsockname()[0])

@@ -1,0 +1,263 @@
+"""Workers on the hosts where torchrun started this command: each of its processes runs one node, and watches it."""
+
+import os
+import socket
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from istbench.config.run import RunRequest
+from istbench.errors import RunFailed, UserError
+from istbench.fabric.transport.connections import address_of, address_towards
+from istbench.launch.agreement import agreed, as_text, check_agreement, host_names
+from istbench.launch.execute import run_directory
+from istbench.launch.failures import PeersLost
+from istbench.launch.launcher import Job, launch
+from istbench.launch.local import LocalWorkers, start_workers
+from istbench.launch.meeting import Card, Meeting, Start, Word
+from istbench.launch.prepare import Cell, prepare_cell
+from istbench.launch.world import World
+from istbench.node.worker import train_cell
+from istbench.results.store import RunDirectory
+
+_POLL_S = 1.0
+_LAST_WORDS_S = 8.0  # for all ranks to end their workers, who may take five seconds
+_FAREWELL_S = 60.0  # for the others to end well once rank 0 has
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_FAILURES = {"user": UserError, "run": RunFailed, "lost": RunFailed}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A place: this host, by the interface that others reach it by; `interface` is empty where none is known."""
+
+    address: str
+    interface: str
+
+    def built(self) -> nullcontext[None]:
+        """Nothing to do: the network is there."""
+        return nullcontext()
+
+    def listening(self) -> nullcontext[None]:
+        """Nothing to do: torchrun's store listens already."""
+        return nullcontext()
+
+    def enter(self, rank: int) -> None:
+        """Keep gloo and NCCL to the interface, unless the user chose another."""
+        for name in _INTERFACES:
+            if self.interface:
+                os.environ.setdefault(name, self.interface)
+
+
+def route_to(master: str) -> Route:
+    """The place of this process: by the interface that leads to `master`, or that GLOO_SOCKET_IFNAME names.
+
+    Raises:
+        UserError: where `master` is no address that can be reached.
+    """
+    chosen = os.environ.get(_INTERFACES[0], "").split(",")[0]
+    if chosen:
+        return Route(address_of(chosen) or "", chosen)
+    try:
+        address = address_towards(master)
+    except OSError as error:
+        raise UserError(
+            f"no way from {socket.gethostname()} to {master} ({error.strerror or error}); give torchrun an "
+            "--rdzv-endpoint that every host reaches"
+        ) from None
+    names = [name for _, name in socket.if_nameindex()]
+    if address.startswith("127."):  # the interface has but one of its addresses
+        return Route(address, next((name for name in ("lo", "lo0") if name in names), ""))
+    return Route(address, next((name for name in names if address_of(name) == address), ""))
+
+
+def card_of(world: World, cell: Cell, route: Route) -> Card:
+    """What this rank is ready for."""
+    own_gpu = cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size
+    return Card(
+        rank=world.rank,
+        host=socket.gethostname(),
+        address=route.address,
+        versions=cell.header.versions,
+        config=as_text(cell.config),
+        fingerprint=cell.header.data_source.fingerprint,
+        own_gpu=own_gpu,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunLauncher:
+    """Runs this rank's worker; rank 0's lets the others `start` theirs, and judges how all ended.
+
+    Attributes:
+        hosts: the host of every rank, on rank 0.
+    """
+
+    meeting: Meeting
+    place: Route
+    start_word: Start | None = None
+    hosts: tuple[str, ...] = ()
+
+    def start(self, job: Job) -> "TorchrunWorkers":
+        """Set this rank's worker of `job` going; see `Launcher.start`."""
+        world = self.meeting.world
+        environment = {
+            "RANK": str(world.rank),
+            "LOCAL_RANK": str(world.local_rank),
+            "WORLD_SIZE": str(world.size),
+            "LOCAL_WORLD_SIZE": str(world.local_size),
+            "GROUP_RANK": str(world.host_rank),
+            "MASTER_ADDR": world.master,
+            "MASTER_PORT": str(world.port),
+            "OMP_NUM_THREADS": str(job.threads),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "ISTBENCH_STORE_PREFIX": f"{world.prefix}/worker",
+        }
+        own = start_workers(job, self.place, {world.rank: environment})
+        if self.start_word is not None:
+            self.meeting.start(self.start_word)
+        return TorchrunWorkers(own, self.meeting, self.hosts)
+
+
+class TorchrunWorkers:
+    """All ranks' workers, as seen from one, which has one of them itself."""
+
+    def __init__(self, own: LocalWorkers, meeting: Meeting, hosts: tuple[str, ...]) -> None:
+        self._own, self._meeting, self._hosts = own, meeting, hosts
+
+    def wait(self) -> None:
+        """Return when all have ended well, on rank 0; elsewhere when this rank's has. See `Workers.wait`."""
+        interrupted = None
+        try:
+            word = self._watch()
+        except KeyboardInterrupt as interrupt:
+            word, interrupted = Word(kind="interrupted"), interrupt
+        if word.kind != "done":
+            self._own.end()
+        self._meeting.say(word)
+        if self._meeting.world.rank == 0:
+            self._judge()
+        if interrupted is not None:
+            raise interrupted
+        if word.kind != "done":
+            raise RunFailed(word.message)
+
+    def _watch(self) -> Word:
+        try:
+            while not self._own.poll(_POLL_S):
+                if self._meeting.is_over():
+                    return Word(kind="ended")
+        except UserError as error:
+            return Word(kind="user", message=str(error))
+        except PeersLost as error:
+            return Word(kind="lost", message=str(error))
+        except RunFailed as error:
+            return Word(kind="run", message=str(error))
+        return Word(kind="done")
+
+    def _judge(self) -> None:
+        """Return when all are done; else raise the cause, once every rank had time to say what it knows."""
+        until, over = time.monotonic() + _FAREWELL_S, False
+        while len(words := self._meeting.words()) < len(self._hosts) and time.monotonic() < until:
+            if not over and self._meeting.is_over():
+                until, over = time.monotonic() + _LAST_WORDS_S, True
+            time.sleep(_POLL_S / 10)
+        if cause := cause_of(words, self._hosts):
+            raise cause
+
+    def end(self) -> None:
+        """End this rank's worker; see `Workers.end`."""
+        self._own.end()
+
+
+def cause_of(words: dict[int, Word], hosts: tuple[str, ...]) -> BaseException | None:
+    """What ended a job, by what each rank said of its end; None where all ended well. `hosts` by rank.
+
+    A rank that said nothing was lost, and what others miss it for is no cause.
+    """
+    for kind in ("user", "run"):
+        for rank, word in sorted(words.items()):
+            if word.kind == kind:
+                return _FAILURES[kind](f"{hosts[rank]}: {word.message}")
+    for rank, host in enumerate(hosts):
+        if rank not in words:
+            return RunFailed(
+                f"{host}: worker {rank} is gone: its process was killed, or its host was lost; the same command "
+                "goes on from the last checkpoint"
+            )
+    for rank, word in sorted(words.items()):
+        if word.kind == "lost":
+            return RunFailed(f"{hosts[rank]}: {word.message}")
+    return None if all(word.kind == "done" for word in words.values()) else KeyboardInterrupt()
+
+
+def follow(world: World, request: RunRequest) -> int:
+    """Be a rank other than 0 of a run: prepare, train, and say nothing but what is wrong; returns the exit status.
+
+    Raises:
+        UserError, RunFailed: where this rank cannot train.
+        KeyboardInterrupt: after a signal.
+    """
+    meeting = Meeting(world)
+    if world.local_rank > 0 and not meeting.await_prepared():
+        return meeting.await_end()
+    cell = prepare_cell(replace(request, save=None), lambda *_: None, here=world.local_size)
+    if world.local_rank == 0:
+        meeting.post_prepared()
+    place = route_to(world.master)
+    meeting.post_card(card_of(world, cell, place))
+    start = meeting.await_start()
+    if start is None:
+        return meeting.await_end()
+    with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as scratch:
+        job = Job(
+            target=train_cell,
+            args=(_run_path(world, cell, start, Path(scratch)), scratch),
+            nodes=world.size,
+            threads=start.header.config.threads,
+            logs=Path(scratch) / "logs",
+        )
+        try:
+            launch(TorchrunLauncher(meeting=meeting, place=place), job)
+        except (UserError, RunFailed):  # rank 0 says what it was
+            return meeting.await_end()
+    return 0
+
+
+def _run_path(world: World, cell: Cell, start: Start, scratch: Path) -> str:
+    """The run directory that this rank's worker reads: rank 0's, or on another host one that has but a header."""
+    if world.host_rank == 0:
+        return start.run
+    config = msgspec.structs.replace(start.header.config, plugins=cell.config.plugins)
+    run = RunDirectory(scratch / "run")
+    run.create(msgspec.structs.replace(start.header, config=config, data_source=cell.header.data_source))
+    return str(run.path)
+
+
+def lead(world: World, cell: Cell, out: Path) -> tuple[Cell, TorchrunLauncher, str]:
+    """Rank 0: `cell` as all ranks run it, what runs it, and a line that says where and how they talk.
+
+    Raises:
+        UserError, RunFailed: where a rank cannot train, or would train something else, naming its host.
+    """
+    meeting = Meeting(world)
+    meeting.post_prepared()
+    place = route_to(world.master)
+    own = card_of(world, cell, place)
+    meeting.post_card(own)
+    cards = meeting.cards()
+    check_agreement(cards)
+    cell = agreed(cell, cards)
+    hosts = tuple(host_names(cards))
+    start = Start(run=str(run_directory(out, cell.name).path.resolve()), header=cell.header)
+    count = len(set(hosts))
+    said = (
+        f"{world.size} node{'s' if world.size > 1 else ''} on {count} host{'s' if count > 1 else ''}, talking by "
+        f"{'NCCL' if own.own_gpu else 'gloo'} over {place.interface or 'the interface'} ({place.address})"
+    )
+    return cell, TorchrunLauncher(meeting=meeting, place=place, start_word=start, hosts=hosts), said

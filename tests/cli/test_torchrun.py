@@ -1,0 +1,125 @@
+"""`istbench run` under torchrun: real processes on one host, and on two that share nothing but the install."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from istbench.results.events import Fault, Resume
+from istbench.results.store import RunDirectory
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+# Ends its process on node 1 once, at step 12; the first pass of all warms up.
+FALLS = """
+import os, pathlib, signal
+from istbench.workloads.toy import Toy
+
+class Falls(Toy):
+    name = "falls"
+    passes = -1
+
+    def loss(self, model, batch):
+        Falls.passes += 1
+        fell = pathlib.Path(os.environ["FELL"])
+        if os.environ["RANK"] == "1" and self.passes == 12 and not fell.exists():
+            fell.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(model, batch)
+"""
+
+
+def start(words, *options, **environment):
+    command = [*TORCHRUN, *map(str, options), "-m", "istbench", *map(str, words)]
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment}
+    )
+
+
+def run_on_two(words, tmp_path, **environment):
+    """Run `words` on two hosts, each with an --out of its own; what each printed, and its exit status."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    both = [
+        start(
+            [*words, "--out", tmp_path / f"host{host}"],
+            *("--nnodes", 2, "--node-rank", host, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
+            **environment,
+        )
+        for host in (0, 1)
+    ]
+    return [(*process.communicate(timeout=180), process.returncode) for process in both]
+
+
+def said(text):
+    return [line for line in text.splitlines() if line.startswith("istbench: ")]
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """What `istbench run --nodes 2` makes of words: its JSON."""
+
+    def run(words, **environment):
+        command = [
+            sys.executable,
+            "-m",
+            "istbench",
+            *map(str, words),
+            "--nodes",
+            "2",
+            "--out",
+            str(tmp_path / "one"),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_processes_of_one_host_train_as_istbench_run_does_and_rank_0_alone_prints(tmp_path, alone):
+    words = ["run", "--method", "ist", "--workload", "toy", "--steps", 20, "--seed", 1, "--json"]
+    process = start([*words, "--out", tmp_path / "two"], "--standalone", "--nproc-per-node", 2)
+    out, error = process.communicate(timeout=180)
+    assert process.returncode == 0, error
+    found, local = json.loads(out), alone(words)
+    assert found["nodes"] == 2
+    assert (found["cell"], found["weights_sha256"]) == (local["cell"], local["weights_sha256"])
+    assert error.count("2 nodes on 1 host, talking by gloo over lo (127.0.0.1)") == 1
+    assert (tmp_path / "two" / "runs" / found["cell"] / "trace.npz").exists()
+
+
+def test_a_killed_worker_is_named_with_its_host_and_the_same_command_goes_on(tmp_path, alone):
+    plugin, fell = tmp_path / "falls.py", str(tmp_path / "fell")
+    plugin.write_text(FALLS)
+    words = ["run", "--plugin", plugin, "--workload", "falls", "--method", "p3", "--steps", 20, "--eval-every", 5]
+    words += ["--checkpoint-every", 0, "--seed", 1, "--json"]
+    (_, error, status), (_, quiet, other) = run_on_two(words, tmp_path, FELL=fell)
+    assert (status, other) == (1, 1)
+    message = f"{socket.gethostname()}: worker 1 was killed by SIGKILL"
+    assert [line.startswith(f"istbench: {message}") for line in said(error)] == [True], error
+    assert said(quiet) == []
+    (path,) = (tmp_path / "host0" / "runs").iterdir()
+    run = RunDirectory(path)
+    assert run.header().status == "failed"
+    assert [event.message.startswith(message) for event in run.events() if isinstance(event, Fault)] == [True]
+    # All of the checkpoint is on rank 0's host; the other keeps nothing.
+    assert {file.name for file in (path / "checkpoint" / "10").iterdir()} >= {"rank-0.json", "rank-1.json"}
+    assert not (tmp_path / "host1").exists()
+
+    (out, error, status), (printed, _, other) = run_on_two(words, tmp_path, FELL=fell)
+    assert (status, other, printed) == (0, 0, ""), error
+    assert [event.step for event in run.events() if isinstance(event, Resume)] == [10]
+    assert json.loads(out)["weights_sha256"] == alone(words, FELL=fell)["weights_sha256"]
+
+
+def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp_path):
+    words = ["run", "--method", "ist", "--workload", "toy", "--set", "nonsense=1"]
+    both = run_on_two(words, tmp_path)
+    assert [len(said(error)) for _, error, _ in both] == [1, 0], both
+    assert "nonsense" in said(both[0][1])[0]
+    assert all("exitcode  : 2" in error for _, error, _ in both)
