@@ -137,7 +137,7 @@ def status_command(regions: tuple[str, ...], as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Print what every machine would be told, and tell none.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, ...], **given: Any) -> int:
-    """Run an istbench command on a cluster: `run` and `compare` on all machines as one, under torchrun.
+    """Run an istbench command on a cluster: `run` on all machines as one, under torchrun.
 
     It goes on whatever becomes of this machine; the same command again follows it, and Ctrl-C ends it. Exits with
     its exit status.

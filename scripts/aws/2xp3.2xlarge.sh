@@ -4,4 +4,4 @@
 set -euo pipefail
 here=$(dirname "$0")
 exec "$here/reproduce.sh" 2xp3.2xlarge \
-    compare --methods ddp,local_sgd,ist --workload cifar10 --nodes 2 --seeds 1 --target 0.9 --channels-last -- "$@"
+    ddp,local_sgd,ist --workload cifar10 --target 0.9 --channels-last -- "$@"

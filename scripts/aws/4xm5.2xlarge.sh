@@ -3,4 +3,4 @@
 set -euo pipefail
 here=$(dirname "$0")
 exec "$here/reproduce.sh" 4xm5.2xlarge \
-    compare --methods ddp,local_sgd,ist --workload speech --nodes 4 --seeds 1 -- "$@"
+    ddp,local_sgd,ist --workload speech -- "$@"

@@ -3,4 +3,4 @@
 set -euo pipefail
 here=$(dirname "$0")
 exec "$here/reproduce.sh" 8xm5.2xlarge \
-    compare "$here/../../configs/paper/speech.toml" -- "$@"
+    ddp,local_sgd,ist --workload speech -- "$@"

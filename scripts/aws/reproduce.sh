@@ -4,15 +4,17 @@
 #   scripts/aws/4xm5.2xlarge.sh                       # prints template, cost and commands, and starts nothing
 #   scripts/aws/4xm5.2xlarge.sh --max-hours 6 --yes   # does it; interrupted at any point, the same command goes on
 #
-# Called as: reproduce.sh PRESET COMMAND... -- [--max-hours H] [--yes] [--region R] [--data DIR], where COMMAND is for
-# `istbench aws run`. The machines download Speech Commands themselves, unless --data DIR goes along.
+# Called as: reproduce.sh PRESET METHODS OPTION... -- [--max-hours H] [--yes] [--region R] [--data DIR]: a run of each of
+# METHODS (a,b,c), one after another, with those options of `istbench run`. The machines download Speech Commands
+# themselves, unless --data DIR goes along.
 set -euo pipefail
 
 preset=$1
-shift
-command=()
+IFS=, read -ra methods <<< "$2"
+shift 2
+options=()
 while [[ $1 != -- ]]; do
-    command+=("$1")
+    options+=("$1")
     shift
 done
 shift
@@ -30,19 +32,18 @@ done
 
 cluster=(--preset "$preset" "${region[@]}")
 fetch_data=()
-if [[ -n $data && " ${command[*]} " == *.toml* ]]; then
-    echo "a suite takes no --data: leave it out, and the machines download the recordings" >&2
-    exit 2
-elif [[ -n $data ]]; then
-    command+=(--data "$data")
-elif [[ " ${command[*]} " != *cifar10* ]]; then
+if [[ -n $data ]]; then
+    options+=(--data "$data")
+elif [[ " ${options[*]} " != *cifar10* ]]; then
     fetch_data=(data speech --source download)
 fi
 
 if [[ -z $yes ]]; then
     istbench aws up "${cluster[@]}" --max-hours "${hours:-2}" --dry-run
     [[ ${#fetch_data[@]} == 0 ]] || istbench aws run "${cluster[@]}" --dry-run -- "${fetch_data[@]}"
-    istbench aws run "${cluster[@]}" --dry-run -- "${command[@]}"
+    for method in "${methods[@]}"; do
+        istbench aws run "${cluster[@]}" --dry-run -- run --method "$method" "${options[@]}"
+    done
     echo "nothing was started: --yes does" >&2
     exit 0
 fi
@@ -56,7 +57,9 @@ fi
 istbench aws up "${cluster[@]}" --max-hours "$hours" --yes
 [[ ${#fetch_data[@]} == 0 ]] || istbench aws run "${cluster[@]}" -- "${fetch_data[@]}"
 status=0
-istbench aws run "${cluster[@]}" -- "${command[@]}" || status=$?
+for method in "${methods[@]}"; do
+    istbench aws run "${cluster[@]}" -- run --method "$method" "${options[@]}" || status=$?
+done
 results=$(istbench aws fetch "${cluster[@]}")
 istbench report "$results" || status=$?
 if [[ $status == 0 ]]; then

@@ -17,7 +17,7 @@ _BIN = f"{HOME}/venv/bin"
 _BOOT_LOG = "/var/log/cloud-init-output.log"
 UNIT, _LINGER = "istbench-run", "istbench-linger"
 # Those that train go on all machines as one; the others on every machine for itself.
-_TRAINING, _EACH = ("run", "compare"), ("data", "doctor")
+_TRAINING, _EACH = ("run",), ("data", "doctor")
 _OURS = {"--out": "results come back by `istbench aws fetch`", "--hosts": "the cluster's machines are used"}
 
 
@@ -36,7 +36,7 @@ class Errand:
 
 
 def errand(words: Sequence[str]) -> Errand:
-    """The errand of an istbench command line; suites, plug-ins and data of this machine go along.
+    """The errand of an istbench command line; profiles, plug-ins and data of this machine go along.
 
     Raises:
         UserError: for a command that makes no sense there, an option that is the cluster's to set, a file that is
@@ -44,6 +44,8 @@ def errand(words: Sequence[str]) -> Errand:
     """
     if not words:
         raise UserError("nothing to run; write it after --, such as: istbench aws run -- run --method ist ...")
+    if words[0] == "compare":
+        raise UserError("compare does not run on several machines; use a `run` for each of its cells")
     if words[0] not in (*_TRAINING, *_EACH):
         raise unknown_name("command for a cluster", words[0], (*_TRAINING, *_EACH))
     files: dict[str, Path] = {}

@@ -23,16 +23,17 @@ def test_training_goes_under_torchrun_with_the_first_machine_as_meeting_point():
     assert node_words(["data", "speech"], 1, ["a", "b"]) == ["/opt/istbench/venv/bin/istbench", "data", "speech"]
 
 
-def test_suites_plug_ins_and_data_go_along(tmp_path):
-    suite, plugin, data = tmp_path / "suite.toml", tmp_path / "mine.py", tmp_path / "clips"
-    suite.touch()
+def test_profiles_plug_ins_and_data_go_along(tmp_path):
+    profile, plugin, data = tmp_path / "mine.toml", tmp_path / "mine.py", tmp_path / "clips"
+    profile.touch()
     plugin.touch()
     data.mkdir()
-    asked = errand(["compare", str(suite), f"--plugin={plugin}", "--data", str(data)])
+    asked = errand(["run", "--cluster", str(profile), f"--plugin={plugin}", "--data", str(data)])
     files = "/opt/istbench/files"
-    there = ("compare", f"{files}/suite.toml", f"--plugin={files}/mine.py", "--data", "/opt/istbench/data/clips")
+    profile_there, plugin_there = f"{files}/mine.toml", f"--plugin={files}/mine.py"
+    there = ("run", "--cluster", profile_there, plugin_there, "--data", "/opt/istbench/data/clips")
     assert asked.words == there
-    assert (asked.files, asked.data) == ({"suite.toml": suite, "mine.py": plugin}, data)
+    assert (asked.files, asked.data) == ({"mine.toml": profile, "mine.py": plugin}, data)
     assert errand(["run", "--data", "/mnt/there"]).words == ("run", "--data", "/mnt/there")
 
 
@@ -43,7 +44,8 @@ def test_suites_plug_ins_and_data_go_along(tmp_path):
         (["rum"], "unknown command for a cluster 'rum'; did you mean 'run'"),
         (["run", "--out", "x"], "leave out --out: results come back by `istbench aws fetch`"),
         (["run", "--hosts=a,b"], "leave out --hosts"),
-        (["compare", "none.toml"], "no file 'none.toml' here"),
+        (["run", "--cluster", "none.toml"], "no file 'none.toml' here"),
+        (["compare", "suite.toml"], "compare does not run on several machines"),
     ],
 )
 def test_what_makes_no_sense_there_is_refused(words, message):
