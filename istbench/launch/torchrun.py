@@ -29,7 +29,7 @@ _POLL_S = 1.0
 _LAST_WORDS_S = 8.0  # for all ranks to end their workers, who may take five seconds
 _FAREWELL_S = 60.0  # for the others to end well once rank 0 has
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_FAILURES = {"user": UserError, "run": RunFailed, "lost": RunFailed}
+_FAILURES = {"user": UserError, "run": RunFailed}
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,10 @@ def cause_of(words: dict[int, Word], hosts: tuple[str, ...]) -> BaseException | 
 
     A rank that said nothing was lost, and what others miss it for is no cause.
     """
-    for kind in ("user", "run"):
+    for kind, failure in _FAILURES.items():
         for rank, word in sorted(words.items()):
             if word.kind == kind:
-                return _FAILURES[kind](f"{hosts[rank]}: {word.message}")
+                return failure(f"{hosts[rank]}: {word.message}")
     for rank, host in enumerate(hosts):
         if rank not in words:
             return RunFailed(

@@ -23,7 +23,7 @@ from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method, counted
 from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
 from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_rounds
-from istbench.methods.parts import Parts
+from istbench.methods.step_times import StepTimes
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.seeds import derived_seed
 from istbench.slide.active import owned
@@ -100,7 +100,6 @@ class ActiveOutputs(Method):
         rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
         sizes = {id(weight) for weight in softmax.output_weights(used)}
         hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
-
         return Footprint(
             model=used,
             rounds=rounds,
@@ -129,7 +128,7 @@ class ActiveOutputs(Method):
         self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse)
         self._part = self._cut.part
         self._exchange = HiddenExchange(fabric, self._cut.units)
-        self._parts, self._active = Parts(), list[float]()
+        self._times, self._active = StepTimes(), list[float]()
         self._threads = _threads(torch.get_num_threads())
         weights = self._softmax.output_weights(self._part)
         self._rows = self._cut.outputs[fabric.rank]
@@ -169,19 +168,19 @@ class ActiveOutputs(Method):
         inputs, targets = batch
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
-        with self._parts("hidden"):
+        with self._times("hidden"):
             own = self._softmax.hidden(self._part, inputs)
-        with self._parts("exchange"):
+        with self._times("exchange"):
             hidden = self._exchange.gather(own.detach()).contiguous()
         loss, gradient = self._step_outputs(hidden.numpy(), targets)
-        with self._parts("exchange"):
+        with self._times("exchange"):
             gradient_of_own = self._exchange.scatter(torch.from_numpy(gradient))
-        with self._parts("hidden"):
+        with self._times("hidden"):
             own.backward(gradient_of_own)
             for optimizer in self._optimizers.values():
                 set_rate(optimizer, self.learning_rate)
                 optimizer.step()
-        with self._parts("rebuild"):
+        with self._times("rebuild"):
             self._stepped()
         self._fabric.recorder.mark("round")
         return torch.tensor(loss)
@@ -190,15 +189,15 @@ class ActiveOutputs(Method):
         """Update the active outputs; the loss, and what this node's add to the gradient of `hidden` [b, units]."""
         truth = self._softmax.truth(targets)
         ends = truth.offsets[1:].numpy()
-        with self._parts("active"):
+        with self._times("active"):
             labels = owned(ends, truth.outputs.numpy(), self._rows.start, self._rows.stop)
             labelled = np.diff(ends, prepend=0) > 0
             sets = self._shard.active(hidden, labels, self.local_step)
-        with self._parts("outputs"):
+        with self._times("outputs"):
             mine = self._shard.forward(hidden, labels, sets)
-        with self._parts("exchange"):
+        with self._times("exchange"):
             whole = self._joined(mine)
-        with self._parts("outputs"):
+        with self._times("outputs"):
             gradient = self._shard.backward(whole, labelled, self.learning_rate)
         self._active.append(len(sets.rows) / len(sets))
         return whole.loss(labelled), gradient
@@ -217,7 +216,7 @@ class ActiveOutputs(Method):
         active, self._active = self._active, []
         if not active:
             return {}
-        shares = {f"time_{name}": share for name, share in self._parts.shares().items()}
+        shares = {f"time_{name}": share for name, share in self._times.shares().items()}
         return {"active_outputs": self._fabric.total(sum(active) / len(active)), **shares}
 
     def assemble(self) -> nn.Module | None:

@@ -44,7 +44,6 @@ class ModelParallel(Method):
         softmax = wide_softmax(self.name, model, workload, world_size)
         part = largest_part(softmax, world_size)
         rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
-
         return Footprint(
             model=part,
             rounds=rounds,

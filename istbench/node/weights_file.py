@@ -42,7 +42,7 @@ def write_tensors(
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name in names:
-        start, end = end, end + _bytes(tensors[name])
+        start, end = end, end + tensors[name].nbytes
         kind, shape = _TYPES[tensors[name].dtype], list(tensors[name].shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -73,7 +73,7 @@ def save_weights(
             metadata = {"format": "pt", _DIGEST: digest}
             write_tensors(directory / f"{name}.tmp", {part: tensors[part] for part in parts}, block, metadata)
         index = {
-            "metadata": {"total_size": sum(map(_bytes, tensors.values())), _DIGEST: digest},
+            "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values()), _DIGEST: digest},
             "weight_map": {part: name for name, parts in files.items() for part in parts},
         }
         (directory / f"{_INDEX}.tmp").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
@@ -118,18 +118,14 @@ def _files(tensors: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:
     parts: list[list[str]] = []
     size = most
     for name, tensor in tensors.items():
-        if not parts or size + _bytes(tensor) > most:
+        if not parts or size + tensor.nbytes > most:
             parts.append([])
             size = 0
         parts[-1].append(name)
-        size += _bytes(tensor)
+        size += tensor.nbytes
     if len(parts) <= 1:
         return {_ONE: list(tensors)}
     return {f"model-{number:05d}-of-{len(parts):05d}.safetensors": own for number, own in enumerate(parts, 1)}
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Parts:
+class StepTimes:
     """Seconds by the part of a step, of this node, since `shares` was called last."""
 
     def __init__(self) -> None:
