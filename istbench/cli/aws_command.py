@@ -155,12 +155,12 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
     spec = chosen.spec
     if spec is None:
         raise UserError(f"cluster {chosen.name} was not made from here: what its machines install is not known")
-    place = stand(chosen.aws, chosen.name)
-    run = errands.start(place, spec, asked, out or results_of(chosen.name), linger, _say)
+    cluster = stand(chosen.aws, chosen.name)
+    run = errands.start(cluster, spec, asked, out or results_of(chosen.name), linger, _say)
     try:
-        status = errands.follow(place, run)
+        status = errands.follow(cluster, run)
     except KeyboardInterrupt:
-        errands.stop(place, run, _say)
+        errands.stop(cluster, run, _say)
         raise
     except RunFailed:
         _say("the run goes on wherever its machines do; the same command follows it again")

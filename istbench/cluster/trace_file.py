@@ -3,7 +3,7 @@
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta, problem
 from istbench.door import decode_json, regular_file
 from istbench.errors import UserError, shown
+from istbench.files import writing_whole
 
 _WAY_OUT = "record it again with `istbench run --again`"
 _MOST_BYTES = 2**31
@@ -35,17 +36,10 @@ def save_trace(trace: Trace, path: Path) -> None:
     header = msgspec.json.encode({"version": trace.version, "meta": trace.meta}, order="sorted")
     arrays: dict[str, Any] = {f"node{rank}": events for rank, events in enumerate(trace.nodes)}
     arrays["header"] = np.frombuffer(header, dtype=np.uint8)
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with writing_whole(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}; free some space or choose another --out") from None
 
 

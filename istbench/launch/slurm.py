@@ -21,6 +21,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.door import convert, decode_json, read_bytes
 from istbench.errors import RunFailed, UserError, printable
+from istbench.files import writing_whole
 
 Say = Callable[[str], None]
 _EVERY_S = 2.0
@@ -232,11 +233,9 @@ class _Noted:
     def add(self, name: str, identity: str) -> None:
         """Note the job of a cell."""
         text = json.dumps({**self._read(), name: identity}, indent=1)
-        temporary = self.path.with_suffix(".new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text)
-            temporary.replace(self.path)
+            with writing_whole(self.path) as file:
+                file.write(text.encode())
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
 

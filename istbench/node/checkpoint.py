@@ -21,7 +21,7 @@ from istbench.config.numbers import Amount, Duration, Natural
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError, printable
 from istbench.fabric import FabricError
-from istbench.files import sync
+from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
 from istbench.node.weights_file import write_tensors
 
@@ -109,12 +109,9 @@ def publish(directory: Path, totals: Totals) -> None:
     Raises:
         UserError: where it cannot be written.
     """
-    temporary = directory / f"{_LATEST}.tmp"
     with _writing(directory):
-        temporary.write_bytes(msgspec.json.encode(totals))
-        sync(temporary)
-        temporary.replace(directory / _LATEST)
-        sync(directory)
+        with writing_whole(directory / _LATEST) as file:
+            file.write(msgspec.json.encode(totals))
         for folder in directory.iterdir():
             if folder.is_dir() and not folder.is_symlink() and folder.name != str(totals.step):
                 shutil.rmtree(folder)

@@ -9,7 +9,7 @@ import msgspec
 
 from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError, shown
-from istbench.files import sync
+from istbench.files import sync, writing_whole
 from istbench.results.events import Event
 from istbench.results.header import SCHEMA, Header, schema_of
 
@@ -58,18 +58,9 @@ class RunDirectory:
             UserError: where the directory cannot be written.
         """
         content = msgspec.json.format(msgspec.json.encode(header, enc_hook=encode_own), indent=1) + b"\n"
-        temporary = self.run_json.with_suffix(".json.tmp")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self.run_json)
-            finally:
-                temporary.unlink(missing_ok=True)
-            sync(self.path)
+            with writing_whole(self.run_json) as file:
+                file.write(content)
         except OSError as error:
             raise _cannot_write(self.run_json, error) from None
 

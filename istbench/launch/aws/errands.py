@@ -41,11 +41,11 @@ class _Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StandingCluster:
     """A cluster that stands: where it is, its bucket, and its machines by rank."""
 
     aws: Aws
-    cluster: str
+    name: str
     bucket: str
     machines: tuple[Machine, ...]
 
@@ -55,7 +55,9 @@ class Place:
         return self.aws.client("s3")
 
 
-def start(place: Place, spec: ClusterSpec, errand: Errand, out: Path, linger_minutes: int, say: Say) -> str:
+def start(
+    cluster: StandingCluster, spec: ClusterSpec, errand: Errand, out: Path, linger_minutes: int, say: Say
+) -> str:
     """Start `errand` on every machine, or come back to it where it is running already; returns its run's name.
 
     `out` is the results directory of this machine: what is in it goes along, so that nothing is run twice.
@@ -64,118 +66,118 @@ def start(place: Place, spec: ClusterSpec, errand: Errand, out: Path, linger_min
         UserError: where something else is running.
         RunFailed: where a machine cannot be reached or set up, naming it.
     """
-    wait_online(place.aws, place.machines)
-    running = _running(place)
+    wait_online(cluster.aws, cluster.machines)
+    running = _running(cluster)
     if running is not None:
         if running.words != list(errand.words):
             raise UserError(
-                f"cluster {place.cluster} is at work on `{' '.join(running.words)}`: the same command follows it, "
+                f"cluster {cluster.name} is at work on `{' '.join(running.words)}`: the same command follows it, "
                 "and Ctrl-C then ends it"
             )
         say("it is running already, and is followed")
         return running.run
-    say(f"installing istbench on {len(place.machines)} machines, for some minutes the first time")
-    _install(place, spec)
+    say(f"installing istbench on {len(cluster.machines)} machines, for some minutes the first time")
+    _install(cluster, spec)
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    _bring(place, run, errand, out, say)
-    addresses = [machine.address for machine in place.machines]
+    _bring(cluster, run, errand, out, say)
+    addresses = [machine.address for machine in cluster.machines]
     lines = {
         machine: start_lines(
             node_words(errand.words, machine.rank, addresses),
             rank=machine.rank,
-            region=place.aws.region,
-            bucket=place.bucket,
+            region=cluster.aws.region,
+            bucket=cluster.bucket,
             run=run,
             linger_minutes=linger_minutes,
         )
-        for machine in place.machines
+        for machine in cluster.machines
     }
     with calls("to note the run"):
         body = msgspec.json.encode(_Current(run=run, words=list(errand.words)))
-        place.s3.put_object(Bucket=place.bucket, Key=_CURRENT, Body=body)
+        cluster.s3.put_object(Bucket=cluster.bucket, Key=_CURRENT, Body=body)
     try:
-        tell(place.aws, lines, "start the run", _START_S)
+        tell(cluster.aws, lines, "start the run", _START_S)
     except (RunFailed, KeyboardInterrupt):  # those that started would wait for the others
-        tell(place.aws, dict.fromkeys(_alive(place), stop_lines()), "end the run", _STOP_S)
+        tell(cluster.aws, dict.fromkeys(_alive(cluster), stop_lines()), "end the run", _STOP_S)
         raise
     return run
 
 
-def follow(place: Place, run: str) -> int:
+def follow(cluster: StandingCluster, run: str) -> int:
     """Print what the first machine prints until the run has ended on all; returns its exit status.
 
     Raises:
         RunFailed: where a machine is gone, naming it; the run is ended on the others.
     """
-    printed = _Printed(place, run)
+    printed = _Printed(cluster, run)
     rounds = 0
     while True:
         printed.print_new()
-        ended = _ended(place, run)
-        if len(ended) == len(place.machines):
+        ended = _ended(cluster, run)
+        if len(ended) == len(cluster.machines):
             printed.print_new()
             printed.print_failures(ended)
             return ended[0] or max(ended.values())
         if rounds % _LOOK_EVERY == _LOOK_EVERY - 1:
-            _look_after(place, run)
+            _look_after(cluster, run)
         rounds += 1
         pause(_EVERY_S)
 
 
-def stop(place: Place, run: str, say: Say) -> None:
+def stop(cluster: StandingCluster, run: str, say: Say) -> None:
     """End the run on every machine, as Ctrl-C would, and wait until what it leaves is in the bucket."""
     say("ending the run on all machines")
-    alive = _alive(place)
-    tell(place.aws, dict.fromkeys(alive, stop_lines()), "end the run", _STOP_S)
-    missing = [machine for machine in alive if machine.rank not in _ended(place, run)]
+    alive = _alive(cluster)
+    tell(cluster.aws, dict.fromkeys(alive, stop_lines()), "end the run", _STOP_S)
+    missing = [machine for machine in alive if machine.rank not in _ended(cluster, run)]
     if missing:
         say(f"{', '.join(map(str, missing))}: nothing was heard of its end")
 
 
-def _install(place: Place, spec: ClusterSpec) -> None:
+def _install(cluster: StandingCluster, spec: ClusterSpec) -> None:
     with tempfile.TemporaryDirectory(prefix="istbench-wheel-") as scratch:
         made = package(spec, Path(scratch))
         if made.wheel is not None and made.key is not None:
             with calls("to take istbench to the machines"):
-                if not versions(place.s3, place.bucket, made.key):
-                    place.s3.upload_file(str(made.wheel), place.bucket, made.key)
+                if not versions(cluster.s3, cluster.bucket, made.key):
+                    cluster.s3.upload_file(str(made.wheel), cluster.bucket, made.key)
         lines = prepare_lines(
-            spec, region=place.aws.region, bucket=place.bucket, wheel=made.key, requirement=made.requirement
+            spec, region=cluster.aws.region, bucket=cluster.bucket, wheel=made.key, requirement=made.requirement
         )
-        tell(place.aws, dict.fromkeys(place.machines, lines), "install istbench", _INSTALL_S)
+        tell(cluster.aws, dict.fromkeys(cluster.machines, lines), "install istbench", _INSTALL_S)
 
 
-def _bring(place: Place, run: str, errand: Errand, out: Path, say: Say) -> None:
+def _bring(cluster: StandingCluster, run: str, errand: Errand, out: Path, say: Say) -> None:
     with calls("to take files to the machines"):
         for name, path in errand.files.items():
-            place.s3.upload_file(str(path), place.bucket, f"runs/{run}/files/{name}")
+            cluster.s3.upload_file(str(path), cluster.bucket, f"runs/{run}/files/{name}")
         if errand.data is not None:
             say(f"the data in {errand.data} goes along")
             there = f"data/{errand.data.resolve().name}/"
-            new = not versions(place.s3, place.bucket, there)
-            Pushed(place.s3, place.bucket, there, errand.data).push(everything=new)
-        if not versions(place.s3, place.bucket, RESULTS):
-            taken = Pushed(place.s3, place.bucket, RESULTS, out).push(everything=True)
+            new = not versions(cluster.s3, cluster.bucket, there)
+            Pushed(cluster.s3, cluster.bucket, there, errand.data).push(everything=new)
+        if not versions(cluster.s3, cluster.bucket, RESULTS):
+            taken = Pushed(cluster.s3, cluster.bucket, RESULTS, out).push(everything=True)
             if taken:
                 say(f"{taken} files of earlier results in {out} go along")
 
 
-def _running(place: Place) -> _Current | None:
+def _running(cluster: StandingCluster) -> _Current | None:
     """The run that at least one machine is at work on."""
-    ask = {machine: [f"systemctl is-active {UNIT} || true"] for machine in place.machines}
-    states = tell(place.aws, ask, "say whether it is at work", _START_S)
+    ask = {machine: [f"systemctl is-active {UNIT} || true"] for machine in cluster.machines}
+    states = tell(cluster.aws, ask, "say whether it is at work", _START_S)
     if all(state.strip() not in ("active", "deactivating") for state in states.values()):
         return None
     with calls("what is running"):
-        noted = _read(place, _CURRENT)
+        noted = _read(cluster, _CURRENT)
     return decode_json(noted, _Current, _CURRENT, "run `istbench aws down`") if noted else None
 
 
-def _ended(place: Place, run: str) -> dict[int, int]:
+def _ended(cluster: StandingCluster, run: str) -> dict[int, int]:
     """The exit status of each machine on which the run has ended, by rank."""
     with calls("how the run goes"):
-        keys = [key for key in versions(place.s3, place.bucket, f"runs/{run}/") if key.endswith(".ended")]
-        found = {key: _read(place, key) for key in keys}
+        keys = [key for key in versions(cluster.s3, cluster.bucket, f"runs/{run}/") if key.endswith(".ended")]
+        found = {key: _read(cluster, key) for key in keys}
     statuses = {}
     for key, content in found.items():
         rank = key.rpartition("/")[2].removesuffix(".ended")
@@ -184,29 +186,29 @@ def _ended(place: Place, run: str) -> dict[int, int]:
     return statuses
 
 
-def _look_after(place: Place, run: str) -> None:
-    alive = {machine.identity for machine in _alive(place)}
-    lost = [machine for machine in place.machines if machine.identity not in alive]
-    ended = _ended(place, run)
+def _look_after(cluster: StandingCluster, run: str) -> None:
+    alive = {machine.identity for machine in _alive(cluster)}
+    lost = [machine for machine in cluster.machines if machine.identity not in alive]
+    ended = _ended(cluster, run)
     silent = [machine for machine in lost if machine.rank not in ended]
     if not silent:
         return
-    left = [machine for machine in place.machines if machine.identity in alive and machine.rank not in ended]
+    left = [machine for machine in cluster.machines if machine.identity in alive and machine.rank not in ended]
     if left:
-        tell(place.aws, dict.fromkeys(left, stop_lines()), "end the run", _STOP_S)
+        tell(cluster.aws, dict.fromkeys(left, stop_lines()), "end the run", _STOP_S)
     raise RunFailed(
         f"{', '.join(map(str, silent))}: ended before the run, as when its hours are over or AWS takes it back; "
         "`istbench aws fetch`, `down` and `up`, and the same command goes on"
     )
 
 
-def _alive(place: Place) -> Sequence[Machine]:
-    found = find_machines(place.aws, place.cluster).get(place.cluster, [])
+def _alive(cluster: StandingCluster) -> Sequence[Machine]:
+    found = find_machines(cluster.aws, cluster.name).get(cluster.name, [])
     return [machine for machine in found if machine.state in ("pending", "running")]
 
 
-def _read(place: Place, key: str) -> bytes:
-    content: bytes = place.s3.get_object(Bucket=place.bucket, Key=key)["Body"].read()
+def _read(cluster: StandingCluster, key: str) -> bytes:
+    content: bytes = cluster.s3.get_object(Bucket=cluster.bucket, Key=key)["Body"].read()
     return content
 
 
@@ -214,30 +216,30 @@ def _read(place: Place, key: str) -> bytes:
 class _Printed:
     """What was printed here of what the first machine prints."""
 
-    place: Place
+    cluster: StandingCluster
     run: str
     done: dict[str, int] = field(default_factory=lambda: {"0.err": 0, "0.out": 0})
 
     def print_new(self) -> None:
         """Print what is new: stdout on stdout, stderr on stderr."""
         with calls("how the run goes"):
-            there = versions(self.place.s3, self.place.bucket, f"runs/{self.run}/0.")
+            there = versions(self.cluster.s3, self.cluster.bucket, f"runs/{self.run}/0.")
         for name, stream in (("0.err", sys.stderr), ("0.out", sys.stdout)):
             key = f"runs/{self.run}/{name}"
             if key not in there:
                 continue
             with calls("how the run goes"):
-                content = _read(self.place, key)
+                content = _read(self.cluster, key)
             stream.write(content[self.done[name] :].decode(errors="replace"))
             stream.flush()
             self.done[name] = len(content)
 
     def print_failures(self, ended: Mapping[int, int]) -> None:
         """Print the last line of every other machine where the run failed."""
-        for machine in self.place.machines[1:]:
+        for machine in self.cluster.machines[1:]:
             if ended[machine.rank]:
                 with calls("why a run failed"):
-                    there = versions(self.place.s3, self.place.bucket, f"runs/{self.run}/{machine.rank}.err")
-                    said = [_read(self.place, key).decode(errors="replace").strip() for key in there]
+                    there = versions(self.cluster.s3, self.cluster.bucket, f"runs/{self.run}/{machine.rank}.err")
+                    said = [_read(self.cluster, key).decode(errors="replace").strip() for key in there]
                 last = said[0].splitlines()[-1] if said and said[0] else f"status {ended[machine.rank]}"
                 print(f"{machine}: {printable(last)}", file=sys.stderr)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from istbench.errors import RunFailed, UserError
-from istbench.launch.aws.errands import Place
+from istbench.launch.aws.errands import StandingCluster
 from istbench.launch.aws.machines import end_machines, find_machines, wait_online
 from istbench.launch.aws.remembered import Remembered, forget, recall, remember, remember_fetched
 from istbench.launch.aws.session import Aws, calls
@@ -72,7 +72,7 @@ def _begin(aws: Aws, plan: Plan) -> str:
     return create_stack(aws, plan.spec, plan.max_hours, ends)
 
 
-def stand(aws: Aws, name: str) -> Place:
+def stand(aws: Aws, name: str) -> StandingCluster:
     """A cluster that stands, with its machines.
 
     Raises:
@@ -93,7 +93,7 @@ def stand(aws: Aws, name: str) -> Place:
         raise RunFailed(
             f"machines of cluster {name} have ended; `istbench aws fetch`, `istbench aws down`, and up again"
         )
-    return Place(aws=aws, cluster=name, bucket=bucket, machines=tuple(machines))
+    return StandingCluster(aws=aws, name=name, bucket=bucket, machines=tuple(machines))
 
 
 def fetch(aws: Aws, name: str, out: Path, say: Say) -> int:

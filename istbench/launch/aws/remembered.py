@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from istbench.door import decode_json, encode_own, read_bytes, utf8_path
 from istbench.errors import UserError
+from istbench.files import writing_whole
 from istbench.launch.aws.spec import ClusterSpec, Hours, Region
 
 _WAY_OUT = "move it away; `istbench aws status` finds by their tag what clusters there are"
@@ -105,10 +106,8 @@ def _without(table: dict[str, _T], name: str) -> dict[str, _T]:
 
 def _write(memory: Memory) -> None:
     path = memory_file()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.encode(memory, enc_hook=encode_own))
-        temporary.replace(path)
+        with writing_whole(path) as file:
+            file.write(msgspec.json.encode(memory, enc_hook=encode_own))
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another place with XDG_STATE_HOME") from None
