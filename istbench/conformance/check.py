@@ -21,15 +21,8 @@ class Outcome:
 
 def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[Outcome]:
     """Train a small workload by method `name` on `nodes` real processes and check what must hold of any method."""
-    outcomes = [
-        _on_processes(check.__name__, check, nodes, name, plugins)
-        for check in (
-            of_methods.same_seed_same_curve,
-            of_methods.resumed_run_is_the_run,
-            of_methods.assembling_changes_nothing,
-            of_methods.rounds_are_as_long_as_told,
-            of_methods.bytes_sent_are_bytes_received,
-        )
+    outcomes = _together(nodes, name, plugins) or [
+        _on_processes(check.__name__, check, nodes, name, plugins) for check in of_methods.CHECKS
     ]
     exact = of_methods.one_node_is_plain_training
     if load_method(name, plugins).exact_on_one_node:
@@ -43,6 +36,18 @@ def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[Outcome]
     """Check what must hold of any workload, on its synthetic data or what is in the cache."""
     workload = of_workloads.prepare(name, plugins)
     return [_here(check, workload) for check in of_workloads.CHECKS]
+
+
+def _together(nodes: int, name: str, plugins: tuple[str, ...]) -> list[Outcome]:
+    """All checks on one group of processes, which saves starting others; none where one of them does not hold."""
+    try:
+        details = on_nodes(of_methods.every_check, nodes, name, plugins)[0]
+    except RunFailed:
+        return []
+    return [
+        Outcome(_title(check.__name__), "holds", detail)
+        for check, detail in zip(of_methods.CHECKS, details, strict=True)
+    ]
 
 
 def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) -> Outcome:
