@@ -1,8 +1,13 @@
 """Shared set-up of the tests."""
 
+import os
+
 import pytest
 
 from istbench.launch.local import preload
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,8 +8,6 @@ from pathlib import Path
 import fake_aws
 import pytest
 
-from istbench.cli import main
-
 NAME = "2xm5-2xlarge"
 UP = ["aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2"]
 
@@ -20,32 +18,24 @@ def aws(monkeypatch, tmp_path):
     return fake_aws.put_in_place(monkeypatch, tmp_path)
 
 
-def istbench(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
-def test_a_template_is_printed_without_boto3(capsys, monkeypatch):
+def test_a_template_is_printed_without_boto3(istbench, monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
-    status, printed, _ = istbench(capsys, "aws", "template", "--preset", "4xm5.2xlarge")
+    status, printed, _ = istbench("aws", "template", "--preset", "4xm5.2xlarge")
     assert status == 0
     assert len([name for name in json.loads(printed)["Resources"] if name.startswith("Node")]) == 4
-    status, _, said = istbench(capsys, *UP, "--yes")
+    status, _, said = istbench(*UP, "--yes")
     assert (status, len(said.splitlines())) == (2, 1)
     assert "pip install 'istbench[aws]'" in said
 
 
-def test_a_dry_run_says_template_cost_and_calls_and_asks_nothing(aws, capsys):
-    status, printed, said = istbench(capsys, *UP, "--dry-run")
+def test_a_dry_run_says_template_cost_and_calls_and_asks_nothing(aws, istbench):
+    status, printed, said = istbench(*UP, "--dry-run")
     assert (status, aws.asked) == (0, [])
     assert "AWS::EC2::LaunchTemplate" in printed
     assert "2 x m5.2xlarge at $0.384 an hour" in said
     assert "at most $1.58" in said
     assert "cloudformation create-stack istbench-2xm5-2xlarge, MaxMinutes=120" in said
     status, printed, _ = istbench(
-        capsys,
         "aws",
         "run",
         "--preset",
@@ -62,46 +52,46 @@ def test_a_dry_run_says_template_cost_and_calls_and_asks_nothing(aws, capsys):
     assert "torchrun --nnodes 2 --node-rank 1 --nproc-per-node 1 --rdzv-endpoint ADDRESS-OF-0:29500" in printed
 
 
-def test_up_says_the_cost_and_starts_nothing_unless_told_to(aws, capsys):
-    status, _, said = istbench(capsys, *UP)
+def test_up_says_the_cost_and_starts_nothing_unless_told_to(aws, istbench):
+    status, _, said = istbench(*UP)
     assert (status, aws.times("CreateStack")) == (2, 0)
     assert "at most $1.58" in said
     assert "give --yes" in said
 
 
-def test_a_cluster_up_in_the_status_and_down(aws, capsys):
-    assert istbench(capsys, *UP, "--yes")[0] == 0
-    status, printed, _ = istbench(capsys, "aws", "status")
+def test_a_cluster_up_in_the_status_and_down(aws, istbench):
+    assert istbench(*UP, "--yes")[0] == 0
+    status, printed, _ = istbench("aws", "status")
     assert status == 0
     assert printed.startswith(
         "2xm5-2xlarge in us-east-1: CREATE_COMPLETE, 2 x m5.2xlarge running, $0.79 an hour, ends"
     )
-    status, printed, _ = istbench(capsys, "aws", "status", "--json", "--region", "us-east-1")
+    status, printed, _ = istbench("aws", "status", "--json", "--region", "us-east-1")
     (cluster,) = json.loads(printed)["clusters"]
     assert (status, cluster["name"], len(cluster["machines"]), cluster["left_over"]) == (0, NAME, 2, [])
-    status, _, said = istbench(capsys, "aws", "down")
+    status, _, said = istbench("aws", "down")
     assert (status, aws.alive()) == (0, [])
     assert "cluster 2xm5-2xlarge is gone from us-east-1" in said
-    status, _, said = istbench(capsys, "aws", "down", "--preset", "2xm5.2xlarge")
+    status, _, said = istbench("aws", "down", "--preset", "2xm5.2xlarge")
     assert (status, said) == (0, "there is nothing of cluster 2xm5-2xlarge in us-east-1\n")
-    assert istbench(capsys, "aws", "status")[:2] == (0, "nothing of istbench in 2 regions\n")
+    assert istbench("aws", "status")[:2] == (0, "nothing of istbench in 2 regions\n")
 
 
-def test_orphans_are_listed_with_what_ends_them(aws, capsys, monkeypatch):
+def test_orphans_are_listed_with_what_ends_them(aws, istbench, monkeypatch):
     monkeypatch.delenv("AWS_REGION")
     aws.add_machine("eu-west-1", "lost", 0, [{"Key": "istbench:cluster", "Value": "lost"}])
-    status, printed, _ = istbench(capsys, "aws", "status")
+    status, printed, _ = istbench("aws", "status")
     assert status == 1
     assert "left over: instance i-00000000 (running)" in printed
     assert "istbench aws down --name lost --region eu-west-1" in printed
-    assert istbench(capsys, "aws", "down", "--name", "lost", "--region", "eu-west-1")[0] == 0
+    assert istbench("aws", "down", "--name", "lost", "--region", "eu-west-1")[0] == 0
     assert aws.alive() == []
 
 
-def test_without_leave_to_list_regions_those_used_are_looked_at(aws, capsys):
-    istbench(capsys, *UP, "--yes")
+def test_without_leave_to_list_regions_those_used_are_looked_at(aws, istbench):
+    istbench(*UP, "--yes")
     aws.refuse = {"DescribeRegions": ("UnauthorizedOperation", "no")}
-    status, printed, said = istbench(capsys, "aws", "status")
+    status, printed, said = istbench("aws", "status")
     assert (status, NAME in printed) == (0, True)
     assert "only regions that were used from here are looked at" in said
 
@@ -128,15 +118,15 @@ def test_without_leave_to_list_regions_those_used_are_looked_at(aws, capsys):
         (["fetch"], "no cluster was made from here; give --name"),
     ],
 )
-def test_wrong_use_is_refused_in_one_line(aws, capsys, arguments, message):
-    status, _, said = istbench(capsys, "aws", *arguments)
+def test_wrong_use_is_refused_in_one_line(aws, istbench, arguments, message):
+    status, _, said = istbench("aws", *arguments)
     assert (status, len(said.splitlines())) == (2, 1)
     assert message in said
 
 
-def test_a_failure_of_aws_is_one_line_with_status_1(aws, capsys):
+def test_a_failure_of_aws_is_one_line_with_status_1(aws, istbench):
     aws.refuse = {"CreateStack": ("ExpiredToken", "expired")}
-    status, _, said = istbench(capsys, *UP, "--yes")
+    status, _, said = istbench(*UP, "--yes")
     assert status == 1
     assert said.splitlines()[-1].startswith("istbench: AWS credentials have expired")
 

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from istbench.cli import main
-
 SUITE = """
 workload = "toy"
 methods = ["ddp", {method = "ist", local_steps = 2}]
@@ -17,18 +15,10 @@ steps = 12
 """
 
 
-def istbench(capsys, *arguments):
-    """Runs the command in this process; returns (status, stdout, stderr)."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
-def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, capsys):
+def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, istbench):
     (tmp_path / "suite.toml").write_text(SUITE)
     out = tmp_path / "out"
-    status, table, said = istbench(capsys, "compare", tmp_path / "suite.toml", "--out", out)
+    status, table, said = istbench("compare", tmp_path / "suite.toml", "--out", out)
     assert status == 0
     assert "SYNTHETIC" in table
     assert "ist local_steps=2" in table
@@ -38,12 +28,12 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, caps
         for what in ("over-time", "time-to-target"):
             on_cluster = ["m5-2xlarge" in name for name in names if name.endswith(what)]
             assert sorted(on_cluster) == [False, True]
-    status, _, said = istbench(capsys, "compare", tmp_path / "suite.toml", "--out", out)
+    status, _, said = istbench("compare", tmp_path / "suite.toml", "--out", out)
     assert status == 0
     assert said.count(": done before") == 2
 
 
-def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, capsys):
+def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, istbench):
     plugin = tmp_path / "bad.py"
     plugin.write_text(
         "from istbench.methods.local_sgd import LocalSGD\n"
@@ -53,7 +43,7 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, ca
         "        raise ValueError('no good')\n"
     )
     flags = ["--workload", "toy", "--steps", 4, "--plugin", plugin, "--out", tmp_path / "out"]
-    status, table, said = istbench(capsys, "compare", "--methods", "bad,ddp", *flags)
+    status, table, said = istbench("compare", "--methods", "bad,ddp", *flags)
     assert status == 1
     assert "ddp" in table
     assert "worker" in said.splitlines()[-1] or "no good" in said
@@ -75,18 +65,18 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, ca
         (["suite.toml", "--nodes", "2"], "leave out --nodes"),
     ],
 )
-def test_compare_refuses_bad_input_in_one_line(tmp_path, capsys, arguments, message):
-    status, _, said = istbench(capsys, "compare", *arguments, "--out", tmp_path)
+def test_compare_refuses_bad_input_in_one_line(tmp_path, istbench, arguments, message):
+    status, _, said = istbench("compare", *arguments, "--out", tmp_path)
     assert (status, len(said.splitlines())) == (2, 1)
     assert message in said
 
 
-def test_report_prints_every_format(tmp_path, capsys):
+def test_report_prints_every_format(tmp_path, istbench):
     (tmp_path / "suite.toml").write_text(SUITE)
-    istbench(capsys, "compare", tmp_path / "suite.toml", "--out", tmp_path)
+    istbench("compare", tmp_path / "suite.toml", "--out", tmp_path)
     formats = {}
     for style in ("table", "markdown", "csv", "json"):
-        status, formats[style], _ = istbench(capsys, "report", tmp_path, "--format", style, "--no-pictures")
+        status, formats[style], _ = istbench("report", tmp_path, "--format", style, "--no-pictures")
         assert status == 0
     rows = json.loads(formats["json"])["tables"][0]["rows"]
     assert [row["method"] for row in rows] == ["ddp", "ist local_steps=2"]
@@ -95,43 +85,43 @@ def test_report_prints_every_format(tmp_path, capsys):
     assert "| ---: |" in formats["markdown"]
 
 
-def test_report_without_runs_says_the_way_out(tmp_path, capsys):
-    status, _, said = istbench(capsys, "report", tmp_path)
+def test_report_without_runs_says_the_way_out(tmp_path, istbench):
+    status, _, said = istbench("report", tmp_path)
     assert status == 2
     assert "istbench run" in said
 
 
-def test_list_names_what_there_is(capsys, tmp_path):
-    status, listed, _ = istbench(capsys, "list", "methods", "--options")
+def test_list_names_what_there_is(istbench, tmp_path):
+    status, listed, _ = istbench("list", "methods", "--options")
     assert status == 0
     assert "local_steps=20" in listed
-    status, _, said = istbench(capsys, "list", "clusers")
+    status, _, said = istbench("list", "clusers")
     assert status == 2
     assert "methods" in said
 
 
-def test_data_refuses_what_it_cannot_fetch(capsys):
-    status, _, said = istbench(capsys, "data", "toy")
+def test_data_refuses_what_it_cannot_fetch(istbench):
+    status, _, said = istbench("data", "toy")
     assert (status, "makes its own" in said) == (2, True)
-    status, _, said = istbench(capsys, "data", "speech", "--source", "sythetic")
+    status, _, said = istbench("data", "speech", "--source", "sythetic")
     assert (status, "did you mean 'synthetic'" in said) == (2, True)
 
 
-def test_check_reports_each_check_and_fails_if_one_does(capsys, tmp_path):
-    status, outcomes, said = istbench(capsys, "check", "toy")
+def test_check_reports_each_check_and_fails_if_one_does(istbench, tmp_path):
+    status, outcomes, said = istbench("check", "toy")
     assert (status, outcomes.count("holds")) == (0, 6)
     assert "6 of 6 checks hold" in said
-    status, _, said = istbench(capsys, "check", "tooy")
+    status, _, said = istbench("check", "tooy")
     assert (status, "did you mean 'toy'" in said) == (2, True)
 
 
-def test_doctor_finds_this_machine_fit(capsys):
-    status, findings, _ = istbench(capsys, "doctor")
+def test_doctor_finds_this_machine_fit(istbench):
+    status, findings, _ = istbench("doctor")
     assert status == 0
     assert "two workers averaged their ranks over gloo" in findings
     assert "broken" not in findings
 
 
-def test_an_unknown_command_names_the_nearest(capsys):
-    status, _, said = istbench(capsys, "comapre")
+def test_an_unknown_command_names_the_nearest(istbench):
+    status, _, said = istbench("comapre")
     assert (status, "did you mean 'compare'" in said) == (2, True)

@@ -1,8 +1,6 @@
 """Runs that go wrong in training: what is said, and what is left. Real processes."""
 
 import json
-import subprocess
-import sys
 
 from istbench.results.events import Evaluation, Fault
 from istbench.results.store import RunDirectory
@@ -23,21 +21,16 @@ class Diverges(Toy):
 """
 
 
-def istbench(*arguments):
-    command = [sys.executable, "-m", "istbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_a_loss_that_is_no_number_ends_the_run_by_step_and_node_and_keeps_what_came_before(tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run_by_step_and_node_and_keeps_what_came_before(tmp_path, istbench):
     plugin = tmp_path / "diverges.py"
     plugin.write_text(DIVERGES)
-    done = istbench(
+    status, _, error = istbench(
         "run", "--plugin", plugin, "--workload", "diverges", "--method", "local_sgd", "--nodes", 2, "--steps", 20,
         "--eval-every", 5, "--set", "local_steps=5", "--out", tmp_path,
     )  # fmt: skip
     said = "the loss became nan at step 7 on node 1; lower the learning rate (--set lr=...)"
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.splitlines()[-1] == f"istbench: {said}"
+    assert status == 1, error
+    assert error.splitlines()[-1] == f"istbench: {said}"
     (path,) = tmp_path.glob("runs/*")
     header = json.loads((path / "run.json").read_text())
     assert (header["status"], header["error"]) == ("failed", said)

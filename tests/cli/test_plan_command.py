@@ -4,22 +4,14 @@ import json
 
 import pytest
 
-from istbench.cli import main
 from istbench.cluster.profile import load_profile
 from istbench.plan.planner import Asked, make_plan
 
 PLAN = ["plan", "--workload", "speech", "--method", "ddp", "--nodes", "8", "--cluster", "p3.2xlarge"]
 
 
-def istbench(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
-def test_json_is_one_object_with_the_fields_that_programs_lean_on(capsys):
-    status, out, _ = istbench(capsys, *PLAN, "--json")
+def test_json_is_one_object_with_the_fields_that_programs_lean_on(istbench):
+    status, out, _ = istbench(*PLAN, "--json")
     said = json.loads(out)
     assert status == 0
     assert said["fits"] is True
@@ -49,11 +41,11 @@ def test_amazon_670k_is_planned_at_its_own_sizes():
         assert plan.seconds > plan.compute_seconds > 0
 
 
-def test_a_plan_takes_the_sizes_of_data_that_is_named(capsys, tmp_path):
+def test_a_plan_takes_the_sizes_of_data_that_is_named(istbench, tmp_path):
     (tmp_path / "things_data.txt").write_text("3 70 40\n1,2 0:1.5\n3 4:1\n 2:1\n")
     said = []
     for options in (["--data", str(tmp_path)], ["--workload-set", "labels=40"]):
-        status, out, _ = istbench(capsys, *AMAZON, "--method", "ddp", "--workload-set", "hidden=8", *options)
+        status, out, _ = istbench(*AMAZON, "--method", "ddp", "--workload-set", "hidden=8", *options)
         assert status == 0
         said.append(json.loads(out))
     parameters = [features * 8 + 8 + 8 * 40 + 40 for features in (70, 5_000)]
@@ -61,8 +53,8 @@ def test_a_plan_takes_the_sizes_of_data_that_is_named(capsys, tmp_path):
     assert "70 features and 40 labels" in said[0]["assumed"][0]
 
 
-def test_the_table_says_what_does_not_fit_and_what_would(capsys):
-    status, out, _ = istbench(capsys, *PLAN, "--workload-set", "hidden=1000000")
+def test_the_table_says_what_does_not_fit_and_what_would(istbench):
+    status, out, _ = istbench(*PLAN, "--workload-set", "hidden=1000000")
     assert status == 0
     assert "GiB beyond of 14.9 GiB a node" in out
     assert "largest hidden that fits" in out
@@ -82,8 +74,8 @@ def test_the_table_says_what_does_not_fit_and_what_would(capsys):
         (["--method", "ist", "--nodes", "4096", "--workload-set", "hidden=4095"], "ist needs a hidden unit a node"),
     ],
 )
-def test_wrong_use_is_one_line(capsys, arguments, said):
-    status, out, err = istbench(capsys, *PLAN, *arguments)
+def test_wrong_use_is_one_line(istbench, arguments, said):
+    status, out, err = istbench(*PLAN, *arguments)
     assert (status, out) == (2, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1

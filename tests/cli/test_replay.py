@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from fake_runs import evaluation, header, write_plausible, write_run
-from test_commands import istbench
 
 TOY = ["run", "--method", "local_sgd", "--workload", "toy", "--nodes", 2]
 
@@ -18,29 +17,29 @@ def results(tmp_path):
     return tmp_path / "results"
 
 
-def test_replay_prints_every_format_and_draws(results, capsys):
+def test_replay_prints_every_format_and_draws(results, istbench):
     asked = ["replay", results, "--cluster", "m5.2xlarge,p3.2xlarge", "--bandwidth", "100mbit,10gbit"]
-    status, table, said = istbench(capsys, *asked)
+    status, table, said = istbench(*asked)
     assert status == 0
     assert "where the time goes on p3.2xlarge at 10 Gbit/s" in table
     assert "which method overtakes which on m5.2xlarge" in table
     assert said.count("picture: ") == 2 * 2 * 2 + 2
     assert len(list((results / "report").glob("*-by-bandwidth-n2.svg"))) == 2
-    status, text, _ = istbench(capsys, *asked, "--no-pictures", "--format", "json")
+    status, text, _ = istbench(*asked, "--no-pictures", "--format", "json")
     tables = json.loads(text)["tables"]
     assert status == 0
     assert [t["context"]["host"] for t in tables[::2]][:2] == [
         "m5.2xlarge at 100 Mbit/s",
         "m5.2xlarge at 10 Gbit/s",
     ]
-    _, text, _ = istbench(capsys, *asked, "--no-pictures", "--format", "csv")
+    _, text, _ = istbench(*asked, "--no-pictures", "--format", "csv")
     assert sum("m5.2xlarge at 10 Gbit/s" in line for line in text.splitlines()) == 2
-    _, text, _ = istbench(capsys, *asked, "--no-pictures", "--format", "markdown")
+    _, text, _ = istbench(*asked, "--no-pictures", "--format", "markdown")
     assert text.count("### ") == len(tables)
 
 
-def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, capsys):
-    status, fields, _ = istbench(capsys, "list", "clusters", "--options")
+def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, istbench):
+    status, fields, _ = istbench("list", "clusters", "--options")
     assert status == 0
     assert "    gflops = 350.0" in fields
     profile = tmp_path / "mine.toml"
@@ -50,12 +49,12 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, capsy
         'price_date = "2025-01"\nprice_source = "none"\n'
     )
     run = results / "runs" / "speech-ddp-n2-s0"
-    status, table, _ = istbench(capsys, "replay", run, "--cluster", profile, "--no-pictures")
+    status, table, _ = istbench("replay", run, "--cluster", profile, "--no-pictures")
     assert status == 0
     assert "on mine" in table
     assert "local_sgd" not in table
     profile.write_text(profile.read_text().replace("gflops", "gflop"))
-    status, _, said = istbench(capsys, "replay", run, "--cluster", profile)
+    status, _, said = istbench("replay", run, "--cluster", profile)
     assert status == 2
     assert "mine.toml, line 2: gflop: unknown name; did you mean 'gflops'?" in said
 
@@ -73,59 +72,59 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, capsy
         (["--baseline", "dpp"], "'dpp'; did you mean 'ddp'? Known: ddp, local_sgd"),
     ],
 )
-def test_replay_refuses_bad_input_in_one_line(results, capsys, arguments, message):
-    status, _, said = istbench(capsys, "replay", results, *arguments)
+def test_replay_refuses_bad_input_in_one_line(results, istbench, arguments, message):
+    status, _, said = istbench("replay", results, *arguments)
     assert (status, len(said.splitlines())) == (2, 1)
     assert message in said
 
 
-def test_replay_says_what_is_missing(results, tmp_path, capsys):
-    status, _, said = istbench(capsys, "replay", tmp_path / "nowhere")
+def test_replay_says_what_is_missing(results, tmp_path, istbench):
+    status, _, said = istbench("replay", tmp_path / "nowhere")
     assert (status, "istbench run" in said) == (2, True)
     trace = results / "runs" / "speech-ddp-n2-s0" / "trace.npz"
     trace.write_bytes(trace.read_bytes()[:300])
-    status, _, said = istbench(capsys, "replay", trace.parent)
+    status, _, said = istbench("replay", trace.parent)
     assert (status, len(said.splitlines())) == (2, 1)
     assert "trace.npz is cut short or not a trace; record it again" in said
-    status, _, said = istbench(capsys, "replay", results, "--no-pictures")
+    status, _, said = istbench("replay", results, "--no-pictures")
     assert (status, "left out: speech-ddp-n2-s0: " in said) == (0, True)
     untraced = write_run(tmp_path / "short", header(), [evaluation(0, 0.0, 0.1), evaluation(5, 1.0, 0.2)])
     for path in (untraced.path, tmp_path / "short"):
-        status, _, said = istbench(capsys, "replay", path)
+        status, _, said = istbench("replay", path)
         assert (status, "two whole rounds of training" in said) == (2, True)
 
 
-def test_report_shows_the_cluster_asked_for(results, capsys):
-    status, table, _ = istbench(capsys, "report", results, "--no-pictures", "--cluster", "p5.4xlarge")
+def test_report_shows_the_cluster_asked_for(results, istbench):
+    status, table, _ = istbench("report", results, "--no-pictures", "--cluster", "p5.4xlarge")
     assert status == 0
     assert table.index("train seconds to accuracy on laptop") < table.index("replayed seconds to accuracy on p5")
 
 
 @pytest.mark.parametrize("command", [TOY, ["compare", "--workload", "toy"]])
-def test_a_wrong_cluster_costs_no_training(command, tmp_path, capsys):
-    status, _, said = istbench(capsys, *command, "--out", tmp_path / "out", "--cluster", "p3.2xlarg")
+def test_a_wrong_cluster_costs_no_training(command, tmp_path, istbench):
+    status, _, said = istbench(*command, "--out", tmp_path / "out", "--cluster", "p3.2xlarg")
     assert (status, len(said.splitlines())) == (2, 1)
     assert "did you mean 'p3.2xlarge'" in said
     assert not (tmp_path / "out").exists()
 
 
-def test_run_shows_cluster_seconds_and_the_cluster_names_no_cell(tmp_path, capsys):
+def test_run_shows_cluster_seconds_and_the_cluster_names_no_cell(tmp_path, istbench):
     run = [*TOY, "--steps", 80, "--eval-every", 20, "--out", tmp_path]
-    status, text, _ = istbench(capsys, *run, "--json")
+    status, text, _ = istbench(*run, "--json")
     result = json.loads(text)
     assert (status, result["clock"], result["cluster"]["name"]) == (0, "train_s", "m5.2xlarge")
     assert result["cluster"]["seconds"] > 0
     assert result["cluster"]["dollars"] == pytest.approx(result["cluster"]["seconds"] * 2 * 0.384 / 3600)
     for target in result["targets"]:
         assert (target["cluster_s"] is None) == (target["train_s"] is None)
-    status, table, said = istbench(capsys, *run, "--cluster", "home-100mbit")
+    status, table, said = istbench(*run, "--cluster", "home-100mbit")
     assert (status, "is done already" in said) == (0, True)
     for row in ("home-100mbit seconds  ", "home-100mbit seconds to accuracy 0.5", "home-100mbit dollars"):
         assert row in table
 
 
-def test_a_run_too_short_for_a_trace_says_so_and_has_nulls(tmp_path, capsys):
-    status, text, said = istbench(capsys, *TOY, "--steps", 3, "--out", tmp_path, "--json")
+def test_a_run_too_short_for_a_trace_says_so_and_has_nulls(tmp_path, istbench):
+    status, text, said = istbench(*TOY, "--steps", 3, "--out", tmp_path, "--json")
     assert status == 0
     assert json.loads(text)["cluster"] == {"name": "m5.2xlarge", "seconds": None, "dollars": None, "doubt": None}
     assert "no m5.2xlarge seconds: no trace to replay" in said

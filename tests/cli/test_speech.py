@@ -5,23 +5,15 @@ import wave
 
 import pytest
 
-from istbench.cli import main
 from istbench.workloads.speech_data.words import WORDS
 
 TINY = ["--workload", "speech", "--workload-set", "clips_per_word=6", "--workload-set", "hidden=32", "--nodes", "2"]
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *map(str, arguments)])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
 @pytest.mark.parametrize("method", ["ddp", "local_sgd", "ist"])
-def test_every_method_trains_on_synthetic_words(tmp_path, capsys, method):
+def test_every_method_trains_on_synthetic_words(tmp_path, istbench, method):
     given = [*TINY, "--method", method, "--batch-size", 16, "--steps", 60, "--out", tmp_path, "--json"]
-    status, out, said = run(capsys, *given)
+    status, out, said = istbench("run", *given)
     assert status == 0, said
     result = json.loads(out)
     assert result["data"] == "synthetic"
@@ -30,7 +22,7 @@ def test_every_method_trains_on_synthetic_words(tmp_path, capsys, method):
     assert result["train_loss"] < 3.3
 
 
-def test_broken_recordings_are_named(tmp_path, capsys):
+def test_broken_recordings_are_named(tmp_path, istbench):
     for word in WORDS:
         (tmp_path / "words" / word).mkdir(parents=True)
         for speaker in range(12):  # enough for some to fall to the test split
@@ -41,12 +33,12 @@ def test_broken_recordings_are_named(tmp_path, capsys):
                 clip.writeframes(b"\0\1" * 16_000)
     (tmp_path / "words" / "yes" / "cd34_nohash_0.wav").write_bytes(b"RIFF and then nothing")
     given = [*TINY, "--method", "ddp", "--data", tmp_path / "words", "--out", tmp_path / "out"]
-    status, _, said = run(capsys, *given)
+    status, _, said = istbench("run", *given)
     assert status == 2
     assert "cd34_nohash_0.wav" in said.splitlines()[-1]
 
 
-def test_a_missing_data_directory_is_named(tmp_path, capsys):
-    status, _, said = run(capsys, *TINY, "--method", "ddp", "--data", tmp_path / "none", "--out", tmp_path)
+def test_a_missing_data_directory_is_named(tmp_path, istbench):
+    status, _, said = istbench("run", *TINY, "--method", "ddp", "--data", tmp_path / "none", "--out", tmp_path)
     assert status == 2
     assert str(tmp_path / "none") in said.splitlines()[-1]

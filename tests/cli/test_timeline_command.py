@@ -6,7 +6,6 @@ from importlib.resources import files
 
 import pytest
 from fake_runs import evaluation, header, write_run
-from test_commands import istbench
 
 from istbench.cluster.trace import TraceBuilder, merge
 
@@ -42,8 +41,8 @@ def run(tmp_path):
         ),
     ],
 )
-def test_a_round_is_written_as_recorded_and_as_replayed(run, capsys, arguments, name, title):
-    status, table, said = istbench(capsys, "timeline", run, "--round", 2, *arguments)
+def test_a_round_is_written_as_recorded_and_as_replayed(run, istbench, arguments, name, title):
+    status, table, said = istbench("timeline", run, "--round", 2, *arguments)
     assert status == 0
     assert f"speech by ist local_steps=2, 2 nodes, round 2, {title}" in table
     assert "Trained on" in table
@@ -57,20 +56,20 @@ def test_a_round_is_written_as_recorded_and_as_replayed(run, capsys, arguments, 
     ]
 
 
-def test_a_typical_round_is_shown_where_none_is_named(run, tmp_path, capsys):
-    status, table, _ = istbench(capsys, "timeline", run, "--out", tmp_path / "elsewhere")
+def test_a_typical_round_is_shown_where_none_is_named(run, tmp_path, istbench):
+    status, table, _ = istbench("timeline", run, "--out", tmp_path / "elsewhere")
     assert status == 0
     assert "round 2, as recorded" in table
     assert {path.stem for path in (tmp_path / "elsewhere").iterdir()} == {"recorded-round2"}
     assert not (run / "timeline").exists()
 
 
-def test_a_cluster_of_the_users_own_gives_safe_file_names(run, tmp_path, capsys):
+def test_a_cluster_of_the_users_own_gives_safe_file_names(run, tmp_path, istbench):
     given = files("istbench.cluster") / "profiles" / "office-1gbit.toml"
     own = tmp_path / "My lab $x.toml"
     own.write_text(given.read_text())
     asked = ["--cluster", own, "--bandwidth", " 2.5 gbit ", "--round", 1]
-    assert istbench(capsys, "timeline", run, *asked)[0] == 0
+    assert istbench("timeline", run, *asked)[0] == 0
     assert {path.stem for path in (run / "timeline").iterdir()} == {"mylabx-2.5gbit-round1"}
 
 
@@ -84,48 +83,48 @@ def test_a_cluster_of_the_users_own_gives_safe_file_names(run, tmp_path, capsys)
         (["--bandwidth", "1gbit"], "--bandwidth is a cluster's: name one with --cluster"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(run, capsys, arguments, message):
-    status, table, said = istbench(capsys, "timeline", run, *arguments)
+def test_bad_input_is_refused_in_one_line(run, istbench, arguments, message):
+    status, table, said = istbench("timeline", run, *arguments)
     assert (status, table) == (2, "")
     assert message in said
     assert len(said.splitlines()) == 1
     assert not (run / "timeline").exists()
 
 
-def test_a_run_without_a_sound_trace_is_refused(run, capsys):
+def test_a_run_without_a_sound_trace_is_refused(run, istbench):
     whole = (run / "trace.npz").read_bytes()
     (run / "trace.npz").write_bytes(whole[: len(whole) // 2])
-    status, _, said = istbench(capsys, "timeline", run)
+    status, _, said = istbench("timeline", run)
     assert (status, len(said.splitlines())) == (2, 1)
     assert "trace.npz is cut short or not a trace" in said
     (run / "trace.npz").unlink()
-    status, _, said = istbench(capsys, "timeline", run)
+    status, _, said = istbench("timeline", run)
     assert (status, len(said.splitlines())) == (2, 1)
     assert f"{run} has no trace.npz" in said
     assert "istbench run --again" in said
 
 
-def test_what_is_not_a_run_is_named_with_what_to_give(run, tmp_path, capsys):
-    status, _, said = istbench(capsys, "timeline", tmp_path / "nothing")
+def test_what_is_not_a_run_is_named_with_what_to_give(run, tmp_path, istbench):
+    status, _, said = istbench("timeline", tmp_path / "nothing")
     assert (status, len(said.splitlines())) == (2, 1)
     assert f"no run in {tmp_path / 'nothing'}" in said
     results = run.parent.parent
-    status, _, said = istbench(capsys, "timeline", results)
+    status, _, said = istbench("timeline", results)
     assert (status, len(said.splitlines())) == (2, 1)
     assert f"{results} is a directory of results; give one of the runs in {run.parent}" in said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_named(run, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_named(run, tmp_path, istbench):
     (tmp_path / "closed").mkdir(mode=0o500)
-    status, _, said = istbench(capsys, "timeline", run, "--out", tmp_path / "closed" / "in")
+    status, _, said = istbench("timeline", run, "--out", tmp_path / "closed" / "in")
     assert status == 2
     assert "choose another --out" in said
 
 
-def test_a_file_in_the_way_of_the_folder_is_named(run, capsys):
+def test_a_file_in_the_way_of_the_folder_is_named(run, istbench):
     (run / "timeline").write_text("in the way")
-    status, _, said = istbench(capsys, "timeline", run)
+    status, _, said = istbench("timeline", run)
     assert (status, len(said.splitlines())) == (2, 1)
     assert f"cannot write to {run / 'timeline'}" in said
     assert "choose another --out" in said

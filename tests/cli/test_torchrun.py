@@ -1,7 +1,6 @@
 """`istbench run` under torchrun: real processes on one host, and on two that share nothing but the install."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ class Falls(Toy):
 
     def loss(self, model, batch):
         Falls.passes += 1
-        fell = pathlib.Path(os.environ["FELL"])
+        fell = pathlib.Path("FELL")
         if os.environ["RANK"] == "1" and self.passes == 12 and not fell.exists():
             fell.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -31,14 +30,12 @@ class Falls(Toy):
 """
 
 
-def start(words, *options, **environment):
+def start(words, *options):
     command = [*TORCHRUN, *map(str, options), "-m", "istbench", *map(str, words)]
-    return subprocess.Popen(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment}
-    )
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def run_on_two(words, tmp_path, **environment):
+def run_on_two(words, tmp_path):
     """Run `words` on two hosts, each with an --out of its own; what each printed, and its exit status."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -46,7 +43,6 @@ def run_on_two(words, tmp_path, **environment):
         start(
             [*words, "--out", tmp_path / f"host{host}"],
             *("--nnodes", 2, "--node-rank", host, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
-            **environment,
         )
         for host in (0, 1)
     ]
@@ -58,25 +54,13 @@ def said(text):
 
 
 @pytest.fixture
-def alone(tmp_path):
+def alone(tmp_path, istbench):
     """What `istbench run --nodes 2` makes of words: its JSON."""
 
-    def run(words, **environment):
-        command = [
-            sys.executable,
-            "-m",
-            "istbench",
-            *map(str, words),
-            "--nodes",
-            "2",
-            "--out",
-            str(tmp_path / "one"),
-        ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+    def run(words):
+        status, out, said = istbench(*words, "--nodes", 2, "--out", tmp_path / "one")
+        assert status == 0, said
+        return json.loads(out)
 
     return run
 
@@ -94,11 +78,11 @@ def test_processes_of_one_host_train_as_istbench_run_does_and_rank_0_alone_print
 
 
 def test_a_killed_worker_is_named_with_its_host_and_the_same_command_goes_on(tmp_path, alone):
-    plugin, fell = tmp_path / "falls.py", str(tmp_path / "fell")
-    plugin.write_text(FALLS)
+    plugin = tmp_path / "falls.py"
+    plugin.write_text(FALLS.replace("FELL", str(tmp_path / "fell")))
     words = ["run", "--plugin", plugin, "--workload", "falls", "--method", "p3", "--steps", 20, "--eval-every", 5]
     words += ["--checkpoint-every", 0, "--seed", 1, "--json"]
-    (_, error, status), (_, quiet, other) = run_on_two(words, tmp_path, FELL=fell)
+    (_, error, status), (_, quiet, other) = run_on_two(words, tmp_path)
     assert (status, other) == (1, 1)
     message = f"{socket.gethostname()}: worker 1 was killed by SIGKILL"
     assert [line.startswith(f"istbench: {message}") for line in said(error)] == [True], error
@@ -111,10 +95,10 @@ def test_a_killed_worker_is_named_with_its_host_and_the_same_command_goes_on(tmp
     assert {file.name for file in (path / "checkpoint" / "10").iterdir()} >= {"rank-0.json", "rank-1.json"}
     assert not (tmp_path / "host1").exists()
 
-    (out, error, status), (printed, _, other) = run_on_two(words, tmp_path, FELL=fell)
+    (out, error, status), (printed, _, other) = run_on_two(words, tmp_path)
     assert (status, other, printed) == (0, 0, ""), error
     assert [event.step for event in run.events() if isinstance(event, Resume)] == [10]
-    assert json.loads(out)["weights_sha256"] == alone(words, FELL=fell)["weights_sha256"]
+    assert json.loads(out)["weights_sha256"] == alone(words)["weights_sha256"]
 
 
 def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp_path):

@@ -1,0 +1,160 @@
+"""Runs that are interrupted, killed, left without room or with broken files: what is said, and how they go on."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from istbench.results.events import Resume
+from istbench.results.load import load_run
+from istbench.results.store import RunDirectory
+
+TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist"]
+LONG = [*TOY, "--epochs", 100_000]
+RESUMED = [*TOY, "--epochs", 30, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
+           "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
+
+
+def one_line(said):
+    assert "Traceback" not in said
+    lines = [line for line in said.splitlines() if line.startswith("istbench: ")]
+    assert len(lines) == 1, said
+    return lines[0]
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here: needs root")
+    try:
+        (disk / "filler").write_bytes(b"x" * 4096 * 12)
+        run = [*TOY, "--epochs", 40, "--out", disk]
+        status, _, said = istbench(*run)
+        assert status == 2
+        assert "no space left" in one_line(said)
+        (events,) = disk.glob("runs/*/events.jsonl")
+        before = [text for text in events.read_text().splitlines() if text.endswith("}")]
+        assert any(json.loads(text)["event"] == "evaluation" for text in before)
+        (disk / "filler").unlink()
+        status, _, said = istbench(*run, "--json")
+        assert status == 0, said
+        assert events.read_text().startswith("\n".join(before[:2]))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def start(tmp_path, *words, until):
+    """Start `istbench ...` with its results in `tmp_path`, in a process group of its own; waits for a file."""
+    command = [sys.executable, "-m", "istbench", *map(str, words), "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in tmp_path.glob("runs/*"):
+            if until(path):
+                return process, path
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.kill()
+    raise AssertionError("the run did not start within a minute")
+
+
+def start_long_run(tmp_path):
+    """A run that would last minutes, once it has evaluated a few times."""
+    return start(tmp_path, *LONG, until=lambda path: (path / "events.jsonl").read_text().count("evaluation") > 3)
+
+
+def stat(pid):
+    """Fields of /proc/PID/stat after the command's name, from the state on; see proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def members(group):
+    """Living processes of a process group."""
+    alive = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, of_group, *_ = stat(path.name)
+        except OSError:
+            continue
+        if int(of_group) == group and state != "Z":
+            alive.append(int(path.name))
+    return alive
+
+
+def group_is_gone(group, within=15):
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if not members(group):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_a_cell_is_run_by_one_istbench_at_a_time_and_ctrl_c_ends_it_with_every_process(tmp_path, istbench):
+    process, run = start_long_run(tmp_path)
+    status, _, said = istbench(*LONG, "--out", tmp_path)
+    assert status == 2
+    assert "another istbench is running toy-ist-n2-s0-" in one_line(said)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted; run the same command again" in said
+    assert "Traceback" not in said
+    assert group_is_gone(process.pid)
+    header = json.loads((run / "run.json").read_text())
+    assert header["status"] == "interrupted"
+
+
+def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path):
+    process, run = start_long_run(tmp_path)
+    worker = max(members(process.pid), key=lambda pid: int(stat(pid)[19]))  # workers start last
+    os.kill(worker, signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert "was killed by SIGKILL" in said
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    assert group_is_gone(process.pid)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Results of a run that was killed with its launcher, once there was something to resume from."""
+    out = tmp_path_factory.mktemp("killed")
+    process, run = start(out, *RESUMED, until=lambda path: (path / "checkpoint" / "latest.json").exists())
+    process.kill()
+    process.communicate()
+    assert group_is_gone(process.pid)  # its workers end by themselves
+    assert json.loads((run / "run.json").read_text())["status"] == "running"
+    return out
+
+
+def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path, killed, istbench):
+    shutil.copytree(killed, tmp_path / "killed")
+    one, other = (json.loads(istbench(*RESUMED, "--out", tmp_path / name)[1]) for name in ("whole", "killed"))
+    assert one["weights_sha256"] == other["weights_sha256"]
+    assert one["bytes_sent_per_node"] == other["bytes_sent_per_node"]
+    curves = [load_run(RunDirectory(Path(result["run_dir"]))).curve for result in (one, other)]
+    assert curves[0].values == curves[1].values
+    assert len(curves[0].evaluations) == 31
+    events = RunDirectory(Path(other["run_dir"])).events()
+    assert [event.step > 0 for event in events if isinstance(event, Resume)] == [True]
+    assert not (Path(other["run_dir"]) / "checkpoint").exists()
+
+
+def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path, killed, istbench):
+    shutil.copytree(killed, tmp_path / "killed")
+    (latest,) = tmp_path.glob("killed/runs/*/checkpoint/latest.json")
+    for path in (latest.parent / str(json.loads(latest.read_text())["step"]) / "rank-1.json", latest):
+        path.write_text('{"method": {"steps": -1}}')
+        status, _, said = istbench(*RESUMED, "--out", tmp_path / "killed")
+        assert status == 2
+        assert f"delete {latest.parent} to start the cell anew" in one_line(said)
