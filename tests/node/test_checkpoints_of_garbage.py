@@ -158,10 +158,10 @@ def plain(state):
 
 
 def spoilt(state):
-    """(where, `state` with one part replaced or left out), for every part of it."""
-    for path in list(paths(state))[1:]:
+    """(where, `state` with one part replaced or left out), for every part of it, each by some of what is junk."""
+    for number, path in enumerate(list(paths(state))[1:]):
         junk = [*JUNK, torch.zeros(99), -1 if path[-1] in COUNTS else None, KeyError]
-        for value in junk:
+        for value in junk[number % 3 :: 3]:
             broken = plain(state)
             owner = broken
             for key in path[:-1]:
@@ -204,4 +204,4 @@ def node_that_takes_over_garbage(fabric, name, options):
 def test_a_method_goes_on_from_its_state_or_refuses_it(name, options):
     ((wrong, refusals),) = on_nodes(node_that_takes_over_garbage, 1, name, options)
     assert wrong == []
-    assert refusals > 50
+    assert refusals > 20
