@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 @click.argument("results", default="results", type=PathType())
 @report_options
 @cluster_option
+@click.option(
+    "--published",
+    type=PathType(),
+    metavar="FILE.csv",
+    help="Published figures to put beside ours: results/published/figures.csv, or more of that form.",
+)
 def command(
     results: Path,
     output_format: "Format",
@@ -23,6 +29,7 @@ def command(
     baseline: str,
     pictures: bool,
     cluster: ClusterProfile,
+    published: Path | None,
 ) -> None:
     """Tables and pictures of the runs in a results directory.
 
@@ -30,8 +37,10 @@ def command(
     """
     from istbench.cli.replaying import replaying
     from istbench.cli.show import show_report
+    from istbench.report.published import read_figures
     from istbench.report.report import build_report
 
+    figures = read_figures(published) if published else []
     with replaying():
-        report = build_report(results, baseline=baseline, workload=workload, cluster=cluster)
+        report = build_report(results, baseline=baseline, workload=workload, cluster=cluster, published=figures)
     show_report(report, results, output_format=output_format, pictures=pictures)

@@ -1,6 +1,6 @@
 """A report as data: the tables and plots of a results directory, and what could not be read of it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,10 @@ from istbench.report.groups import Group, group_runs
 from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over_time
 from istbench.report.plots.plot import Plot
+from istbench.report.published import Figure
 from istbench.report.selection import check_baseline, of_workload
 from istbench.report.tables.comparison import comparison
+from istbench.report.tables.published import beside_published
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
 from istbench.results.load import load_runs
@@ -38,12 +40,13 @@ def build_report(
     workload: str | None = None,
     cells: Iterable[str] | None = None,
     cluster: ClusterProfile | None = None,
+    published: Sequence[Figure] = (),
 ) -> Report:
     """The report on results directory `results`.
 
     baseline: method, or method with its options as the table shows it, that speed-ups are against.
     workload: only this one, with or without its options. cells: only those of these names.
-    cluster: where to replay the same runs, for more tables and plots.
+    cluster: where to replay the same runs, for more tables and plots. published: figures to put beside ours.
 
     Raises:
         UserError: where there are no runs to report on, or none of that workload or baseline.
@@ -59,6 +62,7 @@ def build_report(
         tables += cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed
+    tables += [table for group in groups if (table := beside_published(group, baseline, published)) is not None]
     return Report(tables=tuple(tables), plots=tuple(group_plots(groups)), problems=tuple(problems))
 
 

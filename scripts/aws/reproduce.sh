@@ -8,6 +8,7 @@
 # METHODS (a,b,c), one after another, with those options of `istbench run`. The machines download Speech Commands
 # themselves, unless --data DIR goes along.
 set -euo pipefail
+here=$(dirname "$0")
 
 preset=$1
 IFS=, read -ra methods <<< "$2"
@@ -61,7 +62,7 @@ for method in "${methods[@]}"; do
     istbench aws run "${cluster[@]}" -- run --method "$method" "${options[@]}" || status=$?
 done
 results=$(istbench aws fetch "${cluster[@]}")
-istbench report "$results" || status=$?
+istbench report "$results" --published "$here/../../results/published/figures.csv" || status=$?
 if [[ $status == 0 ]]; then
     istbench aws down "${cluster[@]}"
 else

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 from istbench.cluster.profile import load_profile
 from istbench.report.output.markdown import table_markdown
+from istbench.report.published import read_figures
 from istbench.report.tables.numbers import NOTHING, plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.stats import median
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published"
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "figures.csv"
 CLUSTERS = ("m5.2xlarge", "p3.2xlarge")
 WORKLOAD = "cifar10"
 Cell = tuple[str, int, int]  # method, local steps, nodes
@@ -94,19 +95,17 @@ def cell_of(run: Run) -> Cell:
 
 def published_seconds() -> dict[tuple[str, int, int, float], float]:
     """By method, local steps, nodes and accuracy."""
-    with (PUBLISHED / "ist_time_to_accuracy.csv").open() as file:
-        return {
-            (row["method"], int(row["local_steps"]), int(row["nodes"]), float(row["level"])): float(row["seconds"])
-            for row in csv.DictReader(file)
-            if row["workload"] == WORKLOAD
-        }
+    return {
+        (own.method, int(own.method_options.get("local_steps", 1)), own.nodes, own.level): own.seconds
+        for own in read_figures(PUBLISHED)
+        if own.workload == WORKLOAD and own.nodes and own.level is not None and own.seconds is not None
+    }
 
 
 def published_finals() -> dict[str, float]:
     """Final accuracy by method."""
-    with (PUBLISHED / "ist_final_accuracy.csv").open() as file:
-        (row,) = [row for row in csv.DictReader(file) if row["workload"] == WORKLOAD]
-    return {method: float(row[method]) for method in ("ddp", "local_sgd", "ist")}
+    figures = [figure for figure in read_figures(PUBLISHED) if figure.workload == WORKLOAD]
+    return {figure.method: figure.value for figure in figures if figure.value is not None}
 
 
 def replayed_on(place: int) -> Callable[[Row], Entry]:

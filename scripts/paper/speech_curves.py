@@ -22,11 +22,12 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profil
 from istbench.cluster.trace_file import load_trace
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import method_styles
+from istbench.report.published import read_figures
 from istbench.report.tables.numbers import number
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import run_on_cluster
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "ist_time_to_accuracy.csv"
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "figures.csv"
 Curve = tuple[int, str, int]  # layers, method, local steps
 FITTED_LEVEL = 0.77
 FITTED: tuple[Curve, Curve] = ((2, "local_sgd", 20), (2, "ddp", 1))
@@ -85,11 +86,11 @@ def curve_of(run: Run) -> Curve:
 def read_published() -> dict[Curve, dict[float, float]]:
     """Published seconds by curve and accuracy."""
     curves: dict[Curve, dict[float, float]] = {}
-    with PUBLISHED.open() as file:
-        for row in csv.DictReader(file):
-            if row["workload"] == "speech":
-                curve = (int(row["model"].removeprefix("mlp")), row["method"], int(row["local_steps"]))
-                curves.setdefault(curve, {})[float(row["level"])] = float(row["seconds"])
+    for figure in read_figures(PUBLISHED):
+        if figure.workload == "speech" and figure.level is not None and figure.seconds is not None:
+            local_steps = int(figure.method_options.get("local_steps", 1))
+            curve = (int(figure.options["layers"]), figure.method, local_steps)
+            curves.setdefault(curve, {})[figure.level] = figure.seconds
     return curves
 
 

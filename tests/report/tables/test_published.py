@@ -1,0 +1,108 @@
+"""Published figures beside ours: read from a file, matched, and compared."""
+
+from pathlib import Path
+
+import pytest
+from fake_runs import evaluation, header, ramp, write_run
+from garbage import one_line, quick
+from hypothesis import given
+from hypothesis import strategies as st
+
+from istbench.errors import UserError
+from istbench.report.published import Figure, read_figures
+from istbench.report.report import build_report
+
+SHIPPED = Path(__file__).parents[3] / "results" / "published" / "figures.csv"
+COLUMNS = "paper,workload,options,method,method_options,nodes,metric,level,seconds,value,note\n"
+
+
+def table_beside(results, path, lines):
+    path.write_text(COLUMNS + "".join(f"{line}\n" for line in lines))
+    tables = build_report(results, published=read_figures(path)).tables
+    (table,) = [table for table in tables if "beside published" in table.title]
+    return table
+
+
+def test_times_and_finals_stand_beside_those_of_the_same_method_options_and_nodes(results, tmp_path):
+    for nodes, seconds in ((2, 9.0), (4, 18.0)):
+        write_run(results, header("ist", nodes=nodes, options="local_steps=20"), ramp(seconds))
+    table = table_beside(
+        results,
+        tmp_path / "figures.csv",
+        [
+            "A,speech,,ist,local_steps=20,4,accuracy,0.8,32,,read off a curve",
+            "A,speech,,ist,local_steps=40,4,accuracy,0.8,32,,",
+            "A,speech,,ddp,,4,accuracy,0.8,50,,",
+            "B,speech,,ist,,,accuracy,,,0.6,",
+            "B,speech,layers=3,ist,,,accuracy,,,0.7,",
+            "B,cifar10,,ist,,,accuracy,,,0.7,",
+        ],
+    )
+    assert [row[1].text for row in table.rows] == ["ist local_steps=20", "ddp", "ist"]
+    ours, ratios = ([row[place] for row in table.rows] for place in (5, 6))
+    assert [entry.text for entry in ours] == ["16.0", "–", "0.900 on 2, 0.900 on 4"]
+    assert [entry.text for entry in ratios] == ["0.500", "–", "–"]
+    assert ours[2].value["4_median"] == 0.9
+    assert any(line.startswith("Left out: 1 of these") for line in table.footer)
+    assert "Published: read off a curve." in table.footer
+
+
+def test_a_miss_is_no_ratio_and_a_failure_no_number(results, tmp_path):
+    write_run(results, header("ist", nodes=8), [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, 0.5)])
+    table = table_beside(
+        results,
+        tmp_path / "figures.csv",
+        [
+            "A,speech,,ist,,8,accuracy,0.8,32,,",
+            "A,speech,,ist,,8,accuracy,,,,does not fit",
+            "A,speech,,ist,,8,top5,,,0.9,",
+        ],
+    )
+    assert [row[5].text for row in table.rows] == ["∞ 0/1", "0.500"]
+    assert [row[4].text for row in table.rows] == ["32.0", "failed"]
+    assert {row[6].text for row in table.rows} == {"–"}
+
+
+def test_figures_shipped_are_of_workloads_and_methods_there_are():
+    figures = read_figures(SHIPPED)
+    assert len(figures) == 132
+    assert {figure.workload for figure in figures} == {"speech", "cifar10", "imagenet", "amazon670k"}
+    (first,) = [f for f in figures if f.options == {"layers": "2"} and f.method == "ddp" and f.level == 0.63]
+    assert (first.seconds, first.nodes, first.metric) == (465, 8, "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'no columns', which is no column of it"),
+        ("paper,workload,speed\n", "'speed', which is no column of it"),
+        (COLUMNS + "A,speech\n", "line 2 has not as many columns as the first"),
+        (COLUMNS + "A,speech,,ist,,8,accuracy,0.8,,,\n", "line 2 needs level and seconds, or a value"),
+        (COLUMNS + "A,speech,,ist,,8,accuracy,0.8,3,0.9,\n", "line 2 needs level and seconds, or a value"),
+        (COLUMNS + "A,speech,,ist,,none,accuracy,0.8,3,,\n", "line 2: nodes"),
+        (COLUMNS + "A,speech,,ist,,8,accuracy,nan,3,,\n", "line 2: level"),
+        (COLUMNS + "A,speech,layers,ist,,8,accuracy,0.8,3,,\n", "line 2: options 'layers' is not of the form"),
+        (COLUMNS + ",speech,,ist,,8,accuracy,0.8,3,,\n", "line 2: paper"),
+        (COLUMNS + 'A,"speech,,ist\n', "unexpected end of data"),
+    ],
+)
+def test_a_table_that_is_none_is_named_by_its_line(tmp_path, text, message):
+    path = tmp_path / "figures.csv"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_figures(path)
+    assert message in one_line(caught.value)
+    assert str(path) in one_line(caught.value)
+
+
+@quick(150)
+@given(st.text(max_size=60), st.text(max_size=10))
+def test_any_text_is_figures_or_refused(tmp_path_factory, line, cell):
+    path = tmp_path_factory.mktemp("figures") / "figures.csv"
+    path.write_text(f"{COLUMNS}A,speech,,ist,,8,accuracy,{cell},3,,\n{line}\n", newline="")
+    try:
+        figures = read_figures(path)
+    except UserError as error:
+        one_line(error)
+    else:
+        assert all(isinstance(figure, Figure) for figure in figures)
