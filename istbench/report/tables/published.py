@@ -55,7 +55,7 @@ def _columns(group: Group) -> list[ColumnOf[Figure]]:
         ColumnOf(key="what", title="what", align="left", entry=lambda figure: plain(_what(figure))),
         ColumnOf(key="published", title="published", entry=_published),
         ColumnOf(key="ours", title="ours", entry=partial(_ours, group)),
-        ColumnOf(key="ours_over_published", title="ours / published", entry=partial(_ratio, group)),
+        ColumnOf(key="ours_over_published", title="ours / published", entry=partial(_ratio, group), optional=True),
     ]
 
 
@@ -81,7 +81,7 @@ def _ours(group: Group, figure: Figure) -> Entry:
     for contender, ours in found:
         where = f" on {contender.nodes}" if several or figure.nodes is None else ""
         count = "" if ours.reached == ours.seeds else f" {ours.reached}/{ours.seeds}"
-        texts.append(f"{with_interval(ours, form)}{count}{where}")
+        texts.append(f"{form(ours.median) if several else with_interval(ours, form)}{count}{where}")
         own = f"{contender.nodes}_" if several else ""
         values.update({f"{own}{name}": value for name, value in machine_value(ours).items()})
     return Entry(text=", ".join(texts), value=values)
