@@ -1,0 +1,40 @@
+"""What the IST paper's published runs would cost on AWS: their own seconds, at our profiles' prices.
+
+    python scripts/aws/cost.py        # the table in docs/aws.md
+
+A run lasts as long as the published one took to its highest level; on 8 machines, as the figures have it.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+from istbench.cluster.profile import load_profile
+from istbench.report.published import read_figures
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "figures.csv"
+MACHINES = {"speech": "m5.2xlarge", "cifar10": "p3.2xlarge", "imagenet": "p3.2xlarge"}
+
+
+def main() -> None:
+    """Print the table."""
+    seconds: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    nodes: dict[tuple[str, str], int] = {}
+    for figure in read_figures(PUBLISHED):
+        if figure.seconds is not None and figure.nodes is not None:
+            key = (figure.workload, " ".join(f"{name}={value}" for name, value in figure.options.items()))
+            seconds[key][figure.label] = max(seconds[key].get(figure.label, 0.0), figure.seconds)
+            nodes[key] = figure.nodes
+    print("| workload | machines | runs | hours, all one after another | dollars | of them `ddp` |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for key, runs in seconds.items():
+        machine = load_profile(MACHINES[key[0]])
+        hourly = nodes[key] * machine.price_per_hour
+        hours, parallel = (value / 3600 for value in (sum(runs.values()), runs["ddp"]))
+        print(
+            f"| `{' '.join(key).strip()}` | {nodes[key]} x {machine.name} | {len(runs)} | {hours:,.1f} | "
+            f"${hours * hourly:,.0f} | ${parallel * hourly:,.0f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
