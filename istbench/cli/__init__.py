@@ -9,6 +9,7 @@ import click
 
 from istbench import __version__
 from istbench.errors import RunFailed, UserError, printable
+from istbench.launch import asked
 
 _COMMANDS = {
     "aws": "Clusters of AWS machines: made, used, and taken down again.",
@@ -61,6 +62,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
+    asked.speak_apart()
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False)
     except UserError as error:
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _fail(message: str, status: int) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
-    if message:
+    if message and not asked.tell_failure(message, status):
         click.echo(f"istbench: {message}", err=True)
     sys.exit(status)
 

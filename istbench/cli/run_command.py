@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
+from istbench.cli.hosts_options import KeepsWords, hosts_options, say, typed_words
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -20,16 +21,23 @@ from istbench.cli.options import (
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.run import RunRequest
 from istbench.errors import UserError
+from istbench.launch import asked
+from istbench.launch.hosts import Host
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.world import World, this_world
 from istbench.registry import check_name
 from istbench.results.events import Note
 from istbench.results.header import Result
 from istbench.results.load import Run
+from istbench.results.store import RunDirectory
+
+# Of `run`, what the host that asks does itself.
+_OF_THIS_HOST = ("hosts", "hosts_python", "nodes", "out", "cluster", "as_json")
 
 
-@click.command("run")
+@click.command("run", cls=KeepsWords)
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
 @run_options("nodes", "seed", "save")
@@ -37,18 +45,31 @@ from istbench.results.load import Run
 @out_option
 @plugin_option
 @cluster_option
+@hosts_options("Train on these hosts, over ssh, a node each; FILE has one a line, with slots=N for several.")
 @click.option("--again", is_flag=True, help="Run the cell anew though it is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **given: Any) -> int:
+def command(
+    nodes: int,
+    out: Path,
+    cluster: ClusterProfile,
+    hosts: tuple[Host, ...] | None,
+    hosts_python: str | None,
+    again: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Train one cell: a workload by one method on so many nodes.
 
     The same command again goes on where an interrupted run stopped, and shows a finished one. Under torchrun, its
     processes are the nodes.
     """
-    world, lab, nodes = _world_and_lab(nodes)
+    world, lab, nodes = _world_and_lab(nodes, hosts)
     request = build_request(nodes=nodes, lab=lab, **given)
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
+    if hosts is not None:
+        run = _on_hosts(hosts, hosts_python, request, out, again)
+        return _show(run, request, cluster, as_json)
     # Workers need torch, and so does this process: both start importing it now, side by side.
     from istbench.launch.local import LocalLauncher, preload
 
@@ -58,15 +79,12 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
 
         return follow(world, request)
     from istbench.cli.progress import Display
-    from istbench.cli.replaying import replaying
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.launcher import Launcher
     from istbench.launch.meeting import Meeting
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
-    from istbench.report.tables.summary import run_summary
     from istbench.results.hosts import changes
-    from istbench.results.load import load_run
 
     with Display() as display:
         cell = prepare_cell(request, display.preparing, here=None if world is None else world.local_size)
@@ -77,6 +95,7 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
 
             cell, launcher, how = lead(world, cell, out)
             display.note(how)
+            asked.await_go(cell.name)
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
             fresh = execute(cell, run, scratch, launcher, again=again)
@@ -90,6 +109,38 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
             display.note(f"{request.method}: {note}")
         for change in changes(run.header(), events):
             display.note(f"the seconds are of several parts, {change}")
+    return 0 if asked.folder() else _show(run, request, cluster, as_json)
+
+
+def _on_hosts(
+    hosts: tuple[Host, ...], python: str | None, request: RunRequest, out: Path, again: bool
+) -> RunDirectory:
+    """Run the command, as it was typed, on `hosts`; returns the run directory, here."""
+    from istbench.launch.ssh.connection import pythons
+    from istbench.launch.ssh.group import Unfit
+    from istbench.launch.ssh.run import HostsRun, run_on_hosts
+
+    words = typed_words(click.get_current_context(), _OF_THIS_HOST)
+    paths = tuple(str(path) for path in (request.data, *request.plugins) if path is not None)
+    asked_for = HostsRun(words=("run", *words), paths=paths, out=out, again=again)
+    try:
+        run = run_on_hosts(hosts, pythons(python), asked_for, say)
+    except Unfit as unfit:
+        *others, last = unfit.problems
+        for problem in others:
+            say(f"istbench: {problem}")
+        raise UserError(last) from None
+    if request.save is not None:
+        say(f"the weights are in {request.save} on {hosts[0].name}")
+    return run
+
+
+def _show(run: RunDirectory, request: RunRequest, cluster: ClusterProfile, as_json: bool) -> int:
+    """Print what came of `run`; returns the exit status."""
+    from istbench.cli.replaying import replaying
+    from istbench.report.tables.summary import run_summary
+    from istbench.results.load import load_run
+
     finished = load_run(run)
     with replaying():
         replayed, problem = _replay(finished, cluster)
@@ -104,19 +155,26 @@ def command(nodes: int, out: Path, cluster: ClusterProfile, again: bool, as_json
     if request.target is None or finished.reached(request.target):
         return 0
     click.echo(
-        f"istbench: target {request.target:g} not reached: best {cell.header.metric} {_best(finished)}",
+        f"istbench: target {request.target:g} not reached: best {finished.header.metric} {_best(finished)}",
         err=True,
     )
     return EXIT_TARGET_MISSED
 
 
-def _world_and_lab(nodes: int) -> tuple[World | None, ShapedNetwork | None, int]:
-    """What torchrun started, the lab, and the nodes: as many as either has, unless they were typed."""
+def _world_and_lab(nodes: int, hosts: tuple[Host, ...] | None) -> tuple[World | None, ShapedNetwork | None, int]:
+    """What torchrun started, the lab, and the nodes: as many as these or the hosts have, unless they were typed."""
     typed = click.get_current_context().get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
     world = this_world()
     lab, nodes = lab_and_nodes(nodes)
     if world is not None and lab is not None:
         raise UserError("a lab starts its own nodes: leave out torchrun, or the lab")
+    if hosts is not None:
+        if world is not None or lab is not None:
+            raise UserError("--hosts starts its own nodes: leave out torchrun, the lab, or --hosts")
+        there = sum(host.slots for host in hosts)
+        if typed and nodes != there:
+            raise UserError(f"--nodes {nodes}, and --hosts has {there}, one a process; leave out --nodes")
+        return None, None, there
     return world, lab, nodes if world is None else world.nodes(nodes if typed else None)
 
 

@@ -1,16 +1,14 @@
 """Running one prepared cell to its end, and leaving its run directory saying what became of it."""
 
 import contextlib
-import fcntl
-import os
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from istbench.errors import RunFailed, UserError
+from istbench.launch.alone import alone
 from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.node.worker import train_cell
@@ -37,7 +35,7 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
     """
     if not again and _is_done(run):
         return False
-    with _alone(run):
+    with alone(run):
         if again:
             _clear(run)
         elif _is_done(run):
@@ -70,24 +68,6 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
 
 def _is_done(run: RunDirectory) -> bool:
     return run.exists() and run.header().status == "done"
-
-
-@contextlib.contextmanager
-def _alone(run: RunDirectory) -> Iterator[None]:
-    """Refuse to share a run directory with another istbench; the system frees the lock of a killed one."""
-    try:
-        run.path.mkdir(parents=True, exist_ok=True)
-        folder = os.open(run.path, os.O_RDONLY)
-    except OSError as error:
-        raise UserError(f"cannot write {run.path}: {error.strerror}; choose another --out") from None
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another istbench is running {run.path.name} in {run.path}; wait for it") from None
-        yield
-    finally:
-        os.close(folder)
 
 
 def _clear(run: RunDirectory) -> None:

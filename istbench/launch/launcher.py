@@ -65,7 +65,7 @@ def launch(launcher: Launcher, job: Job) -> None:
         UserError, RunFailed: as `Launcher.start` and `Workers.wait` do.
         KeyboardInterrupt: after SIGTERM, SIGINT, SIGQUIT, or SIGHUP unless it is ignored, as under nohup.
     """
-    with _Signals() as signals:
+    with Signals() as signals:
         workers = launcher.start(job)
         try:
             with signals.raised():
@@ -74,14 +74,14 @@ def launch(launcher: Launcher, job: Job) -> None:
             workers.end()
 
 
-class _Signals:
+class Signals:
     """Signals that end a job. One that comes where it would leave half of them started or ended waits its turn."""
 
     def __init__(self) -> None:
         self._came: signal.Signals | None = None
         self._raised = False
 
-    def __enter__(self) -> "_Signals":
+    def __enter__(self) -> "Signals":
         heard = _ENDING if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (*_ENDING, signal.SIGHUP)
         self._before = {number: signal.signal(number, self._hear) for number in heard}
         return self

@@ -5,7 +5,6 @@ Every rank posts a card; rank 0 compares them, and says `start`. While they trai
 """
 
 import signal
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,6 +15,7 @@ import msgspec
 
 from istbench.door import decode_json, encode_own
 from istbench.errors import RunFailed, UserError
+from istbench.launch.asked import host_name
 from istbench.launch.world import World
 from istbench.results.header import Header
 
@@ -204,8 +204,7 @@ def leave(world: World, message: str, status: int) -> tuple[str, int]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             meeting.end(status, _LEAVE_S)
             return message, status
-        host = socket.gethostname()
-        meeting.post_card(Card(rank=world.rank, host=host, error=message, status=status))
+        meeting.post_card(Card(rank=world.rank, host=host_name(), error=message, status=status))
         status = meeting.await_end()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return "", status

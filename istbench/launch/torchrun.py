@@ -15,6 +15,7 @@ from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.fabric.transport.connections import address_of, address_towards
 from istbench.launch.agreement import agreed, as_text, check_agreement, host_names
+from istbench.launch.asked import host_name
 from istbench.launch.execute import run_directory
 from istbench.launch.failures import PeersLost
 from istbench.launch.launcher import Job, launch
@@ -67,7 +68,7 @@ def route_to(master: str) -> Route:
         address = address_towards(master)
     except OSError as error:
         raise UserError(
-            f"no way from {socket.gethostname()} to {master} ({error.strerror or error}); give torchrun an "
+            f"no way from {host_name()} to {master} ({error.strerror or error}); give torchrun an "
             "--rdzv-endpoint that every host reaches"
         ) from None
     names = [name for _, name in socket.if_nameindex()]
@@ -81,7 +82,7 @@ def card_of(world: World, cell: Cell, route: Route) -> Card:
     own_gpu = cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size
     return Card(
         rank=world.rank,
-        host=socket.gethostname(),
+        host=host_name(),
         address=route.address,
         versions=cell.header.versions,
         config=as_text(cell.config),

@@ -1,0 +1,73 @@
+"""Hosts that a user names: a list on the command line, or a file with one a line."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from istbench.door import read_text
+from istbench.errors import UserError, shown
+
+_MOST_HOSTS, _MOST_SLOTS = 1000, 256
+_LONGEST = 255
+_USER = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
+_HOST = r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*"
+_NAME = re.compile(f"(?:{_USER}@)?{_HOST}")
+_SLOTS = re.compile(r"slots=([0-9]{1,4})")
+_A_FILE = "a file of hosts, one a line"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host by the name that ssh knows it by, and the processes it is to have, each a node."""
+
+    name: str
+    slots: int = 1
+
+
+def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
+    """The hosts of `text`: names between commas, or the name of a file of them.
+
+    A line of such a file is a name, and `slots=N` where it is to have other than one process; `#` begins a comment.
+
+    Raises:
+        UserError: for what is no name, two hosts of one name, no host at all, naming the file and the line.
+    """
+    path = Path(text)
+    if "/" in text or ("," not in text and path.is_file()):
+        named = list(_in_file(read_text(path, _A_FILE), str(path)))
+        where = str(path)
+    else:
+        named = [(Host(_checked(part.strip(), flag)), flag) for part in text.split(",") if part.strip()]
+        where = flag
+    if not named:
+        raise UserError(f"{where} names no host; give names between commas, or {_A_FILE}")
+    if len(named) > _MOST_HOSTS:
+        raise UserError(f"{where} names {len(named)} hosts, more than {_MOST_HOSTS}")
+    seen: set[str] = set()
+    for host, there in named:
+        if host.name in seen:
+            raise UserError(f"{there} names {host.name} twice; for two processes on it, give a file with slots=2")
+        seen.add(host.name)
+    return tuple(host for host, _ in named)
+
+
+def _in_file(text: str, path: str) -> Iterator[tuple[Host, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        words, where = line.partition("#")[0].split(), f"{path}, line {number},"
+        if not words:
+            continue
+        slots = _SLOTS.fullmatch(words[1]) if len(words) == 2 else None
+        count = int(slots[1]) if slots else 1
+        if len(words) > 2 or (len(words) == 2 and slots is None) or not 1 <= count <= _MOST_SLOTS:
+            raise UserError(
+                f"{where} is {shown(line.strip())}; write a host's name, and slots=N (1 to {_MOST_SLOTS}) for more "
+                "processes than one"
+            )
+        yield Host(_checked(words[0], where), count), where
+
+
+def _checked(name: str, where: str) -> str:
+    if len(name) > _LONGEST or not _NAME.fullmatch(name):
+        raise UserError(f"{where} {shown(name)} is no host's name; give it as ssh has it: name or user@name")
+    return name

@@ -1,0 +1,23 @@
+"""What `hello` does for whoever asks on a host that has istbench: its actions, by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.remote_files import files, keep, read, standing, write
+from istbench.launch.ssh.remote_links import listen, reach, stop_listening
+from istbench.launch.ssh.remote_run import end, go, start
+
+ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
+    "listen": listen,
+    "stop_listening": stop_listening,
+    "reach": reach,
+    "start": start,
+    "go": go,
+    "end": end,
+    "standing": standing,
+    "files": files,
+    "read": read,
+    "write": write,
+    "keep": keep,
+}

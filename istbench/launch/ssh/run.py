@@ -1,0 +1,212 @@
+"""A run on several hosts, asked for from one: torchrun started on each, watched, and ended together."""
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from istbench.errors import RunFailed, UserError, printable
+from istbench.launch.alone import alone
+from istbench.launch.hosts import Host
+from istbench.launch.launcher import Signals
+from istbench.launch.ssh.connection import Connection, Event, Events, Lost, Refused, connected, each
+from istbench.launch.ssh.files import bring, fetch
+from istbench.launch.ssh.group import Asked, Group, gather
+from istbench.launch.ssh.remote_files import how_far
+from istbench.results.store import RunDirectory
+
+Say = Callable[[str], None]
+# For the others to find out by themselves that one has ended or is lost, and to say what they know; then to end.
+_FAREWELL_S, _ENDS_S = 20.0, 60.0
+_INTERRUPTED = 130
+_AGAIN = "the same command goes on from the last checkpoint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsRun:
+    """What is asked for.
+
+    Attributes:
+        words: of `istbench`, as every host is to run them, without `--out`. paths: those that they name.
+        out: the results directory. again: whether a cell that is done is run anew.
+    """
+
+    words: tuple[str, ...]
+    paths: tuple[str, ...]
+    out: Path
+    again: bool
+
+
+@dataclass
+class _Ends:
+    """How hosts ended, by name: the status of torchrun, why, what it printed; or how a host was lost."""
+
+    status: dict[str, int] = field(default_factory=dict)
+    failure: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tail: dict[str, list[str]] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+
+    def hear(self, event: Event) -> None:
+        name, frame = event.host.name, event.frame
+        if "lost" in frame and name not in self.status:
+            self.lost[name] = frame["lost"]
+        if "ended" in frame:
+            self.status[name], self.tail[name] = int(frame["ended"]), list(frame["tail"])
+            if frame["failure"]:
+                self.failure[name] = frame["failure"]
+
+    def over(self, hosts: Sequence[Connection]) -> bool:
+        return all(host.name in self.status or host.name in self.lost for host in hosts)
+
+    @property
+    def bad(self) -> bool:
+        return bool(self.lost) or any(self.status.values())
+
+    def cause(self, hosts: Sequence[Connection]) -> BaseException | None:
+        """What ended the run; None where all ended well."""
+        for name, why in self.lost.items():
+            return RunFailed(f"{name}: {why}; {_AGAIN}")
+        for host in hosts:  # the first speaks for all, and others where it cannot
+            failure = self.failure.get(host.name)
+            if failure and failure["status"] == _INTERRUPTED:
+                return KeyboardInterrupt()
+            if failure:
+                return (UserError if failure["status"] == 2 else RunFailed)(str(failure["message"]))
+        for host in hosts:
+            if self.status.get(host.name):
+                lines = "".join(f"\n  {printable(line)}" for line in self.tail[host.name] if line.strip())
+                status = self.status[host.name]
+                return RunFailed(f"{host.name}: torchrun ended with status {status}; {_AGAIN}{lines}")
+        return None
+
+
+def run_on_hosts(hosts: Sequence[Host], pythons: Sequence[str], asked: HostsRun, say: Say) -> RunDirectory:
+    """Run `asked` on all `hosts`; returns the run directory, here.
+
+    Raises:
+        Unfit: before anything starts, naming what is wrong with which host.
+        UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all have ended.
+    """
+    with Signals() as signals, connected(hosts, pythons) as (connections, events), signals.raised():
+        group = gather(connections, Asked(paths=asked.paths, out=asked.out))
+        return _Session(connections, events, group, asked, say).run()
+
+
+class _Session:
+    def __init__(
+        self, connections: Sequence[Connection], events: Events, group: Group, asked: HostsRun, say: Say
+    ) -> None:
+        self._hosts, self._events, self._group, self._asked, self._say = connections, events, group, asked, say
+        self._first = connections[0]
+        facts = group.facts[self._first.name]
+        self._shared = facts.shared
+        self._theirs = str(Path(facts.folder) / asked.out)
+        self._ends = _Ends()
+        self._cell = ""
+
+    def run(self) -> RunDirectory:
+        """Start, let go, watch and bring home."""
+        try:
+            self._start()
+            cell = self._await_cell()
+            here = RunDirectory(self._asked.out / "runs" / cell)
+            with nullcontext() if self._shared else alone(here):
+                try:
+                    return self._finish(here)
+                finally:
+                    with suppress(OSError):
+                        here.path.rmdir()  # made for the lock, and nothing came
+        except (Lost, Refused) as error:
+            self._end_all()
+            raise RunFailed(f"{self._first.name}: {error}; {_AGAIN}") from None
+        except BaseException:
+            self._end_all()
+            raise
+
+    def _start(self) -> None:
+        endpoint = f"{self._group.addresses[self._first.name]}:{self._group.port}"
+        words = [*self._asked.words, f"--out={self._theirs}"]
+        asked = {
+            host.name: host.ask(
+                "start",
+                rank=rank,
+                hosts=len(self._hosts),
+                slots=host.host.slots,
+                endpoint=endpoint,
+                words=words,
+                name=host.name,
+            )
+            for rank, host in enumerate(self._hosts)
+        }
+        _, found = each(self._hosts, lambda host: host.answer(asked[host.name]))
+        if found:
+            raise RunFailed("\n".join(found))
+
+    def _await_cell(self) -> str:
+        """The name of the cell, once all are ready to train it."""
+        self._watch(lambda: bool(self._cell))
+        if self._cell:
+            return self._cell
+        raise self._ends.cause(self._hosts) or RunFailed(f"{self._first.name}: ended before it trained")
+
+    def _finish(self, here: RunDirectory) -> RunDirectory:
+        theirs = f"{self._theirs}/runs/{self._cell}"
+        if not self._shared and not self._asked.again and bring(self._first, here.path, theirs):
+            self._say(f"brought what is known of {self._cell} to {self._first.name}")
+        interrupted = None
+        try:
+            self._first.do("go")
+            self._watch(lambda: False)
+        except KeyboardInterrupt as interrupt:
+            interrupted = interrupt
+            self._end_all()
+        if not self._shared and self._first.name not in self._ends.lost:
+            self._bring_home(theirs, here)
+        if interrupted is not None:
+            raise interrupted
+        cause = self._ends.cause(self._hosts)
+        if cause is not None:
+            raise cause
+        return here
+
+    def _bring_home(self, theirs: str, here: RunDirectory) -> None:
+        if self._first.do("standing", path=theirs) >= how_far(here.path) or self._asked.again:
+            fetch(self._first, theirs, here.path)
+
+    def _watch(self, ready: Callable[[], bool]) -> None:
+        """Return when all hosts have ended, or it is `ready`; where one ended badly, the others soon."""
+        until = None
+        while not ready() and not self._ends.over(self._hosts):
+            try:
+                event = self._events.get(timeout=1.0)
+            except queue.Empty:
+                pass
+            else:
+                self._hear(event)
+            if self._ends.bad and until is None:
+                until = time.monotonic() + _FAREWELL_S
+            if until is not None and time.monotonic() > until:
+                self._end_all()
+                return
+
+    def _end_all(self) -> None:
+        """Have all hosts end what they run, and wait until they have."""
+        for host in self._hosts:
+            if host.name not in self._ends.status:
+                host.ask("end")
+        until = time.monotonic() + _ENDS_S
+        while not self._ends.over(self._hosts) and (left := until - time.monotonic()) > 0:
+            try:
+                self._hear(self._events.get(timeout=left))
+            except queue.Empty:
+                return
+
+    def _hear(self, event: Event) -> None:
+        self._ends.hear(event)
+        if event.host is self._first and "said" in event.frame:
+            self._say(printable(event.frame["said"]))
+        if event.host is self._first and "cell" in event.frame:
+            self._cell = event.frame["cell"]

@@ -1,0 +1,170 @@
+"""Hosts to run on over ssh: network namespaces of this machine, each with its own sshd, address and name."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import istbench
+from istbench.workloads.cache import cache_directory
+
+_SSHD = "/usr/sbin/sshd"
+_SUBNET = "10.79.0"
+# What each host sees of the machine: all of it but the results directory, which is its own.
+_HOST = 'mount -t tmpfs none "$1" && hostname "$2" && exec "$3" -D -e -f "$4"'
+_CONFIG = """
+Port 22
+ListenAddress {address}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+SetEnv PYTHONPATH={install} ISTBENCH_CACHE={cache} OMP_NUM_THREADS=1
+"""
+_CLIENT = """
+IdentityFile {folder}/user_key
+IdentitiesOnly yes
+UserKnownHostsFile {folder}/known
+StrictHostKeyChecking accept-new
+LogLevel ERROR
+{names}
+"""
+
+
+def why_not() -> str | None:
+    """Why this machine cannot have such hosts, None where it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "hosts in network namespaces need Linux and root"
+    missing = [name for name in ("ip", "tc", "ssh", "ssh-keygen", _SSHD) if shutil.which(name) is None]
+    if missing:
+        return f"hosts in network namespaces need {', '.join(missing)}: install iproute2 and openssh-server"
+    probe = subprocess.run(["ip", "netns", "add", "istbench-ssh-probe"], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", "istbench-ssh-probe"], capture_output=True)
+    return f"no network namespaces here: {probe.stderr.strip()}" if probe.returncode else None
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts that are up, and a machine beside them to ask from.
+
+    Attributes:
+        names: as ssh knows them. out: a path that is another directory on each of them, and on this machine.
+        folder: of keys and such.
+    """
+
+    names: list[str]
+    out: Path
+    folder: Path
+
+    def command(self, *words: object) -> list[str]:
+        """`istbench` with `words`, as asked from the machine beside the hosts."""
+        return ["ip", "netns", "exec", _named("ask"), sys.executable, "-m", "istbench", *map(str, words)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of such a command."""
+        path = f"{self.folder}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONPATH": _install(), "ISTBENCH_CACHE": str(cache_directory())}
+
+    def inside(self, number: int, *command: str) -> str:
+        """What `command` prints in the network of host `number`."""
+        whole = ["ip", "netns", "exec", _named(str(number)), *command]
+        return subprocess.run(whole, capture_output=True, text=True, check=True).stdout
+
+    def left(self) -> list[str]:
+        """Processes on the hosts, but for their sshd's."""
+        found = []
+        for number in range(len(self.names)):
+            for process in self.pids(number):
+                with contextlib.suppress(OSError):
+                    words = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    found += [words] if words and not words.startswith((_SSHD, "sshd")) else []
+        return found
+
+    def pids(self, number: int) -> list[str]:
+        """Processes of host `number`."""
+        listed = ["ip", "netns", "pids", _named(str(number))]
+        return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+
+    def lose(self, number: int) -> None:
+        """Have host `number` gone: all its processes are killed, its network is down."""
+        subprocess.run(["ip", "-n", _named(str(number)), "link", "set", "eth0", "down"], check=True)
+        subprocess.run(["kill", "-9", *self.pids(number)], check=False)
+
+
+@contextlib.contextmanager
+def hosts(count: int, folder: Path) -> Iterator[Hosts]:
+    """Have `count` hosts inside, which keep what they need in `folder`."""
+    names = [f"host{number}" for number in range(count)]
+    found = Hosts(names, folder / "results", folder)
+    found.out.mkdir(parents=True)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    for key in ("host_key", "user_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    entries = "\n".join(f"Host {name}\n  HostName {_address(number)}" for number, name in enumerate(names))
+    (folder / "config").write_text(_CLIENT.format(folder=folder, names=entries))
+    wrapper = folder / "ssh"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    wrapper.chmod(0o755)
+    servers: list[subprocess.Popen[bytes]] = []
+    try:
+        _ip(f"netns add {_named('ask')}")
+        _ip(f"-n {_named('ask')} link add switch type bridge")
+        _ip(f"-n {_named('ask')} addr add {_SUBNET}.254/24 dev switch")
+        _ip(f"-n {_named('ask')} link set switch up")
+        for number, name in enumerate(names):
+            own, ask = _named(str(number)), _named("ask")
+            _ip(f"netns add {own}")
+            _ip(f"link add port{number} netns {ask} type veth peer name eth0 netns {own}")
+            _ip(f"-n {ask} link set port{number} master switch up")
+            _ip(f"-n {own} addr add {_address(number)}/24 dev eth0")
+            _ip(f"-n {own} link set eth0 up")
+            _ip(f"-n {own} link set lo up")
+            config = folder / f"sshd{number}"
+            config.write_text(
+                _CONFIG.format(address=_address(number), folder=folder, install=_install(), cache=cache_directory())
+            )
+            words = ["sh", "-c", _HOST, "sh", found.out, name, _SSHD, config]
+            command = ["ip", "netns", "exec", own, "unshare", "--uts", "--mount", *words]
+            with (folder / f"sshd{number}.log").open("wb") as log:
+                servers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log))
+        for number in range(count):
+            _await_listener(found, number)
+        yield found
+    finally:
+        for number in [*range(count), "ask"]:
+            listed = subprocess.run(["ip", "netns", "pids", _named(str(number))], capture_output=True, text=True)
+            subprocess.run(["kill", "-9", *listed.stdout.split()], capture_output=True)
+            subprocess.run(["ip", "netns", "del", _named(str(number))], capture_output=True)
+        for server in servers:
+            server.wait()
+
+
+def _await_listener(found: Hosts, number: int) -> None:
+    until = time.monotonic() + 10
+    while ":22 " not in found.inside(number, "ss", "-ltn"):
+        assert time.monotonic() < until, (found.folder / f"sshd{number}.log").read_text()
+        time.sleep(0.05)
+
+
+def _install() -> str:
+    return str(Path(istbench.__file__).parent.parent)
+
+
+def _named(what: str) -> str:
+    return f"istbench-ssh-{os.getpid()}-{what}"
+
+
+def _address(number: int) -> str:
+    return f"{_SUBNET}.{number + 1}"
+
+
+def _ip(words: str) -> None:
+    subprocess.run(["ip", *words.split()], check=True)
