@@ -1,6 +1,7 @@
 """Hosts to run on over ssh: network namespaces of this machine, each with its own sshd, address and name."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from istbench.workloads.cache import cache_directory
 
 _SSHD = "/usr/sbin/sshd"
 _SUBNET = "10.79.0"
+_unique = itertools.count()
 # What each host sees of the machine: all of it but the results directory, which is its own.
 _HOST = 'mount -t tmpfs none "$1" && hostname "$2" && exec "$3" -D -e -f "$4"'
 _CONFIG = """
@@ -56,26 +58,31 @@ class Hosts:
 
     Attributes:
         names: as ssh knows them. out: a path that is another directory on each of them, and on this machine.
-        folder: of keys and such.
+        folder: of keys and such. unique: what tells these hosts from others of this process.
     """
 
     names: list[str]
     out: Path
     folder: Path
+    unique: int
 
     def command(self, *words: object) -> list[str]:
-        """`istbench` with `words`, as asked from the machine beside the hosts."""
-        return ["ip", "netns", "exec", _named("ask"), sys.executable, "-m", "istbench", *map(str, words)]
+        """`istbench` with `words`."""
+        return [sys.executable, "-m", "istbench", *map(str, words)]
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of such a command."""
-        path = f"{self.folder}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": _install(), "ISTBENCH_CACHE": str(cache_directory())}
+        """That of such a command, whose ssh asks from a network beside the hosts."""
+        return {**os.environ, "PATH": self.path, "PYTHONPATH": _install(), "ISTBENCH_CACHE": str(cache_directory())}
+
+    @property
+    def path(self) -> str:
+        """Where programs are found: first, the ssh that knows the hosts."""
+        return f"{self.folder}:{os.environ['PATH']}"
 
     def inside(self, number: int, *command: str) -> str:
         """What `command` prints in the network of host `number`."""
-        whole = ["ip", "netns", "exec", _named(str(number)), *command]
+        whole = ["ip", "netns", "exec", self.named(number), *command]
         return subprocess.run(whole, capture_output=True, text=True, check=True).stdout
 
     def left(self) -> list[str]:
@@ -88,22 +95,32 @@ class Hosts:
                     found += [words] if words and not words.startswith((_SSHD, "sshd")) else []
         return found
 
+    def named(self, what: object) -> str:
+        """The network namespace of a host, by its number, or of who asks."""
+        return f"istbench-ssh-{os.getpid()}-{self.unique}-{what}"
+
     def pids(self, number: int) -> list[str]:
         """Processes of host `number`."""
-        listed = ["ip", "netns", "pids", _named(str(number))]
+        listed = ["ip", "netns", "pids", self.named(number)]
         return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
 
     def lose(self, number: int) -> None:
-        """Have host `number` gone: all its processes are killed, its network is down."""
-        subprocess.run(["ip", "-n", _named(str(number)), "link", "set", "eth0", "down"], check=True)
+        """Have host `number` gone: all its processes are killed."""
         subprocess.run(["kill", "-9", *self.pids(number)], check=False)
+
+    def results(self, number: int) -> Path:
+        """The results directory as host `number` sees it, while it has a process."""
+        return Path(f"/proc/{self.pids(number)[0]}/root{self.out}")
 
 
 @contextlib.contextmanager
-def hosts(count: int, folder: Path) -> Iterator[Hosts]:
-    """Have `count` hosts inside, which keep what they need in `folder`."""
+def hosts(count: int, folder: Path, install: str = "") -> Iterator[Hosts]:
+    """Have `count` hosts inside, which keep what they need in `folder`.
+
+    `install` is where their Pythons look for packages first.
+    """
     names = [f"host{number}" for number in range(count)]
-    found = Hosts(names, folder / "results", folder)
+    found = Hosts(names, folder / "results", folder, next(_unique))
     found.out.mkdir(parents=True)
     Path("/run/sshd").mkdir(exist_ok=True)
     for key in ("host_key", "user_key"):
@@ -111,16 +128,19 @@ def hosts(count: int, folder: Path) -> Iterator[Hosts]:
     entries = "\n".join(f"Host {name}\n  HostName {_address(number)}" for number, name in enumerate(names))
     (folder / "config").write_text(_CLIENT.format(folder=folder, names=entries))
     wrapper = folder / "ssh"
-    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    ask = found.named("ask")
+    beside = f"ip netns exec {ask}"
+    wrapper.write_text(f'#!/bin/sh\nexec {beside} {shutil.which("ssh")} -F {folder}/config "$@"\n')
     wrapper.chmod(0o755)
     servers: list[subprocess.Popen[bytes]] = []
     try:
-        _ip(f"netns add {_named('ask')}")
-        _ip(f"-n {_named('ask')} link add switch type bridge")
-        _ip(f"-n {_named('ask')} addr add {_SUBNET}.254/24 dev switch")
-        _ip(f"-n {_named('ask')} link set switch up")
+        _ip(f"netns add {ask}")
+        _ip(f"-n {ask} link add switch type bridge")
+        _ip(f"-n {ask} addr add {_SUBNET}.254/24 dev switch")
+        _ip(f"-n {ask} link set switch up")
+        _ip(f"-n {ask} link set lo up")
         for number, name in enumerate(names):
-            own, ask = _named(str(number)), _named("ask")
+            own = found.named(number)
             _ip(f"netns add {own}")
             _ip(f"link add port{number} netns {ask} type veth peer name eth0 netns {own}")
             _ip(f"-n {ask} link set port{number} master switch up")
@@ -128,9 +148,7 @@ def hosts(count: int, folder: Path) -> Iterator[Hosts]:
             _ip(f"-n {own} link set eth0 up")
             _ip(f"-n {own} link set lo up")
             config = folder / f"sshd{number}"
-            config.write_text(
-                _CONFIG.format(address=_address(number), folder=folder, install=_install(), cache=cache_directory())
-            )
+            config.write_text(_server(number, folder, install))
             words = ["sh", "-c", _HOST, "sh", found.out, name, _SSHD, config]
             command = ["ip", "netns", "exec", own, "unshare", "--uts", "--mount", *words]
             with (folder / f"sshd{number}.log").open("wb") as log:
@@ -140,11 +158,16 @@ def hosts(count: int, folder: Path) -> Iterator[Hosts]:
         yield found
     finally:
         for number in [*range(count), "ask"]:
-            listed = subprocess.run(["ip", "netns", "pids", _named(str(number))], capture_output=True, text=True)
+            listed = subprocess.run(["ip", "netns", "pids", found.named(number)], capture_output=True, text=True)
             subprocess.run(["kill", "-9", *listed.stdout.split()], capture_output=True)
-            subprocess.run(["ip", "netns", "del", _named(str(number))], capture_output=True)
+            subprocess.run(["ip", "netns", "del", found.named(number)], capture_output=True)
         for server in servers:
             server.wait()
+
+
+def _server(number: int, folder: Path, install: str) -> str:
+    cache, path = cache_directory(), f"{install}:{_install()}".strip(":")
+    return _CONFIG.format(address=_address(number), folder=folder, install=path, cache=cache)
 
 
 def _await_listener(found: Hosts, number: int) -> None:
@@ -156,10 +179,6 @@ def _await_listener(found: Hosts, number: int) -> None:
 
 def _install() -> str:
     return str(Path(istbench.__file__).parent.parent)
-
-
-def _named(what: str) -> str:
-    return f"istbench-ssh-{os.getpid()}-{what}"
 
 
 def _address(number: int) -> str:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.cli import EXIT_FAILED
+from istbench.cli.hosts_options import hosts_options
+from istbench.cli.options import PathType
 from istbench.errors import UserError
+from istbench.launch.hosts import Host
 from istbench.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
@@ -31,8 +34,21 @@ class Finding:
 
 
 @click.command("doctor")
-def command() -> int:
+@hosts_options("Look at these hosts instead, over ssh, and at the links between them.")
+@click.option(
+    "--profile",
+    type=PathType(),
+    metavar="FILE.toml",
+    help="Measure a cluster profile of --hosts.",
+)
+def command(hosts: tuple[Host, ...] | None, hosts_python: str | None, profile: Path | None) -> int:
     """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
+    if hosts is not None:
+        from istbench.cli.doctor_hosts import examine
+
+        return examine(hosts, hosts_python, profile)
+    if profile is not None:
+        raise UserError("--profile is of hosts: give --hosts a,b as well")
     broken = False
     for check in (_python, _packages, _processor, _gpu, _processes, _carrying, _lab, _speech, _cache, _space):
         for finding in check():

@@ -3,7 +3,7 @@
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,10 +36,14 @@ class Unfit(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What hosts are to have: `paths` that the command names, and `out`, its results directory."""
+    """What hosts are to have: `paths` that the command names, and `out`, its results directory.
+
+    marks: whether to find out if that is the same directory on the hosts as here.
+    """
 
     paths: tuple[str, ...]
     out: Path
+    marks: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +91,9 @@ def own_versions() -> dict[str, str]:
 def _facts(connections: Sequence[Connection], asked: Asked) -> tuple[dict[str, Facts], list[str]]:
     marker = asked.out / f".istbench-{secrets.token_hex(8)}"
     try:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+        if asked.marks:
+            asked.out.mkdir(parents=True, exist_ok=True)
+            marker.touch()
     except OSError as error:
         raise UserError(f"cannot write {asked.out}: {error.strerror}; choose another --out") from None
     try:
@@ -147,7 +152,7 @@ def _reached(connections: Sequence[Connection], facts: dict[str, Facts]) -> tupl
 
 
 def listening(
-    connections: Sequence[Connection], addresses: dict[str, str], token: str
+    connections: Sequence[Connection], addresses: Mapping[str, str], token: str
 ) -> dict[str, tuple[str, int]]:
     """Have every host listen at its address, for those with `token`; where."""
     asked = {c.name: c.ask("listen", address=addresses[c.name], token=token) for c in connections}

@@ -5,13 +5,16 @@ from typing import Any
 
 from istbench.launch.ssh.hello import Agent
 from istbench.launch.ssh.remote_files import files, keep, read, standing, write
-from istbench.launch.ssh.remote_links import listen, reach, stop_listening
+from istbench.launch.ssh.remote_links import listen, measure, reach, stop_listening
 from istbench.launch.ssh.remote_run import end, go, start
+from istbench.launch.ssh.remote_speed import speed
 
 ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "listen": listen,
     "stop_listening": stop_listening,
     "reach": reach,
+    "measure": measure,
+    "speed": speed,
     "start": start,
     "go": go,
     "end": end,

@@ -20,7 +20,7 @@ from istbench.results.store import RunDirectory
 
 Say = Callable[[str], None]
 # For the others to find out by themselves that one has ended or is lost, and to say what they know; then to end.
-_FAREWELL_S, _ENDS_S = 20.0, 60.0
+_FAREWELL_S, _ENDS_S = 15.0, 60.0
 _INTERRUPTED = 130
 _AGAIN = "the same command goes on from the last checkpoint"
 
@@ -42,12 +42,17 @@ class HostsRun:
 
 @dataclass
 class _Ends:
-    """How hosts ended, by name: the status of torchrun, why, what it printed; or how a host was lost."""
+    """How hosts ended, by name: the status of torchrun, why, what it printed; or how a host was lost.
+
+    Attributes:
+        first: hosts that had ended badly when the others were ended for that, by which they are interrupted.
+    """
 
     status: dict[str, int] = field(default_factory=dict)
     failure: dict[str, dict[str, Any]] = field(default_factory=dict)
     tail: dict[str, list[str]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    first: list[str] = field(default_factory=list)
 
     def hear(self, event: Event) -> None:
         name, frame = event.host.name, event.frame
@@ -69,14 +74,14 @@ class _Ends:
         """What ended the run; None where all ended well."""
         for name, why in self.lost.items():
             return RunFailed(f"{name}: {why}; {_AGAIN}")
-        for host in hosts:  # the first speaks for all, and others where it cannot
-            failure = self.failure.get(host.name)
-            if failure and failure["status"] == _INTERRUPTED:
-                return KeyboardInterrupt()
-            if failure:
+        said = [self.failure[host.name] for host in hosts if host.name in self.failure]
+        for failure in said:  # the first host's speaks for all, and others where it cannot
+            if failure["status"] != _INTERRUPTED:
                 return (UserError if failure["status"] == 2 else RunFailed)(str(failure["message"]))
+        if said and not self.first:
+            return KeyboardInterrupt()
         for host in hosts:
-            if self.status.get(host.name):
+            if self.status.get(host.name) and (not self.first or host.name in self.first):
                 lines = "".join(f"\n  {printable(line)}" for line in self.tail[host.name] if line.strip())
                 status = self.status[host.name]
                 return RunFailed(f"{host.name}: torchrun ended with status {status}; {_AGAIN}{lines}")
@@ -194,6 +199,7 @@ class _Session:
 
     def _end_all(self) -> None:
         """Have all hosts end what they run, and wait until they have."""
+        self._ends.first = self._ends.first or [name for name, status in self._ends.status.items() if status]
         for host in self._hosts:
             if host.name not in self._ends.status:
                 host.ask("end")
@@ -206,7 +212,7 @@ class _Session:
 
     def _hear(self, event: Event) -> None:
         self._ends.hear(event)
-        if event.host is self._first and "said" in event.frame:
+        if event.host is self._first and event.frame.get("said", "").strip():
             self._say(printable(event.frame["said"]))
         if event.host is self._first and "cell" in event.frame:
             self._cell = event.frame["cell"]

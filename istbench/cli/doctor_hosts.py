@@ -1,0 +1,126 @@
+"""`istbench doctor --hosts`: what works on other hosts, and between them."""
+
+import datetime
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from istbench.cli import EXIT_FAILED
+from istbench.cli.hosts_options import say
+from istbench.cluster.profile import bandwidth_text
+from istbench.door import convert
+from istbench.errors import UserError
+from istbench.launch.hosts import Host
+from istbench.launch.launcher import Signals
+from istbench.launch.ssh.connection import Connection, Lost, Refused, connected, pythons
+from istbench.launch.ssh.group import Asked, Group, Unfit, gather
+from istbench.launch.ssh.links import MEASURES_S, Link, measure_links, slow_links
+from istbench.launch.ssh.profile import Node, profile_toml
+from istbench.report.output.terminal import print_table
+from istbench.report.tables.table import Column, Entry, Table
+from istbench.validation.costs import Carrying
+
+_SPEED_S = 300.0
+_OUT = Path("results")  # of a run without --out
+
+
+def examine(hosts: Sequence[Host], python: str | None, profile: Path | None) -> int:
+    """Say what works on `hosts` and between them, and write `profile`; returns the exit status.
+
+    Raises:
+        UserError, RunFailed: where the profile cannot be written. KeyboardInterrupt: after a signal.
+    """
+    if profile is not None and len(hosts) < 2:
+        raise UserError("--profile is of links, and one host has none; give two hosts at least")
+    with Signals() as signals, connected(hosts, pythons(python)) as (connections, _), signals.raised():
+        try:
+            group = gather(connections, Asked(paths=(), out=_OUT, marks=False))
+            for name, facts in group.facts.items():
+                gpus = f", {facts.gpus} GPUs" if facts.gpus else ""
+                has = f"istbench {facts.istbench}, torch {facts.torch}, Python {facts.python}"
+                where = f"{facts.host} at {group.addresses[name]}"
+                _finding("ok", name, f"{where}: {facts.cores} cores{gpus}, {has}, clock {group.clocks[name]}")
+            links = measure_links(connections, group.addresses, MEASURES_S, _measured)
+            if links:
+                click.echo()
+                print_table(links_table(links), sys.stdout)
+            for line in slow_links(links):
+                _finding("slow", "link", line)
+            if profile is not None:
+                _write(profile, profile_of(connections, hosts, group, links))
+        except Unfit as unfit:
+            for problem in unfit.problems:
+                name, _, detail = problem.partition(": ")
+                _finding("broken", name, detail)
+            return EXIT_FAILED
+    return 0
+
+
+def links_table(links: Sequence[Link]) -> Table:
+    """Bandwidth and latency of every link."""
+    return Table(
+        title="Links, one TCP connection at a time",
+        columns=(
+            Column(key="from", title="from", align="left"),
+            Column(key="to", title="to", align="left"),
+            Column(key="bits_per_s", title="bandwidth"),
+            Column(key="latency_s", title="one way"),
+        ),
+        rows=tuple(
+            (
+                Entry(text=link.source, value=link.source),
+                Entry(text=link.target, value=link.target),
+                Entry(text=bandwidth_text(link.bandwidth, 3), value=link.bandwidth),
+                Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
+            )
+            for link in links
+        ),
+        keys=2,
+    )
+
+
+def _finding(state: str, what: str, detail: str) -> None:
+    click.echo(f"{state:<7}  {what:<16}  {detail}")
+
+
+def _measured(link: Link) -> None:
+    say(f"measured {link.source} to {link.target}")
+
+
+def profile_of(
+    connections: Sequence[Connection], hosts: Sequence[Host], group: Group, links: Sequence[Link]
+) -> str:
+    """The file of a cluster profile: `links`, and how fast nodes compute, measured on all hosts at once.
+
+    Raises:
+        Unfit: where a host cannot say.
+    """
+    say("measuring how fast the hosts compute, and what messages cost")
+    slots = {host.name: host.slots for host in hosts}
+    threads = {name: max(1, facts.cores // slots[name]) for name, facts in group.facts.items()}
+    asked = {
+        host.name: host.ask("speed", threads=threads[host.name], carrying=host is connections[0])
+        for host in connections
+    }
+    nodes, carrying = {}, None
+    for host in connections:
+        try:
+            answer = host.answer(asked[host.name], _SPEED_S)
+        except (Lost, Refused) as error:
+            raise Unfit([f"{host.name}: how fast it computes is not known: {error}"]) from None
+        share = group.facts[host.name].cores / slots[host.name]
+        memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
+        nodes[host.name] = Node(gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share)
+        carrying = convert(answer["carrying"], Carrying, lambda _: "carrying") if "carrying" in answer else carrying
+    assert carrying is not None
+    return profile_toml(nodes, slots, links, carrying, datetime.date.today().isoformat())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; give another --profile") from None
+    say(f"wrote {path}; `istbench replay --cluster {path}`")

@@ -1,0 +1,77 @@
+"""`--hosts`: what is typed, as hosts are to run it, and what does not go with it."""
+
+import pytest
+
+from istbench.cli.hosts_options import typed_words
+from istbench.cli.run_command import command
+from istbench.errors import UserError
+
+CELL = ["--method", "ist", "--workload", "toy"]
+LEFT_OUT = ("hosts", "hosts_python", "nodes", "out", "cluster", "as_json")
+
+
+def words_of(*typed):
+    return typed_words(command.make_context("run", [*CELL, *typed]), LEFT_OUT)
+
+
+def test_what_was_typed_is_run_again_as_it_was_typed_and_nothing_else():
+    typed = ["--set", "lr=.1", "--set=local_steps=8", "--eval-every", "30s", "--again", "--threads=1"]
+    assert sorted(words_of(*typed)) == sorted(
+        [
+            "--method=ist",
+            "--workload=toy",
+            "--set=lr=.1",
+            "--set=local_steps=8",
+            "--eval-every=30s",
+            "--again",
+            "--threads=1",
+        ]
+    )
+
+
+def test_what_the_host_that_asks_does_itself_is_left_out():
+    own = [
+        "--hosts",
+        "a,b",
+        "--hosts-python=/opt/py",
+        "--json",
+        "--out",
+        "x",
+        "--cluster",
+        "p3.2xlarge",
+        "--nodes",
+        "2",
+    ]
+    assert sorted(words_of(*own)) == ["--method=ist", "--workload=toy"]
+
+
+def test_values_that_look_like_options_or_have_spaces_stay_one_word():
+    assert "--data=--hosts a dir" in words_of("--data", "--hosts a dir")
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        (["--nodes", "3", "--hosts", "a,b"], "--nodes 3, and --hosts has 2, one a process"),
+        (["--hosts", "a,a"], "names a twice"),
+        (["--hosts", "a", "--hosts-python", "-c"], "must be the path of a Python"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_asked(monkeypatch, typed, problem):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match=problem):
+        command.main([*CELL, *typed], standalone_mode=False)
+
+
+def test_hosts_under_torchrun_are_refused(monkeypatch):
+    told = {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    for name, value in {**told, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(UserError, match="--hosts starts its own nodes: leave out torchrun"):
+        command.main([*CELL, "--hosts", "a"], standalone_mode=False)
+
+
+def test_without_ssh_the_way_out_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="no `ssh` here, which --hosts goes by"):
+        command.main([*CELL, "--hosts", "a"], standalone_mode=False)

@@ -1,0 +1,106 @@
+"""`run --hosts` and `doctor --hosts`, on two hosts with networks, sshds and results directories of their own."""
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+import ssh_hosts
+
+from istbench.cli.doctor_hosts import profile_of
+from istbench.cluster.profile import parse_profile
+from istbench.launch.hosts import Host
+from istbench.launch.ssh.check import Facts
+from istbench.launch.ssh.group import Group
+from istbench.launch.ssh.links import Link
+from istbench.validation.costs import Carrying
+
+WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
+WORDS += ["--threads", "1", "--json"]
+
+
+GOOD = Facts(
+    host="one",
+    machine="1",
+    python="3.11.2",
+    executable="/usr/bin/python3",
+    cores=8,
+    gpus=0,
+    folder="/",
+    missing=[],
+    shared=False,
+    addresses=[],
+)
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    reason = ssh_hosts.why_not()
+    if reason:
+        pytest.skip(reason)
+    with ssh_hosts.hosts(2, tmp_path_factory.mktemp("ssh") / "hosts") as found:
+        yield found
+
+
+def asked(hosts, *words):
+    return subprocess.run(
+        hosts.command(*words, "--hosts", ",".join(hosts.names)),
+        env=hosts.environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
+    there = asked(hosts, *WORDS, "--out", hosts.out)
+    assert there.returncode == 0, there.stderr
+    assert "2 nodes on 2 hosts, talking by gloo over eth0 (10.79.0.1)" in there.stderr.splitlines()
+    here = [sys.executable, "-m", "istbench", *WORDS, "--nodes", "2", "--out", str(tmp_path)]
+    local = json.loads(subprocess.run(here, capture_output=True, text=True, check=True, timeout=200).stdout)
+    found = json.loads(there.stdout)
+    assert (found["cell"], found["weights_sha256"]) == (local["cell"], local["weights_sha256"])
+    assert found["run_dir"] == str(hosts.out / "runs" / found["cell"])
+    (run,) = (hosts.out / "runs").iterdir()
+    assert sorted(path.name for path in run.iterdir()) == ["events.jsonl", "run.json", "trace.npz"]
+    assert json.loads((run / "run.json").read_text())["host"]["name"] == "host0, host1"
+    assert hosts.left() == []
+
+
+def test_doctor_names_a_slow_link(hosts):
+    for number, rate in enumerate(["100mbit", "50mbit"]):
+        bucket = f"qdisc add dev eth0 root tbf rate {rate} burst 32kb latency 50ms"
+        hosts.inside(number, "tc", *bucket.split())
+    done = asked(hosts, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines() if line.strip()]
+    assert [words[1] for words in lines if words[0] == "ok"] == hosts.names
+    (slow,) = [words[2] for words in lines if words[0] == "slow"]
+    assert slow.startswith("host1 to host0 carries 4")
+    assert hosts.left() == []
+
+
+class Answers:
+    """A host that says how fast it is, and what messages cost."""
+
+    def __init__(self, name, gflops):
+        self.name, self._gflops = name, gflops
+
+    def ask(self, do, *, threads, carrying):
+        costs = Carrying(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
+        found = {"gflops": self._gflops * threads, "memory": 2**34, "gpu": False}
+        return {**found, "carrying": msgspec.to_builtins(costs)} if carrying else found
+
+    def answer(self, asked, timeout_s):
+        return asked
+
+
+def test_doctor_makes_a_profile_of_what_hosts_answer():
+    facts = {name: msgspec.structs.replace(GOOD, cores=cores) for name, cores in (("a", 8), ("b", 4))}
+    group = Group(facts=facts, clocks={}, addresses={}, port=1)
+    links = [Link(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
+    text = profile_of([Answers("a", 30.0), Answers("b", 40.0)], [Host("a", 2), Host("b")], group, links)
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)
+    assert (profile.bandwidth_out, profile.overhead_s) == (0.5e9, 5e-5)
