@@ -1,0 +1,57 @@
+"""How far the profile that `doctor --hosts` writes is from what runs on the same hosts take.
+
+Measures a profile, runs each method on the hosts, and prints its train seconds beside what its trace replays to on
+the profile.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+METHODS = {
+    "ist": ["--set", "local_steps=5"],
+    "local_sgd": ["--set", "local_steps=5"],
+    "ddp": [],
+    "parameter_server": [],
+    "p3": [],
+}
+
+
+def istbench(*words: str) -> str:
+    """What istbench prints for `words`."""
+    return subprocess.run(
+        [sys.executable, "-m", "istbench", *words], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", required=True)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--profile", type=Path, help="use this one, and measure none")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        profile = arguments.profile or Path(folder, "measured.toml")
+        if arguments.profile is None:
+            print(istbench("doctor", "--hosts", arguments.hosts, "--profile", str(profile)), file=sys.stderr)
+        print(profile.read_text(), file=sys.stderr)
+        print("| method | measured s | replayed s | replayed / measured |")
+        print("| --- | ---: | ---: | ---: |")
+        for method in arguments.methods.split(","):
+            words = ["run", "--hosts", arguments.hosts, "--method", method, "--workload", "toy", "--seed", "1"]
+            words += ["--workload-set", f"hidden={arguments.hidden}", "--workload-set", "samples=4096"]
+            words += ["--steps", str(arguments.steps), "--eval-every", str(arguments.steps), "--threads", "1"]
+            words += ["--batch-size", "32", *METHODS[method], "--out", str(Path(folder, "results"))]
+            found = json.loads(istbench(*words, "--cluster", str(profile), "--json"))
+            measured, replayed = found["train_s"], found["cluster"]["seconds"]
+            print(f"| {method} | {measured:.2f} | {replayed:.2f} | {replayed / measured:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
