@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -10,7 +9,11 @@ import ssh_hosts
 
 from istbench.cli.doctor_hosts import profile_of
 from istbench.cluster.profile import parse_profile
+from istbench.config.run import RunRequest
+from istbench.launch.execute import execute, run_directory
 from istbench.launch.hosts import Host
+from istbench.launch.local import LocalLauncher
+from istbench.launch.prepare import prepare_cell
 from istbench.launch.ssh.check import Facts
 from istbench.launch.ssh.group import Group
 from istbench.launch.ssh.links import Link
@@ -57,10 +60,13 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
     there = asked(hosts, *WORDS, "--out", hosts.out)
     assert there.returncode == 0, there.stderr
     assert "2 nodes on 2 hosts, talking by gloo over eth0 (10.79.0.1)" in there.stderr.splitlines()
-    here = [sys.executable, "-m", "istbench", *WORDS, "--nodes", "2", "--out", str(tmp_path)]
-    local = json.loads(subprocess.run(here, capture_output=True, text=True, check=True, timeout=200).stdout)
+    cell = prepare_cell(
+        RunRequest(workload="toy", method="ist", nodes=2, steps=20, seed=1, threads=1), lambda *_: None
+    )
+    local = run_directory(tmp_path, cell.name)
+    execute(cell, local, tmp_path / "scratch", LocalLauncher())
     found = json.loads(there.stdout)
-    assert (found["cell"], found["weights_sha256"]) == (local["cell"], local["weights_sha256"])
+    assert (found["cell"], found["weights_sha256"]) == (cell.name, local.header().result.weights_sha256)
     assert found["run_dir"] == str(hosts.out / "runs" / found["cell"])
     (run,) = (hosts.out / "runs").iterdir()
     assert sorted(path.name for path in run.iterdir()) == ["events.jsonl", "run.json", "trace.npz"]
