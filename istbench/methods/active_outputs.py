@@ -2,8 +2,9 @@
 
 The split over nodes and the exchanges are those of `model_parallel`. In place of all its outputs a node computes,
 for every sample, those that are active: the true ones that it keeps, and some others, which tell the methods apart.
-The softmax is over the active outputs of all nodes. Kernels that touch no others compute them, their gradients and
-their updates (istbench/slide); the hidden layer is torch's.
+The softmax is over the active outputs of all nodes, in which a random one stands for its share of all that are not
+active. Kernels that touch no others compute them, their gradients and their updates (istbench/slide); the hidden
+layer is torch's.
 """
 
 import functools
@@ -33,8 +34,8 @@ from istbench.slide.softmax import Normaliser, combined
 from istbench.slide.threads import Threads
 from istbench.workloads.base import Batch, Workload
 
-_ONE_IN, _LEAST = 200, 64  # active outputs by default, of all
-_PAIR_BYTES = 20  # of an active output and its sample: both orders, the output, its gradient
+_ONE_IN, _LEAST = 200, 1_280  # active outputs by default, of all
+_PAIR_BYTES = 24  # of an active output and its sample: both orders, what it stands for, the output, its gradient
 
 
 @dataclass(frozen=True, kw_only=True)

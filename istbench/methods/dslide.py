@@ -3,7 +3,12 @@
 The split over nodes is that of `model_parallel`. Each node keeps hash tables over the weights of its own outputs: L
 tables of K functions each. It looks the hidden layer of a sample up in them; what lies in the same bucket of some
 table is active, as its weights are likely to be near the hidden layer, and its output with them to be large. Tables
-are built anew on a schedule, as weights change.
+are built anew on a schedule, as weights change, with new functions, whose number is chosen again: as many outputs
+stay active, and what one table misses is not missed for good.
+
+Two parts of the active outputs are not the papers', and can be left out (`common_share`, `random_share`). Those
+that are largest for the mean hidden layer are active for all samples. And random ones stand in the softmax for all
+that are not active, which would otherwise never be told that they are wrong.
 
 The nodes of the paper gather all active outputs from one another (`exchange=sparse_outputs`). By default they
 exchange of every sample the largest output and the sum of exponentials, which gives the same softmax and is not the
@@ -25,10 +30,10 @@ from istbench.methods.base import counted
 from istbench.methods.cut_model import wide_softmax
 from istbench.methods.output_gather import PAIR_BYTES, SAMPLE_BYTES, gathered_normaliser
 from istbench.seeds import derived_seed
-from istbench.slide.choosing import MOST_TABLES, Choice, choose
+from istbench.slide.choosing import MOST_TABLES
 from istbench.slide.dwta import DWTA
 from istbench.slide.hashing import MOST_BITS
-from istbench.slide.index import Index, IndexOptions, functions_seed
+from istbench.slide.index import Index, IndexOptions
 from istbench.slide.recall import found_in_tables
 from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.shard import OutputShard
@@ -40,7 +45,7 @@ from istbench.workloads.base import Workload
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
 _CHOSEN_BY = 256  # samples that K and L are chosen by
 _RECALLED, _RECALLED_FOR = 100, 32  # largest outputs, and samples
-_FILLED = 10  # one in so many of the wanted active outputs there are at least
+_Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class DistributedSLIDE(ActiveOutputs):
@@ -52,7 +57,7 @@ class DistributedSLIDE(ActiveOutputs):
     class Options(ActiveOptions):
         """Options of `dslide`."""
 
-        family: Literal["simhash", "dwta"] = field(default="simhash", metadata={"help": "hash functions"})
+        family: Literal["simhash", "dwta"] = field(default="dwta", metadata={"help": "hash functions"})
         functions: Annotated[int, Meta(ge=0, le=MOST_BITS)] = field(
             default=0, metadata={"help": "K, functions of a table; 0 to choose K and L by target_active"}
         )
@@ -62,22 +67,20 @@ class DistributedSLIDE(ActiveOutputs):
         bucket_limit: CountOrNone = field(
             default=0, metadata={"help": "active outputs that a sample takes of a bucket at most; 0 for all"}
         )
-        least_active: CountOrNone = field(
-            default=0,
-            metadata={
-                "help": "active outputs that a sample has at least, filled up with random ones, over all nodes; 0 "
-                f"for one in {_FILLED} of target_active"
-            },
+        common_share: _Share = field(
+            default=0.4,
+            metadata={"help": "share of target_active that all samples have, largest for the mean hidden layer"},
         )
-        rebuild_first: Count = field(default=50, metadata={"help": "steps before tables are built anew"})
+        random_share: _Share = field(
+            default=0.2,
+            metadata={"help": "share of target_active that is random, and stands for all that is not active"},
+        )
+        rebuild_first: Count = field(default=20, metadata={"help": "steps before tables are built anew"})
         rebuild_growth: Annotated[float, Meta(ge=0, le=10)] = field(
             default=0.1, metadata={"help": "steps between rebuilds grow by e to this power; 0 for no growth"}
         )
         rebuild_share: Annotated[float, Meta(gt=0, le=1)] = field(
             default=1.0, metadata={"help": "share of outputs that a rebuild hashes, the most changed first"}
-        )
-        redrawn_every: CountOrNone = field(
-            default=0, metadata={"help": "steps after which a rebuild draws new functions; 0 for never"}
         )
         exchange: Literal["small", "sparse_outputs"] = field(
             default="small", metadata={"help": "nodes send what normalises the softmax, or all active outputs"}
@@ -89,6 +92,8 @@ class DistributedSLIDE(ActiveOutputs):
                 raise UserError("functions (K) and tables (L) go together; give both, or target_active for both")
             if self.functions and self.target_active:
                 raise UserError("target_active chooses functions and tables; leave it out, or those")
+            if self.common_share + self.random_share >= 1:
+                raise UserError("common_share and random_share leave nothing to be hashed; lower one")
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -118,75 +123,77 @@ class DistributedSLIDE(ActiveOutputs):
         return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
 
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
-        options, seed = self.options, derived_seed(self.seed, "tables", self._fabric.rank)
-        outputs = self._softmax.outputs.size
-        self._choice = self._chosen(weight, workload, seed)
+        options, outputs = self.options, self._softmax.outputs.size
+        active = self._own_share(options.active(outputs))
+        common, random = (round(share * active) for share in (options.common_share, options.random_share))
+        target = active if active == len(weight) else max(1, active - common - random)
         index = IndexOptions(
-            functions=self._choice.functions,
-            tables=self._choice.tables,
+            functions=options.functions,
+            tables=options.tables,
+            target=0 if options.functions else target,
+            common=common,
             schedule=RebuildSchedule(first=options.rebuild_first, growth=options.rebuild_growth),
             limit=options.bucket_limit or None,
             share=options.rebuild_share,
-            redrawn_every=options.redrawn_every,
         )
-        least = options.least_active or options.active(outputs) // _FILLED
-        self._index = Index(_FAMILIES[options.family], index, weight, self._threads, seed=seed)
+        self._hidden = self._some_hidden(workload)
+        self._index = Index(
+            _FAMILIES[options.family],
+            index,
+            weight,
+            bias,
+            self._hidden,
+            self._threads,
+            seed=derived_seed(self.seed, "tables", self._fabric.rank),
+        )
         if options.rebuild_share < 1:  # compiled here, off the clock
-            nothing = np.empty((self._choice.tables, 0), np.int32)
+            nothing = np.empty((len(self._index.tables.rows), 0), np.int32)
             self._index.tables.update(np.empty(0, np.int64), nothing, self._threads)
-        return self._shard_of(weight, bias, index=self._index, least=self._own_share(min(least, outputs)))
+        return self._shard_of(weight, bias, index=self._index, random=random)
 
-    def _chosen(self, weight: np.ndarray, workload: Workload, seed: int) -> Choice:
-        """K and L, as told or as they make the wanted number of outputs active for some samples."""
-        options = self.options
-        if options.functions:
-            return Choice(functions=options.functions, tables=options.tables, active=0)
+    def _some_hidden(self, workload: Workload) -> np.ndarray:
+        """Hidden vectors of some samples, float32 [b, units], which the first tables are chosen by."""
         count = min(_CHOSEN_BY, workload.train_size)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "choosing"))
         some = torch.randperm(workload.train_size, generator=generator)[:count]
         inputs, _ = workload.train_batch(some, generator)
         with torch.no_grad(), self._fabric.accounting("control"):
-            hidden = self._exchange.gather(self._softmax.hidden(self._part, inputs)).contiguous().numpy()
-        return choose(
-            _FAMILIES[options.family],
-            weight,
-            hidden,
-            self._own_share(options.active(self._softmax.outputs.size)),
-            self._threads,
-            seed=functions_seed(seed, 0),
-        )
+            hidden = self._exchange.gather(self._softmax.hidden(self._part, inputs))
+        return np.asarray(hidden.contiguous().numpy())
 
     def note(self) -> str:
-        choice, outputs = self._choice, self._softmax.outputs.size
+        choice, outputs = self._index.choice, self._softmax.outputs.size
         told = f"; meant to make {self.options.active(outputs):,} of {outputs:,} outputs active"
         return (
-            f"node 0 has K={choice.functions} functions ({self.options.family}), L={choice.tables} tables "
+            f"node 0 starts with K={choice.functions} functions ({self.options.family}), L={choice.tables} tables "
             f"over {len(self._rows):,} outputs, {self._index.tables.bytes / 1e6:,.1f} MB"
             f"{'' if self.options.functions else told}"
         )
 
     def figures(self) -> dict[str, float]:
-        """As the others, and `recall@100`: of the largest outputs of some samples, those that the tables find."""
+        """As the others, and `recall@100`: of the largest outputs of some samples, those that are active."""
         figures = super().figures()
         return {**figures, f"recall@{_RECALLED}": self._recall()} if figures else {}
 
     @torch.no_grad()
     def _recall(self) -> float:
-        """The share of the largest outputs of all nodes that tables find, for samples of the last minibatch."""
+        """The share of the largest outputs of all nodes looked up, for samples of the last minibatch."""
         fabric, count = self._fabric, min(_RECALLED, self._softmax.outputs.size)
+        hidden, index = self._hidden[:_RECALLED_FOR], self._index
         weight, bias = self._softmax.output_weights(self._part)
-        own = torch.addmm(bias, torch.from_numpy(self._hidden), weight.t()).topk(min(count, len(bias)))
-        largest = torch.full((len(self._hidden), count), -torch.inf)
+        own = torch.addmm(bias, torch.from_numpy(hidden), weight.t()).topk(min(count, len(bias)))
+        largest = torch.full((len(hidden), count), -torch.inf)
         largest[:, : own.values.shape[1]] = own.values
         with fabric.accounting("control"):
             of_all = torch.cat([*self._exchange.each(largest, "comparing the largest outputs")], 1)
         least = of_all.topk(count).values[:, -1:]
-        there = found_in_tables(self._index.tables, self._index.codes(self._hidden), own.indices.numpy())
+        there = found_in_tables(index.tables, index.codes(hidden), own.indices.numpy())
+        there |= np.isin(own.indices.numpy(), index.common)
         found = float((torch.from_numpy(there) & (own.values >= least)).sum())
         return min(1.0, fabric.total(found) / largest.numel())
 
     def _step_outputs(self, hidden: np.ndarray, targets: Any) -> tuple[float, np.ndarray]:
-        self._hidden = hidden[:_RECALLED_FOR]
+        self._hidden = hidden
         return super()._step_outputs(hidden, targets)
 
     def _joined(self, mine: Normaliser) -> Normaliser:
@@ -195,7 +202,7 @@ class DistributedSLIDE(ActiveOutputs):
         return gathered_normaliser(self._exchange, mine, *self._shard.active_outputs(), self._rows.start)
 
     def _stepped(self) -> None:
-        self._index.stepped(self.local_step + 1)
+        self._index.stepped(self.local_step + 1, self._hidden)
 
     def state_dict(self) -> dict[str, Any]:
         state = {
@@ -207,15 +214,21 @@ class DistributedSLIDE(ActiveOutputs):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         index = state["index"]
-        arrays = {name: index[name].numpy() for name in ("rows", "starts", "changes")}
-        _check_buckets(arrays["rows"], arrays["starts"])
-        self._index.load(**arrays, drawn=counted(index, "drawn"), rebuilds=counted(index, "rebuilds"))
+        arrays = {name: index[name].numpy() for name in ("rows", "starts", "changes", "common")}
+        _check_rows(arrays["rows"], arrays["starts"], arrays["common"], len(self._rows))
+        self._index.load(
+            **arrays,
+            functions=counted(index, "functions"),
+            drawn=counted(index, "drawn"),
+            rebuilds=counted(index, "rebuilds"),
+        )
 
 
-def _check_buckets(rows: np.ndarray, starts: np.ndarray) -> None:
+def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: int) -> None:
     """Refuse what a kernel would read or write outside its arrays by."""
-    size = rows.shape[1]
-    if rows.min() < 0 or rows.max() >= size or starts.min() < 0 or starts.max() > size or np.diff(starts).min() < 0:
+    if any(len(own) and (own.min() < 0 or own.max() >= size) for own in (rows.ravel(), common.ravel())):
+        raise ValueError("tables of other outputs")
+    if starts.min() < 0 or starts.max() > size or np.diff(starts).min() < 0:
         raise ValueError("tables of other outputs")
 
 

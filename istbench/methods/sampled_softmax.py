@@ -1,8 +1,8 @@
 """Sampled softmax: of a wide softmax the true outputs of a sample, and random others, anew in each step.
 
 The yardstick for Distributed SLIDE (arXiv 2201.12667): the same split over nodes, the same exchange, as many active
-outputs, but none that hashing found. Each output is as likely as any; the outputs are not corrected for how likely
-they were to be drawn.
+outputs, but none that hashing found. Each output is as likely as any. Those drawn stand for all that are not true:
+on average the sum of exponentials is that of all outputs (Jean et al., ACL 2015).
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,12 @@ class SampledSoftmax(ActiveOutputs):
         """Options of `sampled_softmax`."""
 
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
-        return self._shard_of(weight, bias, index=None, least=self._own_share(self._wanted))
+        return self._shard_of(weight, bias, index=None, random=self._own_share(self._wanted))
 
     @property
     def _wanted(self) -> int:
         return self.options.active(self._softmax.outputs.size)
 
     def note(self) -> str:
-        return f"computes {self._wanted:,} of {self._softmax.outputs.size:,} outputs for a sample"
+        outputs = self._softmax.outputs.size
+        return f"computes {self._wanted:,} of {outputs:,} outputs for a sample beside its true ones"

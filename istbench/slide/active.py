@@ -8,6 +8,7 @@ from istbench.slide.tables import Tables
 from istbench.slide.threads import Threads, kernel
 
 _SAMPLES_AT_ONCE = 16
+_NO_ROWS = np.empty(0, np.int32)
 _OF_TABLES = 1 << 40  # numbers from here on are drawn for tables, those below for random rows
 
 
@@ -41,13 +42,16 @@ def owned(ends: np.ndarray, rows: np.ndarray, first: int, last: int) -> Labels:
 class ActiveSets:
     """The active rows of every sample: those of sample s are rows[ends[s - 1]:ends[s]], each once.
 
-    ends: int64 [b]. rows: int32; a sample's true ones come first, then those found in tables, then random ones.
-    found: int64 [b], how many of a sample's are true or were found in tables.
+    ends: int64 [b]. rows: int32; a sample's true ones come first, then common ones, then those found in tables,
+    then random ones. found: int64 [b], how many of a sample's come before its random ones.
+    logs: float32 [b], the logarithm of how many rows each of a sample's random ones stands for: all that are not
+    found, shared out.
     """
 
     ends: np.ndarray
     rows: np.ndarray
     found: np.ndarray
+    logs: np.ndarray
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -65,30 +69,32 @@ def active_sets(
     *,
     tables: Tables | None = None,
     codes: np.ndarray | None = None,
-    least: int = 0,
+    common: np.ndarray = _NO_ROWS,
+    random: int = 0,
     seed: int = 0,
 ) -> ActiveSets:
-    """The true rows of every sample, what `tables` hold in its buckets, and random rows up to `least`.
+    """The true rows of every sample, `common` ones, what `tables` hold in its buckets, and `random` others.
 
     Args:
         size: rows there are. tables, codes: of the same hash family; codes int32 [tables, b] of the hidden vectors.
-            Without them the rows are random but for the true ones, as in sampled softmax.
-        least: a sample with fewer rows gets others, each row as likely as any; all rows where there are no more.
+            Without them no row is looked up, as in sampled softmax.
+        common: int32, rows that every sample gets.
+        random: so many others, each as likely as any; all rows where there are no more.
         seed: of the random rows, and of what is taken from buckets over their limit; another one every step.
     """
     samples = len(labels.ends)
     if tables is None or codes is None:
         tables, codes = Tables.empty(size), np.zeros((0, samples), np.int32)
-    least = min(least, size)
+    random = min(random, size)
     room = np.empty(samples, np.int64)
-    _room(tables.starts, codes, labels.ends, tables.limit, least, size, room)
+    _room(tables.starts, codes, labels.ends, tables.limit, len(common) + random, size, room)
     ends = np.cumsum(room)
     drawn = np.empty(int(ends[-1]) if samples else 0, np.int32)
     counts, found = np.empty(samples, np.int64), np.empty(samples, np.int64)
 
     def collect(first: int, last: int) -> None:
         _collect(
-            tables.starts, tables.rows, codes, labels.ends, labels.rows, ends, tables.limit, least, size,
+            tables.starts, tables.rows, codes, labels.ends, labels.rows, common, ends, tables.limit, random, size,
             np.uint64(seed), first, last, drawn, counts, found,
         )  # fmt: skip
 
@@ -96,7 +102,8 @@ def active_sets(
     kept = np.cumsum(counts)
     rows = np.empty(int(kept[-1]) if samples else 0, np.int32)
     threads.ranges(lambda first, last: _compact(drawn, ends, kept, first, last, rows), samples, _SAMPLES_AT_ONCE)
-    return ActiveSets(kept, rows, found)
+    logs = np.log(np.maximum(1, size - found) / np.maximum(1, counts - found)).astype(np.float32)
+    return ActiveSets(kept, rows, found, logs)
 
 
 @kernel
@@ -105,7 +112,7 @@ def _room(
     codes: np.ndarray,
     label_ends: np.ndarray,
     limit: int,
-    least: int,
+    others: int,
     size: int,
     room: np.ndarray,
 ) -> None:
@@ -115,7 +122,7 @@ def _room(
         for table in range(codes.shape[0]):
             code = codes[table, sample]
             rows += min(limit, starts[table, code + 1] - starts[table, code])
-        room[sample] = min(size, max(rows, least))
+        room[sample] = min(size, rows + others)
 
 
 @kernel
@@ -125,9 +132,10 @@ def _collect(
     codes: np.ndarray,
     label_ends: np.ndarray,
     labels: np.ndarray,
+    common: np.ndarray,
     ends: np.ndarray,
     limit: int,
-    least: int,
+    random: int,
     size: int,
     seed: np.uint64,
     first: int,
@@ -143,6 +151,8 @@ def _collect(
         end = begin
         for label in range(label_ends[sample - 1] if sample > 0 else 0, label_ends[sample]):
             end = _take(labels[label], taken, drawn, end)
+        for row in common:
+            end = _take(row, taken, drawn, end)
         for table in range(codes.shape[0]):
             start = starts[table, codes[table, sample]]
             count = starts[table, codes[table, sample] + 1] - start
@@ -154,7 +164,7 @@ def _collect(
                 for place in range(turn, turn + limit):
                     end = _take(ids[table, start + (place if place < count else place - count)], taken, drawn, end)
         found[sample] = end - begin
-        end = _pad(begin, least, size, seed, sample, taken, drawn, end)
+        end = _pad(begin, min(size, end - begin + random), size, seed, sample, taken, drawn, end)
         counts[sample] = end - begin
         for place in range(begin, end):
             taken[drawn[place] >> 3] = 0

@@ -15,7 +15,7 @@ from istbench.slide.hashing import MOST_BITS, Family, HashFamily
 from istbench.slide.threads import Threads, kernel
 
 MOST_TABLES = 50
-_ROWS, _SAMPLES = 16_384, 64
+_ROWS, _SAMPLES = 4_096, 64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,16 @@
-"""Tables that are kept up with the weights they were built from."""
+"""What is looked up for hidden vectors: tables and common rows, kept up with the weights they were made from."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from istbench.seeds import derived_seed
-from istbench.slide.hashing import Family, HashFamily
+from istbench.slide.choosing import Choice, choose
+from istbench.slide.common import common_rows, largest
+from istbench.slide.hashing import Family
 from istbench.slide.schedule import RebuildSchedule
-from istbench.slide.tables import Tables, most_changed
+from istbench.slide.tables import Tables
 from istbench.slide.threads import Threads
 
 
@@ -16,17 +19,20 @@ class IndexOptions:
     """What tables there are, and when they are built anew.
 
     Attributes:
-        functions, tables: K and L. limit: rows that an active set takes of a bucket, None for all.
-        schedule: of rebuilds. share: of all rows, those that are hashed anew at a rebuild, the most changed first.
-        redrawn_every: after so many steps the next rebuild draws new functions, and hashes all rows; 0 for never.
+        functions, tables: K and L. target: in their place, the rows that tables make active for a sample; K and L
+            are chosen for it whenever functions are drawn. common: rows that are active for every sample.
+        schedule: of rebuilds. limit: rows that an active set takes of a bucket, None for all.
+        share: of all rows, those that are hashed anew at a rebuild, the most changed first. After so many rebuilds
+            that all rows could have been, and so after every one where it is 1, new functions hash all.
     """
 
-    functions: int
-    tables: int
+    functions: int = 0
+    tables: int = 0
+    target: int = 0
+    common: int = 0
     schedule: RebuildSchedule
     limit: int | None = None
     share: float = 1.0
-    redrawn_every: int = 0
 
 
 def functions_seed(seed: int, drawn: int) -> int:
@@ -35,48 +41,65 @@ def functions_seed(seed: int, drawn: int) -> int:
 
 
 class Index:
-    """Tables over the rows of a weight (float32 [n, width]), which the caller trains.
+    """Tables over the rows of a weight (float32 [n, width]) and a bias (float32 [n]), which the caller trains.
 
     Attributes:
         changes: float32 [n], how much every row changed since it was hashed last; `kernels.backward` adds to it.
-        rebuilds: so far.
+        common: int32, the rows with the largest outputs for the mean hidden vector at the last rebuild.
+        choice: K and L, and how many active rows they were expected to make. rebuilds: so far.
     """
 
     def __init__(
-        self, kind: Family, options: IndexOptions, weight: np.ndarray, threads: Threads, *, seed: int
+        self,
+        kind: Family,
+        options: IndexOptions,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        hidden: np.ndarray,
+        threads: Threads,
+        *,
+        seed: int,
     ) -> None:
         self._kind, self._options, self._seed, self._threads = kind, options, seed, threads
-        self._weight, self._drawn = weight, 0
+        self._weight, self._bias, self._drawn = weight, bias, 0
         self.changes = np.zeros(len(weight), np.float32)
         self.rebuilds = 0
-        self.family = self._draw()
-        self.tables = Tables.build(self.family, weight, threads, options.limit)
+        self._draw(hidden)
+        self.common = common_rows(weight, bias, hidden, options.common, threads)
 
-    def _draw(self) -> HashFamily:
-        options, seed = self._options, functions_seed(self._seed, self._drawn)
-        return self._kind(self._weight.shape[1], options.functions, options.tables, seed)
+    def _draw(self, hidden: np.ndarray) -> None:
+        """New functions, by which all rows are hashed."""
+        options, weight, threads = self._options, self._weight, self._threads
+        seed = functions_seed(self._seed, self._drawn)
+        self.choice = Choice(functions=options.functions, tables=options.tables, active=0)
+        if options.target:
+            self.choice = choose(self._kind, weight, hidden, options.target, threads, seed=seed)
+        self.family = self._kind(weight.shape[1], self.choice.functions, self.choice.tables, seed)
+        self.tables = Tables.empty(len(weight))  # the old ones make room first
+        self.tables = Tables.build(self.family, weight, threads, options.limit)
+        self.changes[:] = 0
 
     def codes(self, hidden: np.ndarray) -> np.ndarray:
         """The codes of `hidden` (float32 [b, width]), int32 [tables, b]."""
         return self.family.codes(hidden, self._threads)
 
-    def stepped(self, step: int) -> bool:
-        """Build the tables anew if that is due after the `step`-th step, counted from 1; whether it was."""
+    def stepped(self, step: int, hidden: np.ndarray) -> bool:
+        """Build the tables anew if that is due after the `step`-th step, counted from 1; whether it was.
+
+        Args:
+            hidden: float32 [b, width], the hidden vectors of a minibatch, the newest there are.
+        """
         if not self._options.schedule.due(step):
             return False
         self.rebuilds += 1
-        every = self._options.redrawn_every
-        drawn = step // every if every else 0
-        if drawn > self._drawn or self._options.share == 1:
-            if drawn > self._drawn:
-                self._drawn = drawn
-                self.family = self._draw()
-            self.tables.rebuild(self.family, self._weight, self._threads)
-            self.changes[:] = 0
+        if math.floor(self.rebuilds * self._options.share) > self._drawn:
+            self._drawn += 1
+            self._draw(hidden)
         else:
-            rows = most_changed(self.changes, round(self._options.share * len(self._weight)))
+            rows = largest(self.changes, round(self._options.share * len(self._weight)))
             self.tables.update(rows, self.family.codes(self._weight[rows], self._threads), self._threads)
             self.changes[rows] = 0
+        self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
         return True
 
     def state(self) -> dict[str, np.ndarray | int]:
@@ -85,21 +108,34 @@ class Index:
             "rows": self.tables.rows,
             "starts": self.tables.starts,
             "changes": self.changes,
+            "common": self.common,
+            "functions": self.choice.functions,
             "drawn": self._drawn,
             "rebuilds": self.rebuilds,
         }
 
-    def load(self, rows: np.ndarray, starts: np.ndarray, changes: np.ndarray, drawn: int, rebuilds: int) -> None:
+    def load(
+        self,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        changes: np.ndarray,
+        common: np.ndarray,
+        functions: int,
+        drawn: int,
+        rebuilds: int,
+    ) -> None:
         """Go on from a `state` of an index with the same options over as many rows.
 
         Raises:
             ValueError: for the state of another one.
         """
-        own = (self.tables.rows, self.tables.starts, self.changes)
-        for mine, other in zip(own, (rows, starts, changes), strict=True):
-            if (mine.shape, mine.dtype) != (other.shape, other.dtype):
-                raise ValueError("the tables of another index")
-        for mine, other in zip(own, (rows, starts, changes), strict=True):
-            mine[:] = other
+        size, tables = len(self._weight), len(rows)
+        family = self._kind(self._weight.shape[1], functions, tables, functions_seed(self._seed, drawn))
+        fitting = ((rows, (tables, size)), (starts, (tables, family.buckets + 1)), (common, (len(common),)))
+        whole = all(own.shape == shape and own.dtype == np.int32 for own, shape in fitting)
+        if not whole or (changes.shape, changes.dtype) != (self.changes.shape, self.changes.dtype):
+            raise ValueError("the tables of another index")
+        self.family, self.choice = family, Choice(functions=functions, tables=tables, active=0)
+        self.tables = Tables(rows.copy(), starts.copy(), self.tables.limit)
+        self.common, self.changes[:] = common.copy(), changes
         self._drawn, self.rebuilds = drawn, rebuilds
-        self.family = self._draw()

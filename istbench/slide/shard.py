@@ -14,13 +14,15 @@ from istbench.slide.optimizer import RowOptimizer
 from istbench.slide.softmax import Normaliser, normaliser, output_gradient
 from istbench.slide.threads import Threads
 
+_NO_ROWS = np.empty(0, np.int32)
+
 
 class OutputShard:
     """Rows of an output layer, trained on active sets.
 
     Attributes:
         weight, bias: float32 [n, width] and [n], updated in place. index: finds rows; None for random ones.
-        least: a sample's active rows are filled up to so many with random ones.
+        random: random ones of a sample, each of which stands in its softmax for as many as are not active.
     """
 
     def __init__(
@@ -31,10 +33,10 @@ class OutputShard:
         threads: Threads,
         *,
         index: Index | None,
-        least: int = 0,
+        random: int = 0,
         seed: int,
     ) -> None:
-        self.weight, self.bias, self.optimizer, self.index, self.least = weight, bias, optimizer, index, least
+        self.weight, self.bias, self.optimizer, self.index, self.random = weight, bias, optimizer, index, random
         self._threads, self._seed = threads, seed
         self._pass: tuple[np.ndarray, Labels, Pairs, np.ndarray] | None = None
 
@@ -47,7 +49,8 @@ class OutputShard:
             self._threads,
             tables=None if index is None else index.tables,
             codes=None if index is None else index.codes(hidden),
-            least=self.least,
+            common=_NO_ROWS if index is None else index.common,
+            random=self.random,
             seed=derived_seed(self._seed, "active", step),
         )
 
@@ -55,11 +58,12 @@ class OutputShard:
         """The normaliser of the batch over this node's active rows. Their outputs are kept for `backward`."""
         pairs = inverted(sets, labels, len(self.weight))
         outputs = row_outputs(self.weight, self.bias, hidden, pairs, self._threads)
+        outputs += pairs.logs
         self._pass = hidden, labels, pairs, outputs
         return normaliser(outputs, pairs, labels, self._threads)
 
     def active_outputs(self) -> tuple[Pairs, np.ndarray]:
-        """The pairs of a row and a sample that the last `forward` computed, and their outputs."""
+        """The pairs of a row and a sample that the last `forward` computed, and their outputs with `logs`."""
         if self._pass is None:
             raise RuntimeError("there are outputs after a forward pass, until its backward pass")
         return self._pass[2], self._pass[3]

@@ -83,14 +83,3 @@ def check_tables(size: int, tables: int, functions: int, bits: int, room: int) -
             f"{tables} tables of 2^{functions * bits} buckets over {size:,} rows take {wanted / 1e9:,.2f} GB, "
             f"{room / 1e9:,.2f} GB are there: K={functions} functions of {bits} bits are too many; lower K or L"
         )
-
-
-def most_changed(changes: np.ndarray, count: int) -> np.ndarray:
-    """The `count` rows with the largest of `changes` (float32 [n]), in order, int64; the first of equals."""
-    count = min(count, len(changes))
-    if count == 0:
-        return np.empty(0, np.int64)
-    least = np.partition(changes, len(changes) - count)[len(changes) - count]
-    above = np.flatnonzero(changes > least)
-    equal = np.flatnonzero(changes == least)[: count - len(above)]
-    return np.sort(np.concatenate([above, equal]))

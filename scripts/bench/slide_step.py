@@ -3,7 +3,8 @@
 Both have the same rows, hidden vectors and labels, and take turns, a step each a round. Weights are uniform, as the
 amazon670k workload's first ones; hidden vectors are ReLU of normal numbers, with five random labels each. The dense
 step is plain torch operations on all outputs at once, or by `--dense blocks` the workload's layer, with torch's
-fused Adam over all rows. Hashing makes about `--active` rows of a sample active; of a rebuild's seconds one part in
+fused Adam over all rows. About `--active` rows of a sample are active: two fifths by default are found by hashing,
+two common to all samples, one random, as by the method `dslide`. Of a rebuild's seconds one part in
 `--rebuild-every` counts.
 
 `python scripts/bench/slide_step.py [--family dwta] [--rule adam] [--rounds 7] [--dense none]`
@@ -24,9 +25,9 @@ from torch.nn import functional as F
 
 from istbench.machine import cores
 from istbench.slide.active import Labels
-from istbench.slide.choosing import choose
+from istbench.slide.common import common_rows, largest
 from istbench.slide.dwta import DWTA
-from istbench.slide.index import Index, IndexOptions, functions_seed
+from istbench.slide.index import Index, IndexOptions
 from istbench.slide.inversion import inverted
 from istbench.slide.kernels import backward, row_outputs
 from istbench.slide.optimizer import RowOptimizer, Rule
@@ -34,7 +35,6 @@ from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
 from istbench.slide.softmax import normaliser, output_gradient
-from istbench.slide.tables import most_changed
 from istbench.slide.threads import Threads
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import LabelLayer
@@ -53,12 +53,14 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--active", type=int, default=3000)
-    parser.add_argument("--family", choices=FAMILIES, default="simhash")
+    parser.add_argument("--common", type=float, default=0.4, help="share of them that all samples have")
+    parser.add_argument("--random", type=float, default=0.2, help="share of them that is random")
+    parser.add_argument("--family", choices=FAMILIES, default="dwta")
     parser.add_argument("--functions", type=int, help="K, instead of one for --active")
     parser.add_argument("--tables", type=int, help="L, which goes with it")
     parser.add_argument("--rule", choices=RULES, default="lazy_adam")
     parser.add_argument("--dense", choices=("plain", "blocks", "none"), default="plain")
-    parser.add_argument("--rebuild-every", type=int, default=50)
+    parser.add_argument("--rebuild-every", type=int, default=50, help="on average over a training")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=cores())
     arguments = parser.parse_args()
@@ -77,7 +79,7 @@ def main() -> None:
             np.full(len(truth.indices), 1 / LABELS, np.float32),
         )
         pairs, rows = sparse_step(shard, index, threads, hidden, labels, round_number, seconds["slide"])
-        rebuild(index, shard, threads, seconds["slide"])
+        rebuild(index, shard, hidden, threads, seconds["slide"])
     report(arguments, index, pairs, rows, {name: of_rounds(own) for name, own in seconds.items()})
 
 
@@ -99,16 +101,18 @@ def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[Out
     weight *= 2 * bound
     weight -= bound
     bias = np.zeros(arguments.outputs, np.float32)
-    family = FAMILIES[arguments.family]
-    functions, tables = arguments.functions, arguments.tables
-    if functions is None or tables is None:
-        choice = choose(family, weight, hidden, arguments.active, threads, seed=functions_seed(0, 0))
-        functions, tables = choice.functions, choice.tables
-    schedule = RebuildSchedule(first=arguments.rebuild_every, growth=0)
-    options = IndexOptions(functions=functions, tables=tables, schedule=schedule)
-    index = Index(family, options, weight, threads, seed=0)
+    family, functions, tables = FAMILIES[arguments.family], arguments.functions or 0, arguments.tables or 0
+    common, random = (round(share * arguments.active) for share in (arguments.common, arguments.random))
+    options = IndexOptions(
+        functions=functions,
+        tables=tables,
+        target=0 if functions else arguments.active - common - random,
+        common=common,
+        schedule=RebuildSchedule(first=1, growth=0),
+    )
+    index = Index(family, options, weight, bias, hidden, threads, seed=0)
     optimizer = RowOptimizer.of(RULES[arguments.rule], weight, bias)
-    return OutputShard(weight, bias, optimizer, threads, index=index, seed=0), index, threads
+    return OutputShard(weight, bias, optimizer, threads, index=index, random=random, seed=0), index, threads
 
 
 class DenseLayer:
@@ -156,6 +160,7 @@ def sparse_step(
         pairs = inverted(sets, labels, len(shard.weight))
     with timed(seconds, "outputs"):
         outputs = row_outputs(shard.weight, shard.bias, hidden, pairs, threads)
+        outputs += pairs.logs
     with timed(seconds, "softmax and its gradient"):
         whole = normaliser(outputs, pairs, labels, threads)
         slopes = output_gradient(outputs, pairs, labels, whole.logs, labelled, threads)
@@ -166,14 +171,16 @@ def sparse_step(
     return len(pairs), len(pairs.rows)
 
 
-def rebuild(index: Index, shard: OutputShard, threads: Threads, seconds: Seconds) -> None:
-    """All tables built anew, and a tenth of the rows moved."""
+def rebuild(index: Index, shard: OutputShard, hidden: np.ndarray, threads: Threads, seconds: Seconds) -> None:
+    """New functions and tables as a rebuild has them, its largest part alone, and a tenth of the rows moved."""
+    with timed(seconds, "rebuild"):
+        index.stepped(index.rebuilds + 1, hidden)
     with timed(seconds, "rebuild: hash all rows"):
         index.family.codes(shard.weight, threads)
-    with timed(seconds, "rebuild"):
-        index.tables.rebuild(index.family, shard.weight, threads)
+    with timed(seconds, "rebuild: common rows"):
+        common_rows(shard.weight, shard.bias, hidden, len(index.common), threads)
     with timed(seconds, "rebuild of a tenth"):
-        rows = most_changed(index.changes, len(shard.weight) // 10)
+        rows = largest(index.changes, len(shard.weight) // 10)
         index.tables.update(rows, index.codes(shard.weight[rows]), threads)
 
 
@@ -210,7 +217,7 @@ def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, s
         if counted:
             totals[name] = [sum(times) for times in zip(*counted.values(), strict=True)]
             print(f"| {name} | **step** | {spread(totals[name], 1e3)} |")
-    for part in ("rebuild", "rebuild: hash all rows", "rebuild of a tenth"):
+    for part in ("rebuild", "rebuild: hash all rows", "rebuild: common rows", "rebuild of a tenth"):
         print(f"| slide | {part} | {spread(seconds['slide'][part], 1e3)} |")
     if "dense" in totals:
         ratios = [dense / sparse for dense, sparse in zip(totals["dense"], totals["slide"], strict=True)]

@@ -32,7 +32,7 @@ FEW = {"target_active": 8, "optimizer": "adam", "lr": 0.01, "lazy": True}
 HASHED = {"rebuild_first": 2, "rebuild_growth": 0.0, "bucket_limit": 3}
 SPARSE = {
     "sampled_softmax": ("sampled_softmax", FEW),
-    "dslide": ("dslide", {**FEW, **HASHED, "rebuild_share": 0.5, "redrawn_every": 3}),
+    "dslide": ("dslide", {**FEW, **HASHED, "rebuild_share": 0.5}),
     "dslide, all outputs exchanged": ("dslide", {**FEW, **HASHED, "exchange": "sparse_outputs"}),
     "dslide, small exchange": ("dslide", {**FEW, **HASHED}),
 }

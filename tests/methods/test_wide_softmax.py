@@ -54,6 +54,7 @@ def test_more_active_outputs_than_there_are_are_refused(method):
         ({"weight_decay": 0.1}, "weight_decay changes all weights"),
         ({"functions": 4}, "functions .K. and tables .L. go together"),
         ({"functions": 4, "tables": 2, "target_active": 9}, "leave it out, or those"),
+        ({"common_share": 0.5, "random_share": 0.5}, "leave nothing to be hashed"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, said):
@@ -64,7 +65,9 @@ def test_options_that_do_not_go_together_are_refused(options, said):
 def test_tables_that_cannot_be_are_refused_with_their_size():
     with pytest.raises(UserError, match=r"functions=11 of 3 bits .* 50 tables of 2\^33 buckets .* take 1,718.0 GB"):
         check("dslide", {"family": "dwta", "functions": 11, "tables": 50}, hidden=16)
-    small, large = (check("dslide", {"functions": count, "tables": 50}, hidden=16) for count in (10, 20))
+    small, large = (
+        check("dslide", {"family": "simhash", "functions": count, "tables": 50}, hidden=16) for count in (10, 20)
+    )
     assert large.buffers - small.buffers == 4 * 50 * (2**20 - 2**10)
 
 

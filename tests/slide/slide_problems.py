@@ -15,7 +15,8 @@ def labels_of(rows: list[list[int]]) -> Labels:
 def sets_of(rows: list[list[int]]) -> ActiveSets:
     """Active sets of these `rows`."""
     ends = np.cumsum([len(own) for own in rows], dtype=np.int64)
-    return ActiveSets(ends, np.array([row for own in rows for row in own], np.int32), np.diff(ends, prepend=0))
+    active = np.array([row for own in rows for row in own], np.int32)
+    return ActiveSets(ends, active, np.diff(ends, prepend=0), np.zeros(len(ends), np.float32))
 
 
 def rows_of(sets: ActiveSets) -> list[list[int]]:

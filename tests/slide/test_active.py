@@ -31,31 +31,58 @@ def test_true_rows_come_first_then_those_of_the_buckets_in_the_order_of_tables()
     assert 1 < sets.sizes.mean() < SIZE / 2
 
 
-@pytest.mark.parametrize("least", [30, 150, SIZE, 10**9])
-def test_random_rows_fill_up_to_a_size_after_those_found(least):
+@pytest.mark.parametrize("random", [30, 150, SIZE, 10**9])
+def test_random_rows_come_after_those_found(random):
     tables = Tables.build(FAMILY, WEIGHT, ONE)
     plain = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES)
-    sets = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES, least=least, seed=4)
-    np.testing.assert_array_equal(sets.sizes, np.maximum(plain.sizes, min(least, SIZE)))
+    sets = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES, random=random, seed=4)
+    np.testing.assert_array_equal(sets.sizes, np.minimum(plain.sizes + random, SIZE))
     np.testing.assert_array_equal(sets.found, plain.sizes)
     for one, other in zip(rows_of(plain), rows_of(sets), strict=True):
         assert other[: len(one)] == one
         assert len(set(other)) == len(other)
 
 
-@pytest.mark.parametrize("least", [50, 150])
-def test_random_rows_are_as_likely_as_each_other(least):
+@pytest.mark.parametrize("random", [50, 150])
+def test_random_rows_are_as_likely_as_each_other(random):
     counts = np.zeros(SIZE)
     for seed in range(50):
-        sets = active_sets(labels_of([[3]] * 20), SIZE, ONE, least=least, seed=seed)
+        sets = active_sets(labels_of([[3]] * 20), SIZE, ONE, random=random, seed=seed)
         counts += np.bincount(sets.rows, minlength=SIZE)
     others = np.delete(counts, 3)
     assert counts[3] == 1000
-    wanted = 1000 * (least - 1) / (SIZE - 1)
-    deviation = np.sqrt(wanted * (1 - (least - 1) / (SIZE - 1)))
+    wanted = 1000 * random / (SIZE - 1)
+    deviation = np.sqrt(wanted * (1 - random / (SIZE - 1)))
     assert others.mean() == pytest.approx(wanted)
     assert np.abs(others - wanted).max() < 4.5 * deviation
     assert others.std() == pytest.approx(deviation, rel=0.2)
+
+
+def test_random_rows_stand_for_all_that_are_not_found():
+    tables = Tables.build(FAMILY, WEIGHT, ONE)
+    exponentials, sums = np.exp(HIDDEN @ WEIGHT.T / 4), np.zeros(40)
+    for seed in range(300):
+        sets = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES, random=20, seed=seed)
+        for sample, rows in enumerate(rows_of(sets)):
+            found = sets.found[sample]
+            own = exponentials[sample, rows]
+            sums[sample] += own[:found].sum() + np.exp(sets.logs[sample]) * own[found:].sum()
+    np.testing.assert_allclose(sums / 300, exponentials.sum(axis=1), rtol=0.05)
+    np.testing.assert_allclose(np.exp(sets.logs), (SIZE - sets.found) / 20, rtol=1e-6)
+    whole = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES, random=SIZE)
+    assert not whole.logs.any()
+
+
+def test_common_rows_are_in_every_set_after_the_true_ones():
+    common = np.array([5, 9, 200], np.int32)
+    tables = Tables.build(FAMILY, WEIGHT, ONE)
+    plain = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES)
+    sets = active_sets(LABELS, SIZE, ONE, tables=tables, codes=CODES, common=common)
+    for sample, (true, before, active) in enumerate(
+        zip(labels_by_sample(), rows_of(plain), rows_of(sets), strict=True)
+    ):
+        assert active == list(dict.fromkeys([*true, *common.tolist(), *before[len(true) :]])), sample
+    assert sets.found.tolist() == sets.sizes.tolist()
 
 
 def test_a_limit_takes_a_run_of_a_large_bucket_another_one_every_time():
@@ -86,7 +113,7 @@ def test_seed_decides_and_threads_do_not():
     tables.limit = 3
 
     def drawn(threads, seed):
-        return active_sets(LABELS, SIZE, threads, tables=tables, codes=CODES, least=60, seed=seed).rows.tolist()
+        return active_sets(LABELS, SIZE, threads, tables=tables, codes=CODES, random=60, seed=seed).rows.tolist()
 
     assert drawn(ONE, 1) == drawn(two, 1) == drawn(ONE, 1)
     assert drawn(ONE, 1) != drawn(ONE, 2)
@@ -94,7 +121,7 @@ def test_seed_decides_and_threads_do_not():
 
 
 def test_no_samples_have_no_rows():
-    assert len(active_sets(labels_of([]), SIZE, ONE, least=5)) == 0
+    assert len(active_sets(labels_of([]), SIZE, ONE, random=5)) == 0
 
 
 def test_a_node_owns_the_labels_of_its_rows_with_their_shares_of_the_whole_sample():

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from slide_problems import labels_of, normal
 
+from istbench.slide.active import active_sets
+from istbench.slide.dwta import DWTA
 from istbench.slide.index import Index, IndexOptions
 from istbench.slide.optimizer import RowOptimizer, Rule
 from istbench.slide.schedule import RebuildSchedule
@@ -17,9 +19,13 @@ SIZE, WIDTH = 150, 16
 EVERY_5 = RebuildSchedule(first=5, growth=0)
 
 
-def index(weight, **options):
-    chosen = IndexOptions(functions=4, tables=3, schedule=EVERY_5, **options)
-    return Index(SimHash, chosen, weight, ONE, seed=2)
+BIAS = normal(SIZE, seed=9)
+HIDDEN = np.maximum(normal(40, WIDTH, seed=8), 0)
+
+
+def index(weight, *, kind=SimHash, **options):
+    chosen = {"functions": 4, "tables": 3, "schedule": EVERY_5, **options}
+    return Index(kind, IndexOptions(**chosen), weight, BIAS[: len(weight)], HIDDEN, ONE, seed=2)
 
 
 def same(one: Tables, other: Tables) -> bool:
@@ -32,9 +38,9 @@ def test_tables_are_those_of_the_weights_at_the_last_rebuild():
     old = Tables.build(kept.family, weight, ONE)
     weight[:] = normal(SIZE, WIDTH, seed=1)
     kept.changes[:] = 1
-    assert [kept.stepped(step) for step in range(1, 5)] == [False] * 4
+    assert [kept.stepped(step, HIDDEN) for step in range(1, 5)] == [False] * 4
     assert same(kept.tables, old)
-    assert kept.stepped(5)
+    assert kept.stepped(5, HIDDEN)
     assert same(kept.tables, Tables.build(kept.family, weight, ONE))
     assert not kept.changes.any()
 
@@ -46,23 +52,43 @@ def test_a_share_rehashes_the_rows_that_changed_most_and_the_others_later():
     changed = np.arange(0, SIZE, 5)
     weight[changed] *= -1
     kept.changes[changed] = 1 + np.arange(30)
-    kept.stepped(5)
+    kept.stepped(5, HIDDEN)
     mixed[changed[15:]] *= -1
     assert same(kept.tables, Tables.build(kept.family, mixed, ONE))
     np.testing.assert_array_equal(np.flatnonzero(kept.changes), changed[:15])
-    kept.stepped(10)
+    kept.stepped(10, HIDDEN)
     assert same(kept.tables, Tables.build(kept.family, weight, ONE))
 
 
 def test_new_functions_hash_all_rows():
     weight = normal(SIZE, WIDTH)
-    kept = index(weight, share=0.1, redrawn_every=8)
+    kept = index(weight, share=0.5)
     first = kept.family
-    kept.stepped(5)
+    kept.stepped(5, HIDDEN)
     assert kept.family is first
-    kept.stepped(10)
+    kept.stepped(10, HIDDEN)
     assert (kept.family.features != first.features).any()
     assert same(kept.tables, Tables.build(kept.family, weight, ONE))
+
+
+@pytest.mark.parametrize("kind", [SimHash, DWTA])
+def test_active_rows_stay_as_many_when_all_rows_turn_away_from_the_hidden_vectors(kind):
+    weight, hidden = normal(3000, 32), np.maximum(normal(60, 32, seed=8) + normal(32, seed=7), 0)
+    chosen = IndexOptions(target=100, common=7, schedule=EVERY_5)
+    kept = Index(kind, chosen, weight, normal(3000), hidden, ONE, seed=2)
+
+    def size():
+        codes, nobody = kept.codes(hidden), labels_of([[] for _ in hidden])
+        return active_sets(nobody, 3000, ONE, tables=kept.tables, codes=codes).sizes.mean()
+
+    assert size() == pytest.approx(100, rel=0.4)
+    weight -= hidden.mean(axis=0)
+    kept.tables.rebuild(kept.family, weight, ONE)
+    assert size() < 10
+    assert kept.stepped(5, hidden)
+    assert size() == pytest.approx(100, rel=0.4)
+    wanted = np.argsort(-(weight @ hidden.mean(axis=0) + normal(3000)))[:7]
+    assert kept.common.tolist() == sorted(wanted.tolist())
 
 
 def trained(shard: OutputShard, first: int, last: int) -> list[float]:
@@ -74,14 +100,14 @@ def trained(shard: OutputShard, first: int, last: int) -> list[float]:
         whole = shard.forward(hidden, labels, shard.active(hidden, labels, step))
         losses.append(whole.loss(labelled))
         shard.backward(whole, labelled, 0.05)
-        shard.index.stepped(step)
+        shard.index.stepped(step, hidden)
     return losses
 
 
 def shard(weight: np.ndarray, bias: np.ndarray) -> OutputShard:
     optimizer = RowOptimizer.of(Rule.LAZY_ADAM, weight, bias)
-    kept = index(weight, share=0.3, redrawn_every=10, limit=6)
-    return OutputShard(weight, bias, optimizer, ONE, index=kept, least=20, seed=4)
+    kept = index(weight, functions=0, tables=0, target=10, common=5, share=0.5, limit=6)
+    return OutputShard(weight, bias, optimizer, ONE, index=kept, random=8, seed=4)
 
 
 def test_training_on_active_sets_lowers_the_loss_and_goes_on_exactly_from_a_state():
@@ -103,14 +129,16 @@ def test_the_state_of_another_index_is_refused():
     kept, other = index(normal(SIZE, WIDTH)), index(normal(SIZE - 1, WIDTH))
     with pytest.raises(ValueError, match="another index"):
         kept.load(**other.state())
+    with pytest.raises(ValueError, match="another index"):
+        kept.load(**{**kept.state(), "functions": 3})
 
 
 def test_random_rows_alone_need_no_index():
     weight, bias = normal(SIZE, WIDTH), normal(SIZE)
-    sampled = OutputShard(weight, bias, RowOptimizer(rule=Rule.SGD), ONE, index=None, least=30, seed=1)
+    sampled = OutputShard(weight, bias, RowOptimizer(rule=Rule.SGD), ONE, index=None, random=30, seed=1)
     labels, hidden = labels_of([[3], [149]]), normal(2, WIDTH)
     sets = sampled.active(hidden, labels, 1)
-    assert sets.sizes.tolist() == [30, 30]
+    assert sets.sizes.tolist() == [31, 31]
     assert sampled.active(hidden, labels, 2).rows.tolist() != sets.rows.tolist()
     labelled = np.ones(2, bool)
     whole = sampled.forward(hidden, labels, sets)

@@ -7,7 +7,7 @@ from slide_problems import normal
 from istbench.errors import UserError
 from istbench.slide.dwta import DWTA
 from istbench.slide.simhash import SimHash
-from istbench.slide.tables import Tables, check_tables, most_changed, tables_bytes
+from istbench.slide.tables import Tables, check_tables, tables_bytes
 from istbench.slide.threads import Threads
 
 ONE = Threads(1)
@@ -78,12 +78,3 @@ def test_tables_that_do_not_fit_are_refused_with_the_sizes():
         check_tables(670_091, 50, 6, 3, room=186_447_199)
     with pytest.raises(UserError, match=r"2 tables of 2\^33 buckets over 10 rows take 68\.72 GB, 1,000\.00 GB are"):
         check_tables(10, 2, 11, 3, room=10**12)
-
-
-def test_most_changed_rows_in_order_and_the_first_of_equals():
-    changes = np.array([0, 3, 1, 3, 9, 1, 0], np.float32)
-    assert most_changed(changes, 4).tolist() == [1, 2, 3, 4]
-    assert most_changed(changes, 1).tolist() == [4]
-    assert most_changed(changes, 2).tolist() == [1, 4]
-    assert most_changed(changes, 0).tolist() == []
-    assert most_changed(changes, 99).tolist() == list(range(7))
