@@ -34,7 +34,7 @@ from istbench.slide.softmax import Normaliser, combined
 from istbench.slide.threads import Threads
 from istbench.workloads.base import Batch, Workload
 
-_ONE_IN, _LEAST = 200, 1_280  # active outputs by default, of all
+_ONE_IN, _LEAST = 200, 2_048  # active outputs by default, of all
 _PAIR_BYTES = 24  # of an active output and its sample: both orders, what it stands for, the output, its gradient
 
 
@@ -48,7 +48,9 @@ class ActiveOptions(OptimizerOptions):
     )
     lazy: bool = field(
         default=True,
-        metadata={"help": "adam updates only what a minibatch uses, as torch's SparseAdam; sgd always does"},
+        metadata={
+            "help": "adam updates only outputs that a minibatch uses, as torch's SparseAdam; sgd always does"
+        },
     )
 
     def __post_init__(self) -> None:
@@ -125,7 +127,7 @@ class ActiveOutputs(Method):
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric
         self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
-        sparse = self.options.rule != Rule.ADAM
+        sparse = self.options.rule == Rule.SGD
         self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse)
         self._part = self._cut.part
         self._exchange = HiddenExchange(fabric, self._cut.units)
@@ -133,18 +135,11 @@ class ActiveOutputs(Method):
         self._threads = _threads(torch.get_num_threads())
         weights = self._softmax.output_weights(self._part)
         self._rows = self._cut.outputs[fabric.rank]
-        self._optimizers = self._hidden_optimizers({id(weight) for weight in weights})
+        outputs = {id(own) for own in weights}
+        hidden = [own for own in self._part.parameters() if id(own) not in outputs]
+        self._optimizer = self.options.build(hidden, fused=True)
         weight, bias = (own.detach().numpy() for own in weights)
         self._shard = self._build_shard(weight, bias, workload)
-
-    def _hidden_optimizers(self, outputs: set[int]) -> dict[str, torch.optim.Optimizer]:
-        named = {name: own for name, own in self._part.named_parameters() if id(own) not in outputs}
-        options = self.options
-        if options.rule != Rule.LAZY_ADAM:
-            return {"hidden": options.build(named.values())}
-        sparse = [named.pop(name) for name in self._softmax.looked_up]
-        lazy = torch.optim.SparseAdam(sparse, lr=options.lr)
-        return {"lazy": lazy, **({"hidden": options.build(named.values())} if named else {})}
 
     @abstractmethod
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
@@ -167,8 +162,7 @@ class ActiveOutputs(Method):
 
     def step(self, batch: Batch) -> Tensor:
         inputs, targets = batch
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad()
+        self._optimizer.zero_grad()
         with self._times("hidden"):
             own = self._softmax.hidden(self._part, inputs)
         with self._times("exchange"):
@@ -178,9 +172,8 @@ class ActiveOutputs(Method):
             gradient_of_own = self._exchange.scatter(torch.from_numpy(gradient))
         with self._times("hidden"):
             own.backward(gradient_of_own)
-            for optimizer in self._optimizers.values():
-                set_rate(optimizer, self.learning_rate)
-                optimizer.step()
+            set_rate(self._optimizer, self.learning_rate)
+            self._optimizer.step()
         with self._times("rebuild"):
             self._stepped()
         self._fabric.recorder.mark("round")
@@ -230,7 +223,7 @@ class ActiveOutputs(Method):
         rows = self._shard.optimizer
         return {
             "part": self._part.state_dict(),
-            "hidden": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers.items()},
+            "hidden": optimizer_state(self._optimizer),
             "outputs": {
                 "moments": torch.from_numpy(rows.moments),
                 "bias_moments": torch.from_numpy(rows.bias_moments),
@@ -240,8 +233,7 @@ class ActiveOutputs(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._part.load_state_dict(state["part"])
-        for name, optimizer in self._optimizers.items():
-            load_optimizer_state(optimizer, state["hidden"][name])
+        load_optimizer_state(self._optimizer, state["hidden"])
         rows = self._shard.optimizer
         for name in ("moments", "bias_moments"):
             own, saved = getattr(rows, name), state["outputs"][name]

@@ -35,18 +35,16 @@ class WideSoftmax(ABC):
     Attributes:
         units, outputs: the two, as groups: every parameter is indexed by the one or by the other along one
             dimension, by single indices, and cut along it. The model has no other parameters, and no buffers.
-        looked_up: parameters of which a minibatch uses few rows.
     """
 
     units: NeuronGroup
     outputs: NeuronGroup
-    looked_up: tuple[str, ...] = ()
 
     @abstractmethod
     def part(self, units: int, outputs: range, *, sparse_gradients: bool = False) -> nn.Module:
         """What a node keeps, with `units` hidden units and those outputs, its parameters named as the model's.
 
-        With `sparse_gradients`, those of `looked_up` are sparse tensors.
+        With `sparse_gradients`, those of parameters of which a minibatch uses few rows are sparse tensors.
 
         Called under `torch.device("meta")`. The workload's loss of it takes what a node's own step takes.
         """

@@ -31,8 +31,6 @@ class ExtremePart(ExtremeNetwork):
 class ExtremeSoftmax(WideSoftmax):
     """How nodes share an `ExtremeNetwork`."""
 
-    looked_up = ("input.weight",)
-
     def __init__(self, model: ExtremeNetwork) -> None:
         self._features, hidden = model.input.weight.shape
         self._block = model.output.block
