@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.cluster.on_wire import bytes_on_wire
-from istbench.fabric.pending import Pending
+from istbench.fabric.pending import Pending, Transfers, all_done
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport import Transport
@@ -232,6 +232,35 @@ class Fabric:
                     self._delay(1)
             if target is not None and self._stage_on_host:
                 arriving[source].copy_(target)
+
+    def exchange_async(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange"
+    ) -> Transfers:
+        """Start what `exchange` does, all at once. Buffers must stay as they are until it is complete."""
+        leaving = {peer: buffer for peer, buffer in sorted(sends.items()) if buffer.numel()}
+        arriving = {peer: buffer for peer, buffer in sorted(receives.items()) if buffer.numel()}
+        targets = {
+            peer: torch.empty_like(buffer, device="cpu") if self._stage_on_host else buffer
+            for peer, buffer in arriving.items()
+        }
+        numbers = [self._post_receive(peer, buffer) for peer, buffer in arriving.items()]
+        numbers += [self._post_send(peer, buffer) for peer, buffer in leaving.items()]
+        # Receives first, as in turns: a peer's send waits until it is asked for.
+        operations = [dist.P2POp(dist.irecv, target, peer) for peer, target in targets.items()]
+        operations += [dist.P2POp(dist.isend, self._outgoing(buffer), peer) for peer, buffer in leaving.items()]
+        peers = ", ".join(map(str, sorted(leaving.keys() | arriving.keys())))
+        with self._operation(f"{name} with ranks {peers}"):
+            works = dist.batch_isend_irecv(operations) if operations else []
+        done = all_done(works, self._latency_s)
+
+        def complete() -> None:
+            with self._explained(f"{name} with ranks {peers}"):
+                done()
+            for peer, target in targets.items():
+                if target is not arriving[peer]:
+                    arriving[peer].copy_(target)
+
+        return Transfers(complete, self.recorder, numbers)
 
     def _post_receive(self, peer: int, buffer: Tensor) -> int:
         self.traffic[self._purpose].received += buffer.nbytes

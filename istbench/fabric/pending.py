@@ -1,9 +1,14 @@
-"""A collective under way."""
+"""A collective, or transfers, under way."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
+
+from istbench.fabric.recorder import Recorder
 
 
 class Pending(dist.Work):
@@ -26,3 +31,44 @@ class Pending(dist.Work):
         if wait is not None:
             wait()
         return True
+
+
+class Transfers:
+    """Transfers under way beside what the node computes."""
+
+    def __init__(self, complete: Callable[[], None], recorder: Recorder, numbers: Sequence[int]) -> None:
+        self._complete: Callable[[], None] | None = complete
+        self._recorder, self._numbers = recorder, numbers
+
+    def finish(self) -> None:
+        """Return once they are complete; the trace does not have it, as they are not needed here.
+
+        Raises:
+            FabricError: when a peer does not answer in time.
+        """
+        complete, self._complete = self._complete, None
+        if complete is not None:
+            complete()
+
+    def wait(self) -> None:
+        """Return once they are complete, and are needed.
+
+        Raises:
+            FabricError: when a peer does not answer in time.
+        """
+        with self._recorder.waiting(*self._numbers):
+            self.finish()
+        self._numbers = ()
+
+
+def all_done(works: Sequence[Any], latency_s: float) -> Callable[[], None]:
+    """What returns once `works` are done, the last one for `latency_s`."""
+
+    def wait() -> None:
+        for work in works:
+            work.wait()
+        if works:
+            time.sleep(latency_s)
+
+    # A latency passes while the node computes, so that another thread has to see when they are done.
+    return ThreadPoolExecutor(1).submit(wait).result if latency_s else wait

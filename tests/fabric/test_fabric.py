@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from istbench.cluster.trace import POST, WAIT
+from istbench.cluster.trace import MARK, POST, WAIT
 from istbench.conformance.processes import on_nodes
 from istbench.errors import RunFailed
 
@@ -104,6 +104,36 @@ def test_an_exchange_takes_turns_in_which_no_two_messages_share_a_link():
         assert events == turns[0] + turns[1]
 
 
+def node_exchange_beside_computing(fabric):
+    """What arrived, what was counted, and the recorded events of two exchanges of which one is finished early."""
+    for mark in ("round", "step"):  # recording starts after the first round
+        fabric.recorder.mark(mark)
+    fabric._latency_s = 0.01
+    peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
+    received = {peer: torch.empty(fabric.rank) for peer in peers}  # none at rank 0
+    under_way = fabric.exchange_async({p: torch.full((p,), float(fabric.rank)) for p in peers}, received)
+    under_way.finish()
+    arrived = {str(peer): buffer.tolist() for peer, buffer in received.items()}
+    fabric.recorder.mark("step")
+    under_way.wait()
+    under_way.wait()
+    fabric.exchange_async({}, {}).wait()
+    for mark in ("round", "step"):
+        fabric.recorder.mark(mark)
+    events = [int(event["code"]) for event in fabric.recorder.events() if event["code"] in (POST, WAIT, MARK)]
+    traffic = fabric.traffic["training"]
+    return [arrived, [traffic.sent, traffic.received], events]
+
+
+def test_an_exchange_beside_computing_is_waited_for_where_it_is_needed():
+    for rank, (arrived, counted, events) in enumerate(on_nodes(node_exchange_beside_computing, 3)):
+        assert arrived == {str(peer): [float(peer)] * rank for peer in range(3) if peer != rank}
+        sent, received = [peer for peer in range(3) if peer not in (rank, 0)], [rank] * 2 * bool(rank)
+        assert counted == [4 * sum(sent), 4 * sum(received)]
+        operations = len(sent) + len(received)
+        assert events == [POST] * operations + [MARK] + [WAIT] * operations + [MARK] * 2
+
+
 def node_accounting(fabric):
     with fabric.accounting("assemble"):
         gathered = [
@@ -158,7 +188,7 @@ def test_a_worker_that_raises_is_named_and_not_those_that_lost_it():
 
 
 _ON_THE_WIRE = """
-from istbench.cluster.trace import POST, WAIT
+from istbench.cluster.trace import MARK, POST, WAIT
 from istbench.conformance.processes import on_nodes
 import test_fabric
 
