@@ -8,6 +8,7 @@ of arXiv 1910.02120; the server-less exchange is this project's own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -44,6 +45,10 @@ class Block:
 
     def shape(self) -> torch.Size:
         """Shape of the block's values."""
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> torch.Size:
         return product_shape(self.tensor.shape, self.tensor.axes, self.index)
 
 
@@ -56,11 +61,11 @@ class Repartition:
 
     def outgoing(self, node: int, peer: int) -> list[Block]:
         """What `node` sends to `peer`, as blocks of what `node` holds before; in the order `incoming` expects."""
-        return [self._before(*move, node) for move in self._moves(node, peer)]
+        return [self._before(*move) for move in self._moves(node, peer)]
 
     def incoming(self, node: int, peer: int) -> list[Block]:
         """What `node` receives from `peer`, as blocks of what `node` holds after."""
-        return [self._after(*move, node) for move in self._moves(peer, node)]
+        return [self._after(*move) for move in self._moves(peer, node)]
 
     def _moves(self, source: int, target: int) -> Iterator[tuple[CutTensor, Holder, Holder, list[Tensor]]]:
         """(tensor, holder at source, holder at target, units per axis) of every block, in a fixed order."""
@@ -83,21 +88,23 @@ class Repartition:
                 columns = arriving[1] & (self._old[names[1]].owner != part)
                 yield from _non_empty(tensor, "home", "subnet", [rows, columns])
 
-    def _before(self, tensor: CutTensor, holder: Holder, _: Holder, units: list[Tensor], node: int) -> Block:
-        return self._local(tensor, holder, units, self._old, node)
+    def _before(self, tensor: CutTensor, holder: Holder, _: Holder, units: list[Tensor]) -> Block:
+        return held_block(tensor, holder, units, self._old, self._home)
 
-    def _after(self, tensor: CutTensor, _: Holder, holder: Holder, units: list[Tensor], node: int) -> Block:
-        return self._local(tensor, holder, units, self._new, node)
+    def _after(self, tensor: CutTensor, _: Holder, holder: Holder, units: list[Tensor]) -> Block:
+        return held_block(tensor, holder, units, self._new, self._home)
 
-    def _local(
-        self, tensor: CutTensor, holder: Holder, units: list[Tensor], partition: Partition, node: int
-    ) -> Block:
-        if holder == "subnet":
-            positions = [partition[a.group].position[u] for a, u in zip(tensor.axes, units, strict=True)]
-        else:
-            positions = [self._home[tensor.axes[0].group].position[units[0]], units[1]]
-        index = (expand_units(where, axis.block) for where, axis in zip(positions, tensor.axes, strict=True))
-        return Block(tensor, holder, tuple(index))
+
+def held_block(
+    tensor: CutTensor, holder: Holder, units: Sequence[Tensor], partition: Partition, home: Partition
+) -> Block:
+    """The entries of `tensor` at the product of `units`, an index of units per axis, where a node holds them."""
+    if holder == "subnet":
+        positions = [partition[a.group].position[u] for a, u in zip(tensor.axes, units, strict=True)]
+    else:
+        positions = [home[tensor.axes[0].group].position[units[0]], units[1]]
+    index = (expand_units(where, axis.block) for where, axis in zip(positions, tensor.axes, strict=True))
+    return Block(tensor, holder, tuple(index))
 
 
 def _non_empty(
@@ -129,6 +136,16 @@ def write_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) ->
             values = buffer[offset : offset + shape.numel()].view(shape)
             write(plane, block.tensor.axes, block.index, values)
             offset += shape.numel()
+
+
+def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> list[Tensor]:
+    """Of a buffer as `write_blocks` takes it, the first plane of each of `blocks`: views of their shapes."""
+    values, offset = [], 0
+    for block in blocks:
+        shape = block.shape()
+        values.append(buffer[offset : offset + shape.numel()].view(shape))
+        offset += shape.numel() * len(_planes(holdings, block))
+    return values
 
 
 def count_values(holdings: Holdings, blocks: Sequence[Block]) -> int:

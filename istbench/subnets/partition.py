@@ -14,7 +14,7 @@ from istbench.subnets.groups import NeuronGroup
 class Parts:
     """One group's units cut into n disjoint parts.
 
-    units: per node, its units in increasing order (int64).
+    units: per node, its units by their index in its part (int64): in increasing order, but where units stream.
     owner: [size], the node of every unit.
     position: [size], the index of every unit within its node's part.
     """
@@ -61,11 +61,15 @@ def home_partition(groups: Sequence[NeuronGroup], world_size: int) -> Partition:
 
 
 def _parts(pieces: Sequence[Tensor]) -> Parts:
-    units = tuple(piece.sort().values for piece in pieces)
+    return arranged([piece.sort().values for piece in pieces])
+
+
+def arranged(units: Sequence[Tensor]) -> Parts:
+    """The parts that have `units`, per node, in that order."""
     size = sum(len(piece) for piece in units)
     owner = torch.empty(size, dtype=torch.int64)
     position = torch.empty(size, dtype=torch.int64)
     for node, mine in enumerate(units):
         owner[mine] = node
         position[mine] = torch.arange(len(mine))
-    return Parts(units, owner, position)
+    return Parts(tuple(units), owner, position)

@@ -27,15 +27,27 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Entries at `places` along dimension `dim`, in any order."""
+
+    dim: int
+    places: Tensor
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Those entries of `tensor`: a copy."""
+        return tensor.index_select(self.dim, self.places.to(tensor.device))
+
+
+@dataclass(frozen=True)
 class Piece:
     """A holder's entries of a block.
 
     Attributes:
-        held: the span of what the holder has that lies in the block.
+        held: what the holder has that lies in the block.
         axes, index: the product of indices within the block where these entries belong.
     """
 
-    held: Span
+    held: Span | Places
     axes: Sequence[Axis]
     index: list[Tensor]
 
@@ -52,4 +64,16 @@ def piece_of(span: Span, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece
         edges = torch.searchsorted(within[number], torch.tensor([span.first, span.last]))
         held = Span(span.dim, *edges.tolist())
         within[number] = within[number][held.first : held.last] - span.first
+    return Piece(held, axes, within)
+
+
+def scattered_piece(span: Span, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
+    """`piece_of` for indices in any order."""
+    held: Span | Places = span
+    within = list(index)
+    for number, axis in enumerate(axes):
+        if axis.dim == span.dim:
+            inside = (within[number] >= span.first) & (within[number] < span.last)
+            held = Places(span.dim, inside.nonzero().reshape(-1))
+            within[number] = within[number][inside] - span.first
     return Piece(held, axes, within)

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from istbench.subnets.exchange import Repartition
-from istbench.subnets.expected import expected_moves
+from istbench.subnets.expected import expected_flights, expected_moves
+from istbench.subnets.flights import Flights
 from istbench.subnets.layout import layout_of
 from istbench.subnets.partition import home_partition, partition_units
+from istbench.subnets.streaming import Timetable, turns_of
 from istbench.subnets.structure import chain_groups
 
 ROUNDS = 60
@@ -35,3 +37,27 @@ def test_expected_moves_are_the_mean_of_moves(nodes):
         expected = expected_moves(cut, nodes)
         assert counted[cut.name].gathered == pytest.approx(expected.gathered, rel=0.03)
         assert counted[cut.name].sent == pytest.approx(expected.sent, rel=0.03)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_expected_flights_are_the_mean_of_flights(nodes):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 2))
+    layout = layout_of(model, chain_groups(model, model))
+    home = home_partition(layout.groups, nodes)
+    partition = partition_units(layout.groups, nodes, seed=0, round_index=0)
+    table, bytes_each = Timetable(layout.groups, nodes, 0, 5, turns_of(layout)), 4
+    counted = [SimpleNamespace(gathered=0, sent=0) for _ in range(table.waves)]
+    for round_index in range(ROUNDS):
+        for number, wave_counted in enumerate(counted):
+            wave = table.wave(partition, round_index, number)
+            flights, partition = Flights(layout, wave, home), wave.new
+            for node in range(nodes):
+                for peer in range(nodes):
+                    values = sum(block.shape().numel() for block in flights.outgoing(node, peer))
+                    wave_counted.gathered += bytes_each * values / nodes / ROUNDS
+                    wave_counted.sent += (peer != node) * bytes_each * values / nodes / ROUNDS
+    for number, wave_counted in enumerate(counted):
+        expected = expected_flights(layout, table, number, {cut.name: bytes_each for cut in layout.cut})
+        assert wave_counted.gathered == pytest.approx(expected.gathered, rel=0.1)
+        assert wave_counted.sent == pytest.approx(expected.sent, rel=0.1)

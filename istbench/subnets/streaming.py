@@ -1,0 +1,144 @@
+"""Streaming IST, this project's own extension: which units move after which local step, and where they are then.
+
+A round has so many waves. Of each group, a wave takes the next units of a random order that is drawn anew every
+round, and permutes their owners among themselves: every node keeps its count. Which of them change their node
+leave it at once and are nobody's until they land, in the places of those that left their new node in that wave.
+
+Groups that share a tensor take turns, wave by wave, so that of a weight between two units one moves at a time.
+Pure: every node derives a wave from (seed, round, wave) and from where the units were before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from istbench.seeds import derived_seed
+from istbench.subnets.groups import NeuronGroup
+from istbench.subnets.layout import Layout
+from istbench.subnets.partition import Partition, Parts
+
+_UNITS_A_NODE = 2
+"""In a wave, in the mean, at least: among too few units a permutation leaves too many where they were."""
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Units that move together.
+
+    Attributes:
+        old, new: where every unit is before they leave, and once they have landed.
+        moving: by group, the units that change their node; groups without any are left out.
+    """
+
+    old: Partition
+    new: Partition
+    moving: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The waves of a round.
+
+    Attributes:
+        waves: of a round, at least as many as there are turns.
+        turns: of each group, from 0; see `turns_of`.
+    """
+
+    groups: tuple[NeuronGroup, ...]
+    world_size: int
+    seed: int
+    waves: int
+    turns: Mapping[str, int]
+    _orders: dict[str, tuple[int, Tensor]] = field(default_factory=dict, repr=False)  # with the round they are of
+
+    def wave(self, partition: Partition, round_index: int, number: int) -> Wave:
+        """Wave `number` of a round, where units are by `partition` before."""
+        new, moving = dict(partition), {}
+        for group in self.groups:
+            units = self._taken(group, round_index, number)
+            if not len(units):
+                continue
+            key = derived_seed(self.seed, "wave", round_index, number, group.name)
+            permutation = torch.randperm(len(units), generator=torch.Generator().manual_seed(key))
+            movers, parts = _permuted(partition[group.name], units, permutation)
+            if len(movers):
+                moving[group.name], new[group.name] = movers, parts
+        return Wave(partition, new, moving)
+
+    def pieces(self, group: NeuronGroup) -> int:
+        """Into how many pieces a round cuts `group`, which are taken in as many of its waves."""
+        return max(1, min(len(self._waves_of(group)), group.size // (_UNITS_A_NODE * self.world_size)))
+
+    def takes(self, group: NeuronGroup, number: int) -> bool:
+        """Whether wave `number` of a round takes a piece of `group`."""
+        first, last = self._piece(group, number)
+        return first < last
+
+    def moving_share(self, group: NeuronGroup) -> float:
+        """Of the units of `group`, the share that changes its node in a round, in the mean.
+
+        Of m units of a piece each gets one's owner at random: its own, or another's, who may be the same.
+        """
+        piece, n = group.size / self.pieces(group), self.world_size
+        return (1 - 1 / piece) * group.size * (1 - 1 / n) / max(1, group.size - 1)
+
+    def _taken(self, group: NeuronGroup, round_index: int, number: int) -> Tensor:
+        first, last = (group.size * piece // self.pieces(group) for piece in self._piece(group, number))
+        return self._order(group, round_index)[first:last] if first < last else torch.empty(0, dtype=torch.int64)
+
+    def _piece(self, group: NeuronGroup, number: int) -> tuple[int, int]:
+        """Which pieces wave `number` takes: from the first to the second, exclusive; these are one or none."""
+        waves = self._waves_of(group)
+        if number not in waves:
+            return 0, 0
+        turn, pieces = waves.index(number), self.pieces(group)
+        return turn * pieces // len(waves), (turn + 1) * pieces // len(waves)
+
+    def _waves_of(self, group: NeuronGroup) -> range:
+        return range(self.turns[group.name], self.waves, 1 + max(self.turns.values()))
+
+    def _order(self, group: NeuronGroup, round_index: int) -> Tensor:
+        drawn = self._orders.get(group.name)
+        if drawn is None or drawn[0] != round_index:
+            key = derived_seed(self.seed, "order", round_index, group.name)
+            order = torch.randperm(group.size, generator=torch.Generator().manual_seed(key))
+            drawn = self._orders[group.name] = (round_index, order)
+        return drawn[1]
+
+
+def turns_of(layout: Layout) -> dict[str, int]:
+    """By group its turn, from 0: as few as may be, and different ones for groups that share a tensor.
+
+    Raises:
+        ValueError: where a tensor is between the units of one group.
+    """
+    turns: dict[str, int] = {}
+    shared = [{axis.group for axis in cut.axes} for cut in layout.cut if cut.needs_home]
+    for cut in layout.cut:
+        if cut.needs_home and cut.axes[0].group == cut.axes[1].group:
+            raise ValueError(f"{cut.name} is between units of one group, {cut.axes[0].group!r}")
+    for group in layout.groups:
+        neighbours = {name for names in shared if group.name in names for name in names}
+        taken = {turns[name] for name in neighbours if name in turns}
+        turns[group.name] = next(turn for turn in count() if turn not in taken)
+    return turns
+
+
+def _permuted(parts: Parts, units: Tensor, permutation: Tensor) -> tuple[Tensor, Parts]:
+    """`units` get the owners of `units[permutation]`: those whose owner is another one then, and the parts."""
+    owners = parts.owner[units]
+    changed = owners[permutation] != owners
+    movers, before, after = units[changed], owners[changed], owners[permutation][changed]
+    if not len(movers):
+        return movers, parts
+    # On every node as many places are left as are taken.
+    left, landing = movers[before.argsort(stable=True)], movers[after.argsort(stable=True)]
+    owner, position, arrangement = parts.owner.clone(), parts.position.clone(), torch.cat(parts.units)
+    owner[landing], position[landing] = parts.owner[left], parts.position[left]
+    sizes = [len(mine) for mine in parts.units]
+    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    arrangement[starts[owner[landing]] + position[landing]] = landing
+    return movers, Parts(arrangement.split(sizes), owner, position)
