@@ -76,7 +76,8 @@ def build_method(
     """
     kind = load_method(name, plugins)
     suited = {} if workload is None else workload.method_defaults(name)
-    return kind(build_options(kind.Options, options, f"method {name!r}", suited), seed=seed)
+    built = build_options(kind.Options, options, f"method {name!r}", suited)
+    return kind.form(built)(built, seed=seed)
 
 
 def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str] = ()) -> "Workload":

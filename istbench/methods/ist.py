@@ -11,6 +11,8 @@ hidden unit indexes (an output bias) are on every node and are averaged at the e
 
 Optimizer state travels as its parameter does (`optimizer_state=carry`), or starts at zero after every repartition
 (`reset`). One node alone repartitions nothing, so nothing of its is reset.
+
+With `streaming` units move a few at a time, while the nodes compute: istbench/methods/streaming.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import CountOrNone
+from istbench.config.numbers import Count, CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
@@ -59,6 +61,37 @@ class IndependentSubnetTraining(Method):
                 "later": True,
             },
         )
+        streaming: bool = field(
+            default=False,
+            metadata={"help": "units move a few at a time, while the nodes compute", "later": True},
+        )
+        flight_steps: Count = field(
+            default=1, metadata={"help": "local steps that a moving unit sits out, of streaming", "later": True}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if not self.streaming:
+                if self.flight_steps != 1:
+                    raise UserError("flight_steps is an option of streaming=true; set that too, or leave it out")
+            elif self.local_steps < 2:
+                raise UserError(
+                    f"streaming moves units between the local steps of a round, which has {self.local_steps}; set "
+                    "local_steps=2 or more, or leave streaming out"
+                )
+            elif self.flight_steps >= self.local_steps:
+                raise UserError(
+                    f"flight_steps={self.flight_steps} must be less than local_steps={self.local_steps}: units in "
+                    "flight for a whole round are never trained"
+                )
+
+    @classmethod
+    def form(cls, options: Any) -> type[Method]:
+        if not options.streaming:
+            return cls
+        from istbench.methods.streaming import StreamingSubnetTraining
+
+        return StreamingSubnetTraining
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -83,9 +116,8 @@ class IndependentSubnetTraining(Method):
         subnet = build_subnet(model, layout.groups, home, 0, torch.device("meta"))  # node 0's parts are the largest
         tensors = named_tensors(subnet)
         slots = len(self.options.slots) if self.options.local_steps else 0
-        carried = slots if self.options.optimizer_state == "carry" and world_size > 1 else 0
         sizes = {name: tensor.element_size() for name, tensor in tensors.items()}
-        planes = {name: sizes[name] * (1 + carried * tensor.requires_grad) for name, tensor in tensors.items()}
+        planes = self._travelling_bytes(tensors, world_size)
         moves = {cut.name: expected_moves(cut, world_size) for cut in layout.cut}
         sent = sum(planes[name] * moved.sent for name, moved in moves.items())
         gathered = sum(planes[name] * moved.gathered for name, moved in moves.items())
@@ -120,6 +152,14 @@ class IndependentSubnetTraining(Method):
             parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
             round_buffers=round(gathered + sent) + 2 * averaged,
         )
+
+    def _travelling_bytes(self, tensors: dict[str, Tensor], world_size: int) -> dict[str, int]:
+        """By tensor, the bytes of a value and of the optimizer state that travels with it."""
+        carried = self.options.optimizer_state == "carry" and self.options.local_steps and world_size > 1
+        slots = len(self.options.slots) if carried else 0
+        return {
+            name: tensor.element_size() * (1 + slots * tensor.requires_grad) for name, tensor in tensors.items()
+        }
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._full = model
@@ -160,6 +200,13 @@ class IndependentSubnetTraining(Method):
         return max(1, self.options.local_steps)
 
     def step(self, batch: Batch) -> Tensor:
+        loss = self._local_step(batch)
+        self._steps += 1
+        if self._steps == self.round_steps:
+            self.close_round()
+        return loss
+
+    def _local_step(self, batch: Batch) -> Tensor:
         if self.options.local_steps == 0:
             with torch.no_grad():
                 loss = self._workload.loss(self._subnet, batch)
@@ -169,9 +216,6 @@ class IndependentSubnetTraining(Method):
             loss.backward()
             set_rate(self._optimizer, self.learning_rate)
             self._optimizer.step()
-        self._steps += 1
-        if self._steps == self.round_steps:
-            self.close_round()
         return loss.detach()
 
     def close_round(self) -> None:
@@ -260,20 +304,24 @@ class IndependentSubnetTraining(Method):
         return self._shares().block
 
     def _shares(self) -> Shares:
-        mine, replicated = named_tensors(self._subnet), self._layout.replicated
-        means = self._means([mine[name] for name in replicated], "assembling")
-        whole = {name: mean.to(mine[name].dtype) for name, mean in zip(replicated, means, strict=True)}
-        for name in mine.keys() - self._layout.names():
-            whole[name] = self._workload.initial_buffer(self._full, name).to(self._fabric.device)
         return Shares(
             self._layout,
             self._partition,
             self._home_partition,
             self._fabric,
-            subnet=mine,
+            subnet=named_tensors(self._subnet),
             shards={name: shards[0] for name, shards in self._home.items()},
-            whole=whole,
+            whole=self._undealt(),
         )
+
+    def _undealt(self) -> dict[str, Tensor]:
+        """The tensors that are in no subnet, of the values that the full model has."""
+        mine, replicated = named_tensors(self._subnet), self._layout.replicated
+        means = self._means([mine[name] for name in replicated], "assembling")
+        whole = {name: mean.to(mine[name].dtype) for name, mean in zip(replicated, means, strict=True)}
+        for name in mine.keys() - self._layout.names():
+            whole[name] = self._workload.initial_buffer(self._full, name).to(self._fabric.device)
+        return whole
 
     def state_dict(self) -> dict[str, Any]:
         return {

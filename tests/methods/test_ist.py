@@ -3,10 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from istbench.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.streaming import StreamingSubnetTraining
+from istbench.registry import build_method, build_workload
 from istbench.subnets.structure import chain_groups
 
 
@@ -25,3 +28,38 @@ def test_a_model_that_cannot_be_cut_is_refused_by_the_name_of_its_layer() -> Non
 def test_more_nodes_than_channels_are_refused() -> None:
     with pytest.raises(UserError, match="'hidden1' has 4 units for 5 nodes"):
         cut(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nodes=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"local_steps": 0}, "between the local steps of a round, which has 0; set local_steps=2 or more"),
+        ({"local_steps": 1}, "between the local steps of a round, which has 1; set local_steps=2 or more"),
+        ({"local_steps": 5, "flight_steps": 6}, "flight_steps=6 must be less than local_steps=5"),
+        ({"local_steps": 5, "flight_steps": 5}, "in flight for a whole round are never trained"),
+        ({"streaming": False, "flight_steps": 2}, "flight_steps is an option of streaming=true"),
+    ],
+)
+def test_streaming_that_cannot_be_is_refused(options, said) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        build_method("ist", {"streaming": True, **options})
+    assert "\n" not in str(refused.value)
+
+
+def test_layers_that_take_turns_need_a_wave_each() -> None:
+    workload = build_workload("toy", {"layers": 2})
+    with torch.device("meta"):
+        model = workload.build_model()
+    for local_steps, flight_steps, fits in ((4, 2, True), (3, 2, False), (2, 1, True)):
+        options = {"streaming": True, "local_steps": local_steps, "flight_steps": flight_steps}
+        method = build_method("ist", options)
+        assert isinstance(method, StreamingSubnetTraining)
+        if fits:
+            method.check(method.options, model, workload, 2)
+        else:
+            with pytest.raises(UserError, match="in 2 turns a round: flight_steps=2 leaves time for 1"):
+                method.check(method.options, model, workload, 2)
+
+
+def test_ist_without_streaming_is_the_ordinary_one() -> None:
+    assert type(build_method("ist", {})) is IndependentSubnetTraining

@@ -141,6 +141,7 @@ METHODS = [
     ("local_sgd", {"momentum": 0.9}),
     ("ist", {"momentum": 0.9}),
     ("ist", {"optimizer": "adamw"}),
+    ("ist", {"momentum": 0.9, "streaming": True}),
     ("p3", {"optimizer": "adam", "slice_params": 30}),  # parameter_server keeps the same
     ("model_parallel", {"momentum": 0.9, "optimizer": "sgd"}),
     ("dslide", {"target_active": 3}),  # sampled_softmax keeps less

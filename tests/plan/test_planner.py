@@ -100,6 +100,24 @@ def test_ist_without_carried_state_sends_none():
     assert reset.sent == plan("ist").sent
 
 
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_streaming_holds_and_sends_no_more(nodes):
+    """One hidden layer: what is sent is that of all at once, a fifth of it at a time."""
+    sizes = {"hidden": 2048, "layers": 1, "samples": 2**17}
+    options = {"workload_options": sizes, "nodes": nodes, "batch_size": 2**14}
+    streaming = plan("ist", options={"streaming": True, "local_steps": 5}, **options)
+    ordinary = plan("ist", options={"local_steps": 5}, **options)
+    assert 0.98 * ordinary.sent < streaming.sent <= 1.001 * ordinary.sent
+    assert streaming.seconds < ordinary.seconds
+    held, whole = (
+        memory_of("ist", nodes=nodes, hidden=2048, options={"local_steps": 20, "streaming": streams})
+        for streams in (True, False)
+    )
+    assert (held.parameters, held.gradients) == (whole.parameters, whole.gradients)
+    # Two turns: a tenth of a layer's units fly, out and in.
+    assert held.buffers < 0.25 * held.parameters
+
+
 def test_one_node_sends_nothing():
     assert [plan(method, nodes=1).sent for method in METHODS] == [0] * len(METHODS)
 

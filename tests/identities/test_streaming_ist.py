@@ -1,0 +1,119 @@
+"""Streaming IST on gloo processes: its definition, after every step. Functions named `node_*` run on every node."""
+
+import pytest
+from image_networks import PIXELS, TinyImages
+from reference_streaming import StreamingReference
+
+from istbench.conformance.of_methods import _read_in_blocks
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    plain_training,
+    set_up,
+    through_disk,
+    train,
+)
+from istbench.node.digest import weights_sha256
+
+EXACT = 2e-5  # float32 sums in another order
+PLAIN = {"hidden": 13, "layers": 2}
+NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True}
+MOMENTUM = {"momentum": 0.5, "weight_decay": 0.01}
+EXTREME = {"hidden": 13, "features": 50, "labels": 61, "points": 1200}
+CASES = {
+    "plain": (("toy", PLAIN), MOMENTUM),
+    "long flights": (("toy", NORMALISED), {**MOMENTUM, "local_steps": 5, "flight_steps": 2}),
+    "reset": (("toy", NORMALISED), {**MOMENTUM, "local_steps": 5, "optimizer_state": "reset"}),
+    "adam": (("toy", {**PLAIN, "layers": 1}), {"optimizer": "adam", "lr": 0.01, "local_steps": 2}),
+    "labels": (("amazon670k", EXTREME), {"local_steps": 3}),
+    "vgg12": (("vgg12", None), {"lr": 0.02, "momentum": 0.9, "local_steps": 4}),
+    "resnet18": (("resnet18", None), {"lr": 0.02, "momentum": 0.9, "local_steps": 2}),
+}
+STEPS, STOPS = 11, (1, 4, 5, 10)
+FEW_STEPS, FEW_STOPS = 5, (3,)  # of networks of many tensors
+
+
+def workload_of(name, options):
+    return TinyImages(name) if options is None else open_workload(name, options)
+
+
+def node_streams(fabric, names):
+    """By case, what rank 0 saw."""
+    return {name: seen_of(fabric, workload_of(*CASES[name][0]), CASES[name][1]) for name in names}
+
+
+def seen_of(fabric, workload, options):
+    steps, stops = (FEW_STEPS, FEW_STOPS) if isinstance(workload, TinyImages) else (STEPS, STOPS)
+
+    def start(**more):
+        return set_up(fabric, workload, "ist", {**options, "streaming": True, **more}, seed=5)
+
+    method = start()
+    reference = StreamingReference(workload, method.options, nodes=fabric.world_size, seed=5)
+    differences, states = [], []
+    for step in range(steps):
+        train(fabric, workload, method, step, step + 1, seed=5)
+        states.append(through_disk(method.state_dict(), fabric.rank))
+        model = assembled(fabric, method)
+        if model is not None:
+            reference.train(step, step + 1)
+            differences.append(largest_difference(model, reference.model))
+    in_blocks = _read_in_blocks(fabric, method, workload, model)
+    ends = [digest(fabric, method)]
+    undisturbed = start()
+    train(fabric, workload, undisturbed, 0, steps, seed=5)
+    ends.append(digest(fabric, undisturbed))
+    for stop in stops:
+        resumed = start()
+        resumed.load_state_dict(states[stop - 1])
+        train(fabric, workload, resumed, stop, steps, seed=5)
+        ends.append(digest(fabric, resumed))
+    still = start(lr=0.0)
+    unchanged = [digest(fabric, still)]
+    for step in range(steps):
+        train(fabric, workload, still, step, step + 1, seed=5)
+        unchanged.append(digest(fabric, still))
+    still.close_round()
+    unchanged.append(digest(fabric, still))
+    return {
+        "differences": differences,
+        "in blocks": in_blocks,
+        "in flight": any(states[stop - 1]["flying"] for stop in stops),
+        "resumed exactly": len(set(ends)) == 1,
+        "unchanged": len(set(unchanged)) == 1,
+    }
+
+
+def digest(fabric, method):
+    model = assembled(fabric, method)
+    return "" if model is None else weights_sha256(model)
+
+
+@pytest.mark.parametrize(("nodes", "images"), [(2, True), (3, False)])
+def test_streaming_is_its_definition_after_every_step_and_resumes_with_units_in_flight(nodes, images):
+    names = [name for name in CASES if (name in PIXELS) is images]
+    seen = on_nodes(node_streams, nodes, names)[0]
+    assert list(seen) == names
+    for name, case in seen.items():
+        differences = case.pop("differences")
+        assert len(differences) >= FEW_STEPS, name
+        assert max(differences) < EXACT, name
+        assert all(case.values()), (name, case)
+
+
+def node_alone(fabric):
+    differences = []
+    for workload, options in list(CASES.values())[:4]:
+        workload = workload_of(*workload)
+        method = set_up(fabric, workload, "ist", {**options, "streaming": True})
+        train(fabric, workload, method, 0, STEPS)
+        method.close_round()
+        plain = plain_training(workload, method.options, STEPS)
+        differences.append(largest_difference(assembled(fabric, method), plain))
+    return differences
+
+
+def test_streaming_on_one_node_is_plain_training():
+    assert on_nodes(node_alone, 1)[0] == [0] * 4
