@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 
-def run_cell(*arguments: object) -> dict[str, Any]:
-    """The result of `istbench run` with these arguments."""
-    with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "istbench", "run", "--json", "--out", out, *map(str, arguments)]
+def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
+    """The result of `istbench run` with these arguments; its directory is kept where `out` is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = str(out or folder)
+        command = [sys.executable, "-m", "istbench", "run", "--json", "--out", place, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -1,0 +1,72 @@
+"""What streaming makes of IST's exchange: bytes a round, and communication that computing does not hide, replayed.
+
+A short training of the speech network a cell, ordinary and streaming in turns, each replayed on a cluster at some
+bandwidths. Communication and idle are what nodes stand still for: `--hidden 4096 --nodes 2,4,8` is the full table.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cells import run_cell
+
+from istbench.cluster.clock import cluster_time
+from istbench.cluster.profile import parse_bandwidth
+from istbench.cluster.selection import select_clusters
+from istbench.cluster.trace import Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.results.store import RunDirectory
+
+
+def trained(arguments: argparse.Namespace, nodes: int, *, streaming: bool) -> tuple[dict[str, Any], Trace]:
+    """What came of some rounds, and their trace."""
+    steps = arguments.rounds * arguments.local_steps
+    options: list[object] = ["--set", f"local_steps={arguments.local_steps}"]
+    if streaming:
+        options += ["--set", "streaming=true", "--set", f"flight_steps={arguments.flight_steps}"]
+    with tempfile.TemporaryDirectory() as out:
+        result = run_cell(
+            "--workload", "speech", "--method", "ist", "--nodes", nodes, "--steps", steps, "--eval-every", steps,
+            "--workload-set", f"hidden={arguments.hidden}", "--workload-set", f"layers={arguments.layers}",
+            "--workload-set", f"clips_per_word={arguments.clips}", *options, out=Path(out),
+        )  # fmt: skip
+        return result, load_trace(RunDirectory(Path(result["run_dir"])).trace)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--nodes", default="2,4,8")
+    parser.add_argument("--local-steps", type=int, default=20)
+    parser.add_argument("--flight-steps", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5, help="the first is not recorded, the sample is of three")
+    parser.add_argument("--clips", type=int, default=60, help="of a word")
+    parser.add_argument("--cluster", default="m5.2xlarge")
+    parser.add_argument("--bandwidth", default="", help="such as 300mbit,1gbit; the cluster's own by default")
+    arguments = parser.parse_args()
+    bandwidths = [parse_bandwidth(text) for text in filter(None, arguments.bandwidth.split(","))]
+    ((_, profiles),) = select_clusters([arguments.cluster], bandwidths).items()
+    print("| nodes | ist | MB a round | of ordinary | replayed on | ms a step | compute | communication | idle |")
+    print("| ---: | :--- | ---: | ---: | :--- | ---: | ---: | ---: | ---: |")
+    for nodes in map(int, arguments.nodes.split(",")):
+        ordinary = 0.0
+        for streaming in (False, True):
+            result, trace = trained(arguments, nodes, streaming=streaming)
+            sent = result["bytes_sent_per_node"] / arguments.rounds
+            ordinary = ordinary or sent
+            for profile in profiles:
+                time = cluster_time(trace, profile, [result["steps"]])
+                shares = " | ".join(f"{share:.1%}" for share in (time.compute, time.communication, time.idle))
+                print(
+                    f"| {nodes} | {'streaming' if streaming else 'ordinary'} | {sent / 1e6:.2f} "
+                    f"| {sent / ordinary:.3f} | {profile.name} | {1e3 * time.seconds[0] / result['steps']:.2f} "
+                    f"| {shares} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
