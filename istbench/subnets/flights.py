@@ -8,6 +8,7 @@ as they do for a repartition, so a message is bare values.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,11 +119,11 @@ class Flights:
 
     def _by_route(self, group: str) -> list[list[Tensor]]:
         """The moving units of `group`, by the node that they leave and the node that they land on."""
-        units, old, new = self.wave.moving[group], self.wave.old[group], self.wave.new[group]
-        nodes = len(old.units)
-        route = old.owner[units] * nodes + new.owner[units]
-        counts = torch.bincount(route, minlength=nodes**2).tolist()
-        pieces = units[route.argsort(stable=True)].split(counts)
+        units, nodes = self.wave.moving[group].numpy(), len(self.wave.old[group].units)
+        owner, target = (parts[group].owner.numpy()[units] for parts in (self.wave.old, self.wave.new))
+        route = owner * nodes + target
+        ends = np.bincount(route, minlength=nodes**2).cumsum().tolist()
+        pieces = torch.from_numpy(units[route.argsort(kind="stable")]).tensor_split(ends[:-1])
         return [list(pieces[source * nodes : (source + 1) * nodes]) for source in range(nodes)]
 
     def _kept(self, group: str, units: Tensor, home: int) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,17 +129,23 @@ def turns_of(layout: Layout) -> dict[str, int]:
 
 
 def _permuted(parts: Parts, units: Tensor, permutation: Tensor) -> tuple[Tensor, Parts]:
-    """`units` get the owners of `units[permutation]`: those whose owner is another one then, and the parts."""
-    owners = parts.owner[units]
-    changed = owners[permutation] != owners
-    movers, before, after = units[changed], owners[changed], owners[permutation][changed]
+    """`units` get the owners of `units[permutation]`: those whose owner is another one then, and the parts.
+
+    In NumPy, whose operations on so few numbers take a tenth of torch's time.
+    """
+    taken, old_owner, old_position = units.numpy(), parts.owner.numpy(), parts.position.numpy()
+    owners = old_owner[taken]
+    wanted = owners[permutation.numpy()]
+    changed = wanted != owners
+    movers, before, after = taken[changed], owners[changed], wanted[changed]
     if not len(movers):
-        return movers, parts
+        return units[:0], parts
     # On every node as many places are left as are taken.
-    left, landing = movers[before.argsort(stable=True)], movers[after.argsort(stable=True)]
-    owner, position, arrangement = parts.owner.clone(), parts.position.clone(), torch.cat(parts.units)
-    owner[landing], position[landing] = parts.owner[left], parts.position[left]
+    left, landing = movers[before.argsort(kind="stable")], movers[after.argsort(kind="stable")]
+    owner, position, arrangement = old_owner.copy(), old_position.copy(), torch.cat(parts.units)
+    owner[landing], position[landing] = old_owner[left], old_position[left]
     sizes = [len(mine) for mine in parts.units]
-    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-    arrangement[starts[owner[landing]] + position[landing]] = landing
-    return movers, Parts(arrangement.split(sizes), owner, position)
+    starts = np.cumsum([0, *sizes[:-1]])
+    arrangement.numpy()[starts[owner[landing]] + position[landing]] = landing
+    new = Parts(arrangement.split(sizes), torch.from_numpy(owner), torch.from_numpy(position))
+    return torch.from_numpy(movers), new
