@@ -92,11 +92,12 @@ class Timetable:
 
     def _piece(self, group: NeuronGroup, number: int) -> tuple[int, int]:
         """Which pieces wave `number` takes: from the first to the second, exclusive; these are one or none."""
-        waves = self._waves_of(group)
+        waves, pieces = self._waves_of(group), self.pieces(group)
         if number not in waves:
             return 0, 0
-        turn, pieces = waves.index(number), self.pieces(group)
-        return turn * pieces // len(waves), (turn + 1) * pieces // len(waves)
+        # Groups of few pieces do not all move at once.
+        turn, shift = waves.index(number), self.groups.index(group) * len(waves) // len(self.groups)
+        return (turn * pieces + shift) // len(waves), ((turn + 1) * pieces + shift) // len(waves)
 
     def _waves_of(self, group: NeuronGroup) -> range:
         return range(self.turns[group.name], self.waves, 1 + max(self.turns.values()))

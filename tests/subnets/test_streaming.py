@@ -82,6 +82,13 @@ def test_groups_that_share_a_tensor_take_turns():
         assert sum(table.takes(group, number) for number in range(5)) == table.pieces(group)
 
 
+def test_small_groups_move_one_after_the_other():
+    groups = [NeuronGroup(name, 4, ()) for name in "abcde"]
+    table = timetable(groups, 4, 10)
+    moving = [[group.name for group in groups if table.takes(group, number)] for number in range(10)]
+    assert sorted(filter(None, moving)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+
+
 def test_weights_between_units_of_one_group_do_not_stream():
     with pytest.raises(ValueError, match="state is between units of one group, 'hidden'"):
         turns_of(layout_of(*_recurrent()))
