@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.cli import EXIT_FAILED
+from istbench.cli.hosts_options import hosts_options, run_there
 from istbench.cli.options import (
     PathType,
     cell_options,
@@ -21,7 +22,9 @@ from istbench.cli.options import (
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
+from istbench.config.words import words_of
 from istbench.errors import RunFailed, UserError, unknown_name
+from istbench.launch.hosts import Host, first_of
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.world import this_world
 from istbench.registry import check_name, load_method
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 @out_option
 @plugin_option
 @cluster_option
+@hosts_options("Train every cell on these hosts, over ssh, a node each; one with fewer nodes on the first of them.")
 @click.option("--again", is_flag=True, help="Run cells anew though they are done.")
 @click.option(
     "--slurm",
@@ -54,6 +58,8 @@ def command(
     out: Path,
     plugins: tuple[str, ...],
     cluster: ClusterProfile,
+    hosts: tuple[Host, ...] | None,
+    hosts_python: str | None,
     again: bool,
     slurm: tuple[str, ...],
     **given: Any,
@@ -64,25 +70,34 @@ def command(
     run twice, unfinished ones go on where they stopped, and a cell that fails does not stop the others.
     """
     if this_world() is not None:
-        raise UserError("torchrun runs one cell: use istbench run under it, once a cell, and istbench report")
+        raise UserError(
+            "torchrun runs one cell: use istbench run under it once a cell, or istbench compare --hosts"
+        )
     lab, given["nodes"] = lab_and_nodes(given["nodes"])
     jobs = _slurm_options(slurm, lab)
+    if hosts is not None:
+        if lab is not None or jobs is not None:
+            raise UserError("--hosts says where cells are run: leave it out, or the lab, or --slurm")
+        if click.get_current_context().get_parameter_source("nodes") == click.core.ParameterSource.DEFAULT:
+            given["nodes"] = str(sum(host.slots for host in hosts))
     requests = [in_lab(request, lab) for request in _requests(suite, plugins, given)]
     for request in requests:
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
     from istbench.launch.local import preload
 
-    if jobs is None:
+    if jobs is None and hosts is None:
         preload()
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
     with Display() as display:
-        if jobs is None:
-            names, failures = _run_all(requests, out, again, lab, display)
-        else:
+        if hosts is not None:
+            names, failures = _run_on_hosts(requests, out, again, hosts, hosts_python, display)
+        elif jobs is not None:
             names, failures = _run_as_jobs(requests, out, again, jobs, display)
+        else:
+            names, failures = _run_all(requests, out, again, lab, display)
         display.note("\n".join(failures))
     from istbench.cli.show import show_report
     from istbench.report.report import build_report
@@ -190,6 +205,26 @@ def _run_as_jobs(
         display.note(note)
     names = [cell.name for cell in cells]
     return names, run_as_jobs(requests, names, out, options, display.note, again=again)
+
+
+def _run_on_hosts(
+    requests: list[RunRequest], out: Path, again: bool, hosts: tuple[Host, ...], python: str | None, display: Any
+) -> tuple[list[str], list[str]]:
+    """Run every cell on as many of `hosts` as it has nodes; returns as `_run_all`."""
+    chosen = [first_of(hosts, request.nodes) for request in requests]
+    names, failures = [], []
+    for number, (request, own) in enumerate(zip(requests, chosen, strict=True), start=1):
+        words = (*words_of(dataclasses.replace(request, nodes=1)), *(["--again"] if again else []))
+        try:
+            run = run_there(own, python, words, request, out, again)
+        except (RunFailed, UserError) as error:
+            cell = f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
+            failures.append(f"{cell}: {error}")
+            display.note(f"[{number}/{len(requests)}] {cell}: failed")
+        else:
+            names.append(run.path.name)
+            display.note(f"[{number}/{len(requests)}] {run.path.name}: done")
+    return names, failures
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:

@@ -1,12 +1,15 @@
 """`--hosts` and what belongs to it: a command as other hosts are to run it."""
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import click
 
+from istbench.config.run import RunRequest
 from istbench.errors import UserError, printable
 from istbench.launch.hosts import Host, parse_hosts
+from istbench.results.store import RunDirectory
 
 _WORDS = "istbench.words"
 
@@ -59,6 +62,30 @@ def typed_words(context: click.Context, left_out: Collection[str]) -> list[str]:
             continue
         words += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
     return words
+
+
+def run_there(
+    hosts: tuple[Host, ...], python: str | None, words: tuple[str, ...], request: RunRequest, out: Path, again: bool
+) -> RunDirectory:
+    """Run `request` by `words` of istbench on `hosts`; returns the run directory, here.
+
+    Raises:
+        UserError: where they cannot train it, after a line for each thing that is wrong.
+        RunFailed: naming the host.
+    """
+    from istbench.launch.ssh.connection import pythons
+    from istbench.launch.ssh.group import Unfit
+    from istbench.launch.ssh.run import HostsRun, run_on_hosts
+
+    paths = tuple(str(path) for path in (request.data, *request.plugins) if path is not None)
+    asked = HostsRun(words=words, paths=paths, out=out, again=again)
+    try:
+        return run_on_hosts(hosts, pythons(python), asked, say)
+    except Unfit as unfit:
+        *others, last = unfit.problems
+        for problem in others:
+            say(f"istbench: {problem}")
+        raise UserError(last) from None
 
 
 def say(text: str) -> None:

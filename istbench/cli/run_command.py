@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.hosts_options import KeepsWords, hosts_options, say, typed_words
+from istbench.cli.hosts_options import KeepsWords, hosts_options, run_there, say, typed_words
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -116,20 +116,8 @@ def _on_hosts(
     hosts: tuple[Host, ...], python: str | None, request: RunRequest, out: Path, again: bool
 ) -> RunDirectory:
     """Run the command, as it was typed, on `hosts`; returns the run directory, here."""
-    from istbench.launch.ssh.connection import pythons
-    from istbench.launch.ssh.group import Unfit
-    from istbench.launch.ssh.run import HostsRun, run_on_hosts
-
-    words = typed_words(click.get_current_context(), _OF_THIS_HOST)
-    paths = tuple(str(path) for path in (request.data, *request.plugins) if path is not None)
-    asked_for = HostsRun(words=("run", *words), paths=paths, out=out, again=again)
-    try:
-        run = run_on_hosts(hosts, pythons(python), asked_for, say)
-    except Unfit as unfit:
-        *others, last = unfit.problems
-        for problem in others:
-            say(f"istbench: {problem}")
-        raise UserError(last) from None
+    words = ("run", *typed_words(click.get_current_context(), _OF_THIS_HOST))
+    run = run_there(hosts, python, words, request, out, again)
     if request.save is not None:
         say(f"the weights are in {request.save} on {hosts[0].name}")
     return run

@@ -1,7 +1,7 @@
 """Hosts that a user names: a list on the command line, or a file with one a line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
         UserError: for what is no name, two hosts of one name, no host at all, naming the file and the line.
     """
     path = Path(text)
-    if "/" in text or ("," not in text and path.is_file()):
+    if "/" in text or ("," not in text and len(text) <= _LONGEST and path.is_file()):
         named = list(_in_file(read_text(path, _A_FILE), str(path)))
         where = str(path)
     else:
@@ -50,6 +50,23 @@ def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
             raise UserError(f"{there} names {host.name} twice; for two processes on it, give a file with slots=2")
         seen.add(host.name)
     return tuple(host for host, _ in named)
+
+
+def first_of(hosts: Sequence[Host], nodes: int) -> tuple[Host, ...]:
+    """The first of `hosts` that have so many `nodes`, the last of them perhaps fewer than it could.
+
+    Raises:
+        UserError: where all have fewer.
+    """
+    taken: list[Host] = []
+    for host in hosts:
+        if nodes > 0:
+            taken.append(Host(host.name, min(nodes, host.slots)))
+            nodes -= host.slots
+    if nodes > 0:
+        there = sum(host.slots for host in hosts)
+        raise UserError(f"--hosts has {there} processes for {there + nodes} nodes; name more hosts, or slots")
+    return tuple(taken)
 
 
 def _in_file(text: str, path: str) -> Iterator[tuple[Host, str]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.errors import UserError
-from istbench.launch.hosts import Host, parse_hosts
+from istbench.launch.hosts import Host, first_of, parse_hosts
 
 
 def test_a_list_has_a_process_a_host():
@@ -59,3 +59,12 @@ def test_a_wrong_line_of_a_file_is_named(tmp_path, line, problem):
     path.write_text(f"a\n{line}\n")
     with pytest.raises(UserError, match=problem):
         parse_hosts(str(path))
+
+
+def test_the_first_hosts_have_as_many_nodes_as_a_cell():
+    hosts = (Host("a", 2), Host("b"), Host("c", 3))
+    assert first_of(hosts, 1) == (Host("a", 1),)
+    assert first_of(hosts, 4) == (Host("a", 2), Host("b"), Host("c", 1))
+    assert first_of(hosts, 6) == hosts
+    with pytest.raises(UserError, match="--hosts has 6 processes for 7 nodes"):
+        first_of(hosts, 7)

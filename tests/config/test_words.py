@@ -1,0 +1,40 @@
+"""A request as it is typed is the request again."""
+
+from pathlib import Path
+
+import pytest
+
+from istbench.cli.options import build_request
+from istbench.cli.run_command import command
+from istbench.config.interval import Interval
+from istbench.config.run import RunRequest
+from istbench.config.words import words_of
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        RunRequest(workload="toy", method="ist"),
+        RunRequest(
+            workload="speech", method="p3", nodes=3, seed=2, workload_options={"hidden": "64"},
+            method_options={"lr": "0.5", "priority": "False"}, epochs=1.5, eval_every=Interval(seconds=2.5),
+            target=0.77, data=Path("/some where/data"), device="cpu", amp="bf16", channels_last=True, threads=2,
+            timeout_s=20.0, checkpoint_every_s=0.0, anyway=True, plugins=("a.py", "b c.py"),
+        ),
+    ],
+)  # fmt: skip
+def test_words_ask_for_the_same(request_):
+    first, *words = words_of(request_)
+    assert first == "run"
+    with command.make_context("run", words) as context:
+        given = dict(context.params)
+    for of_this_host in ("out", "cluster", "hosts", "hosts_python", "again", "as_json"):
+        del given[of_this_host]
+    assert build_request(lab=None, **given) == request_
+
+
+def test_options_of_their_own_type_are_typed_as_texts():
+    request = RunRequest(
+        workload="toy", method="ist", method_options={"local_steps": 4, "streaming": True, "sizes": [1, 2]}
+    )
+    assert words_of(request)[3:] == ("--set=local_steps=4", "--set=streaming=True", "--set=sizes=1,2")
