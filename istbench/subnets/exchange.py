@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from istbench.subnets.groups import expand_units
-from istbench.subnets.layout import CutTensor, Layout, product_shape, select, write
+from istbench.subnets.layout import CutTensor, Layout, product_shape, select_into, write
 from istbench.subnets.partition import Partition
 
 Holder = Literal["subnet", "home"]
@@ -120,10 +120,11 @@ def gather_blocks(holdings: Holdings, blocks: Sequence[Block], like: Tensor) -> 
     buffer = torch.empty(count_values(holdings, blocks), dtype=like.dtype, device=like.device)
     offset = 0
     for block in blocks:
+        shape = block.shape()
         for plane in _planes(holdings, block):
-            values = select(plane, block.tensor.axes, block.index)
-            buffer[offset : offset + values.numel()] = values.reshape(-1)
-            offset += values.numel()
+            values = buffer[offset : offset + shape.numel()].view(shape)
+            select_into(values, plane, block.tensor.axes, block.index)
+            offset += shape.numel()
     return buffer
 
 

@@ -133,6 +133,14 @@ def select(tensor: Tensor, axes: Sequence[Axis], index: Sequence[Tensor]) -> Ten
     return tensor
 
 
+def select_into(target: Tensor, tensor: Tensor, axes: Sequence[Axis], index: Sequence[Tensor]) -> None:
+    """Fill `target` with the entries of `tensor` at the product of `index`, if possible without a copy between."""
+    if len(axes) == 1 and target.dtype == tensor.dtype:
+        torch.index_select(tensor, axes[0].dim, index[0].to(tensor.device), out=target)
+    else:
+        target.copy_(select(tensor, axes, index))
+
+
 def write(tensor: Tensor, axes: Sequence[Axis], index: Sequence[Tensor], values: Tensor) -> None:
     """Write `values` over the entries of `tensor` at the product of `index`; the inverse of `select`."""
     places = [wanted.to(tensor.device) for wanted in index]
