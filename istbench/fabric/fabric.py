@@ -256,6 +256,7 @@ class Fabric:
         def complete() -> None:
             with self._explained(f"{name} with ranks {peers}"):
                 done()
+            operations.clear()  # until here they keep what is sent
             for peer, target in targets.items():
                 if target is not arriving[peer]:
                     arriving[peer].copy_(target)
