@@ -303,8 +303,8 @@ class IndependentSubnetTraining(Method):
     def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
         return self._shares().block
 
-    def _shares(self) -> Shares:
-        return Shares(
+    def _shares(self, make: Callable[..., Shares] = Shares) -> Shares:
+        return make(
             self._layout,
             self._partition,
             self._home_partition,

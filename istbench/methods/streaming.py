@@ -14,8 +14,9 @@ With `optimizer_state=reset` a unit's state starts at zero where it lands; Adam'
 every node trains starts at zero at the end of a round.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from istbench.fabric.pending import Transfers
 from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.shares import Shares
 from istbench.methods.streamed_shares import StreamedShares
 from istbench.optimizer import started
 from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
@@ -224,7 +226,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         if self._flying is not None and self._flying.transfers is not None:
             self._flying.transfers.finish()
 
-    def _shares(self) -> StreamedShares:
+    def _shares(self, make: Callable[..., Shares] = StreamedShares) -> Shares:
         self.drain()
         flights, arrived = None, {}
         if self._flying is not None:
@@ -233,17 +235,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
                 peer: values_of_blocks(holdings, blocks, self._flying.arrived[peer])
                 for peer, blocks in self._flying.incoming.items()
             }
-        return StreamedShares(
-            self._layout,
-            self._partition,
-            self._home_partition,
-            self._fabric,
-            subnet=named_tensors(self._subnet),
-            shards={name: shards[0] for name, shards in self._home.items()},
-            whole=self._undealt(),
-            flights=flights,
-            arrived=arrived,
-        )
+        return super()._shares(partial(make, flights=flights, arrived=arrived))
 
     def state_dict(self) -> dict[str, Any]:
         """As of `ist`, with where the units are: before the wave under way left, where there is one."""
