@@ -1,0 +1,82 @@
+"""Seconds a round of IST, ordinary and streaming, on really shaped links, as a markdown table.
+
+The ways take turns in the same processes, some rounds each, so that a machine whose speed drifts slows all of them;
+ratios are taken turn by turn. The network has the speech network's sizes, on made-up inputs.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import batches_of, open_workload, set_up
+from istbench.fabric import Fabric
+from istbench.launch.lab import ShapedNetwork
+from istbench.launch.local import LocalLauncher
+
+_SIZES = {"features": 4096, "hidden": 4096, "layers": 2, "classes": 35, "batch_norm": True, "samples": 2048}
+WAYS: dict[str, dict[str, Any]] = {
+    "ordinary": {},
+    "streaming": {"streaming": True},
+    "streaming, flight_steps=4": {"streaming": True, "flight_steps": 4},
+}
+
+
+def measure(fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds a round of every turn by way, the slowest node's."""
+    workload = open_workload("toy", _SIZES)
+    workload.batch_size = size
+    methods = {
+        name: set_up(fabric, workload, "ist", {"local_steps": local_steps, **options})
+        for name, options in WAYS.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    for number in range(-1, turns):  # the first to warm up
+        order = list(WAYS)[number % len(WAYS) :] + list(WAYS)[: number % len(WAYS)]
+        for name in order:
+            method = methods[name]
+            batches = batches_of(fabric, workload, method)
+            batch = workload.train_batch(batches.indices(0), torch.Generator().manual_seed(fabric.rank))
+            fabric.barrier()
+            started = time.perf_counter()
+            for _ in range(local_steps * (1 if number < 0 else rounds)):
+                method.step(batch)
+            method.drain()
+            took = fabric.maximum(time.perf_counter() - started)
+            if number >= 0:
+                seconds[name].append(took / rounds)
+    return seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=128, help="of a node")
+    parser.add_argument("--local-steps", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2, help="a turn")
+    parser.add_argument("--bandwidth", default="1gbit,300mbit", help="of the links, between commas; needs root")
+    arguments = parser.parse_args()
+    what = (arguments.batch_size, arguments.local_steps, arguments.turns, arguments.rounds)
+    print("| bandwidth | ist | s a round | of ordinary, median [min-max] |")
+    print("| :--- | :--- | ---: | ---: |")
+    for bandwidth in map(parse_bandwidth, arguments.bandwidth.split(",")):
+        place = ShapedNetwork(nodes=arguments.nodes, bandwidth=bandwidth)
+        launcher = LocalLauncher(place=place)
+        seconds = on_nodes(measure, arguments.nodes, *what, timeout_s=300.0, launcher=launcher)[0]
+        for name, times in seconds.items():
+            ratios = [own / other for own, other in zip(times, seconds["ordinary"], strict=True)]
+            print(
+                f"| {bandwidth_text(bandwidth)} | {name} | {statistics.median(times):.3f} "
+                f"| {statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}] |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
