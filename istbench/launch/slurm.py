@@ -7,6 +7,7 @@ share: what became of a cell stands in its run directory, wherever it ran.
 import contextlib
 import dataclasses
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from istbench.config.run import RunRequest
 from istbench.door import convert, decode_json, read_bytes
 from istbench.errors import RunFailed, UserError, printable
 from istbench.files import writing_whole
+from istbench.launch.slurm_queue import Queue, queued_jobs
 
 Say = Callable[[str], None]
 _EVERY_S = 2.0
@@ -135,6 +137,8 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
         import submitit
     except ImportError:
         raise UserError("submitit is not installed, which speaks to Slurm: pip install 'istbench[slurm]'") from None
+    # It warns at every look at the jobs where Slurm keeps no accounts.
+    logging.getLogger("submitit").setLevel(logging.ERROR)
     try:
         executor = submitit.AutoExecutor(folder=str(out / "slurm" / "%j"), cluster=options.executor)
     except RuntimeError:
@@ -169,13 +173,14 @@ def _submit(executor: Any, job: CellJob) -> Any:
 
 def _collect(jobs: dict[str, Any], say: Say) -> list[str]:
     """Wait for all jobs, and say of each when it has ended; returns a line for each that failed."""
-    left, failures = dict(jobs), []
+    left, failures, queue = dict(jobs), [], Queue()
     while left:
         for name, job in list(left.items()):
-            if not job.done():
+            gone = _is_slurms(job) and queue.lacks(str(job.job_id))
+            if not job.done() and not gone:
                 continue
             del left[name]
-            failure = _failure(job)
+            failure = _failure(job) if job.done() else _gone(job)
             say(f"[{len(jobs) - len(left)}/{len(jobs)}] {name}: {'failed' if failure else 'done'}")
             if failure:
                 failures.append(f"{name}: {failure}")
@@ -195,11 +200,27 @@ def _failure(job: Any) -> str | None:
     return f"job {job.job_id} ended: {last}; its output is in {job.paths.folder}"
 
 
+def _is_slurms(job: Any) -> bool:
+    import submitit
+
+    return isinstance(job, submitit.SlurmJob)
+
+
+def _gone(job: Any) -> str:
+    return (
+        f"job {job.job_id} is gone, and left no result: it was cancelled, or its machine was lost; its output is "
+        f"in {job.paths.folder}, and the same command submits it again"
+    )
+
+
 def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
     alive = [job for job in jobs.values() if not job.done()] if options.executor != "debug" else []
-    if options.executor == "slurm" and alive:
-        identities = " ".join(str(job.job_id) for job in alive)
-        say(f"{len(alive)} jobs go on, and the same command waits for them; `scancel {identities}` ends them")
+    if options.executor == "slurm":
+        queued = queued_jobs() if alive else None
+        identities = [str(job.job_id) for job in alive if queued is None or str(job.job_id) in queued]
+        if identities:
+            ends = f"`scancel {' '.join(identities)}` ends them"
+            say(f"{len(identities)} jobs go on, and the same command waits for them; {ends}")
         return
     for job in alive:
         job.cancel()
@@ -226,8 +247,10 @@ class _Noted:
         import submitit
 
         job: Any = submitit.SlurmJob(folder=self.path.parent / "%j", job_id=identity)
+        queued = queued_jobs()
         with contextlib.suppress(OSError):
-            return None if job.done(force_check=True) else job
+            if not job.done(force_check=True) and (queued is None or identity in queued):
+                return job
         return None
 
     def add(self, name: str, identity: str) -> None:
