@@ -11,12 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+# As many rounds of each.
 METHODS = {
-    "ist": ["--set", "local_steps=5"],
-    "local_sgd": ["--set", "local_steps=5"],
-    "ddp": [],
-    "parameter_server": [],
-    "p3": [],
+    "ist": ["--set", "local_steps=5", "--steps", "300"],
+    "local_sgd": ["--set", "local_steps=5", "--steps", "300"],
+    "ddp": ["--steps", "60"],
+    "parameter_server": ["--steps", "60"],
+    "p3": ["--steps", "60"],
 }
 
 
@@ -33,7 +34,6 @@ def main() -> None:
     parser.add_argument("--hosts", required=True)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--profile", type=Path, help="use this one, and measure none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -46,8 +46,8 @@ def main() -> None:
         for method in arguments.methods.split(","):
             words = ["run", "--hosts", arguments.hosts, "--method", method, "--workload", "toy", "--seed", "1"]
             words += ["--workload-set", f"hidden={arguments.hidden}", "--workload-set", "samples=4096"]
-            words += ["--steps", str(arguments.steps), "--eval-every", str(arguments.steps), "--threads", "1"]
-            words += ["--batch-size", "32", *METHODS[method], "--out", str(Path(folder, "results"))]
+            words += ["--batch-size", "32", "--eval-every", "1000", *METHODS[method]]
+            words += ["--out", str(Path(folder, "results"))]
             found = json.loads(istbench(*words, "--cluster", str(profile), "--json"))
             measured, replayed = found["train_s"], found["cluster"]["seconds"]
             print(f"| {method} | {measured:.2f} | {replayed:.2f} | {replayed / measured:.2f} |", flush=True)
