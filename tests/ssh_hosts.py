@@ -47,8 +47,9 @@ def why_not() -> str | None:
     missing = [name for name in ("ip", "tc", "ssh", "ssh-keygen", _SSHD) if shutil.which(name) is None]
     if missing:
         return f"hosts in network namespaces need {', '.join(missing)}: install iproute2 and openssh-server"
-    probe = subprocess.run(["ip", "netns", "add", "istbench-ssh-probe"], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", "istbench-ssh-probe"], capture_output=True)
+    name = f"istbench-ssh-{os.getpid()}-probe"
+    probe = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return f"no network namespaces here: {probe.stderr.strip()}" if probe.returncode else None
 
 
@@ -107,6 +108,11 @@ class Hosts:
     def lose(self, number: int) -> None:
         """Have host `number` gone: all its processes are killed."""
         subprocess.run(["kill", "-9", *self.pids(number)], check=False)
+
+    def resize(self, number: int, size: str) -> None:
+        """Have the results directory of host `number` be a disk of so many bytes."""
+        enter = ["nsenter", "--mount", "--target", self.pids(number)[0]]
+        subprocess.run([*enter, "mount", "-o", f"remount,size={size}", str(self.out)], check=True)
 
     def results(self, number: int) -> Path:
         """The results directory as host `number` sees it, while it has a process."""

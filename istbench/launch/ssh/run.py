@@ -21,6 +21,7 @@ from istbench.results.store import RunDirectory
 Say = Callable[[str], None]
 # For the others to find out by themselves that one has ended or is lost, and to say what they know; then to end.
 _FAREWELL_S, _ENDS_S = 15.0, 60.0
+_POLL_S = 0.2
 _INTERRUPTED = 130
 _AGAIN = "the same command goes on from the last checkpoint"
 
@@ -186,7 +187,7 @@ class _Session:
         until = None
         while not ready() and not self._ends.over(self._hosts):
             try:
-                event = self._events.get(timeout=1.0)
+                event = self._events.get(timeout=_POLL_S)
             except queue.Empty:
                 pass
             else:

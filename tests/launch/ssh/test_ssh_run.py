@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -48,11 +49,10 @@ def test_an_interrupted_run_comes_home_and_goes_on_from_there(hosts, interrupted
     assert not (hosts.results(1) / "runs").exists()
     assert sorted(path.name for path in hosts.out.iterdir()) == ["runs"]
 
-    assert interrupted() == ["at step 20"]
     # Another host first: what is known of the run is on the old one, and here.
-    assert interrupted(names=hosts.names[::-1]) == ["brought what is known of cell to host1", "at step 30"]
-    assert step_of(hosts.out) == step_of(hosts.results(1)) == 30
-    assert interrupted() == ["brought what is known of cell to host0", "at step 40"]
+    assert interrupted(names=hosts.names[::-1]) == ["brought what is known of cell to host1", "at step 20"]
+    assert step_of(hosts.out) == step_of(hosts.results(1)) == 20
+    assert interrupted() == ["brought what is known of cell to host0", "at step 30"]
 
 
 def test_a_directory_that_the_first_host_shares_is_written_there_alone(hosts, interrupted, tmp_path):
@@ -119,3 +119,53 @@ def test_paths_that_are_not_there_are_named(ask, tmp_path):
         "host0: no no/such/data there",
         "host1: no no/such/data there",
     ]
+
+
+@pytest.fixture
+def python_with(tmp_path, monkeypatch):
+    """A Python whose packages are first looked for among the given files."""
+    monkeypatch.chdir(tmp_path)  # where hosts start too, and not among istbench's own sources
+
+    def made(**modules):
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        script = tmp_path / "python"
+        script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+        script.chmod(0o755)
+        return str(script)
+
+    return made
+
+
+def problems_of(ask, **changed):
+    with pytest.raises(Unfit) as unfit:
+        ask(1, **changed)
+    return unfit.value.problems
+
+
+def test_a_python_that_is_not_there_is_said_of_each_host(ask):
+    assert problems_of(ask, python="/no/python") == [
+        f"{name}: no Python there by the name of /no/python; name one by --hosts-python"
+        for name in ("host0", "host1")
+    ]
+
+
+def test_another_version_and_a_clock_that_is_off_are_said_of_each_host(ask, python_with):
+    late = "import time\n_now = time.time\ntime.time = lambda: _now() + 3600\n"
+    python = python_with(istbench="__version__ = '0.0.1'\n", sitecustomize=late)
+    version, clock, *others = problems_of(ask, python=python)
+    assert version.startswith("host0: it has istbench 0.0.1 (")
+    assert clock == "host0: its clock is 60 min ahead of this host's; set it, by NTP for instance"
+    assert [line.partition(":")[0] for line in others] == ["host1", "host1"]
+
+
+def test_no_istbench_is_said_of_each_host(ask, python_with):
+    first, _ = problems_of(ask, python=python_with(istbench="raise ImportError\n"))
+    assert first.startswith(f"host0: no istbench for {sys.executable}; install istbench ")
+
+
+def test_a_full_disk_is_said_of_the_first_host(hosts, ask):
+    hosts.resize(0, "1m")
+    (line,) = problems_of(ask)
+    hosts.resize(0, "1g")
+    assert line == f"host0: only 1 MiB are free for {hosts.out} there; free some, or choose another --out"
