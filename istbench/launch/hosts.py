@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from istbench.door import read_text
+from istbench.door.files import name_problem
 from istbench.errors import UserError, shown
 
 _MOST_HOSTS, _MOST_SLOTS = 1000, 256
@@ -34,7 +35,7 @@ def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
         UserError: for what is no name, two hosts of one name, no host at all, naming the file and the line.
     """
     path = Path(text)
-    if "/" in text or ("," not in text and len(text) <= _LONGEST and path.is_file()):
+    if "/" in text or ("," not in text and name_problem(text) is None and path.is_file()):
         named = list(_in_file(read_text(path, _A_FILE), str(path)))
         where = str(path)
     else:

@@ -1,6 +1,8 @@
 """Hosts as users name them."""
 
 import pytest
+from garbage import WORDS, one_line, quick
+from hypothesis import example, given
 
 from istbench.errors import UserError
 from istbench.launch.hosts import Host, first_of, parse_hosts
@@ -68,3 +70,20 @@ def test_the_first_hosts_have_as_many_nodes_as_a_cell():
     assert first_of(hosts, 6) == hosts
     with pytest.raises(UserError, match="--hosts has 6 processes for 7 nodes"):
         first_of(hosts, 7)
+
+
+@quick(100)
+@given(word=WORDS)
+@example(word="--")
+@example(word="a,-b")
+@example(word="a@-b")
+def test_no_word_becomes_an_option_of_ssh(word):
+    try:
+        hosts = parse_hosts(word)
+    except UserError as refused:
+        one_line(refused)
+        return
+    for host in hosts:
+        assert not host.name.startswith("-")
+        assert "@-" not in host.name
+        assert not set(host.name) & set(" \t\n'\"$`;&|<>(){}*?!\\")
