@@ -13,6 +13,9 @@ from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.tables import Tables
 from istbench.slide.threads import Threads
 
+COMMON_EVERY = 10
+"""Steps after which common rows are found again, which takes a pass over the rows; and at every rebuild."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
@@ -45,7 +48,7 @@ class Index:
 
     Attributes:
         changes: float32 [n], how much every row changed since it was hashed last; `kernels.backward` adds to it.
-        common: int32, the rows with the largest outputs for the mean hidden vector at the last rebuild.
+        common: int32, the rows with the largest outputs for the mean hidden vector, a few steps ago at most.
         choice: K and L, and how many active rows they were expected to make. rebuilds: so far.
     """
 
@@ -89,7 +92,10 @@ class Index:
         Args:
             hidden: float32 [b, width], the hidden vectors of a minibatch, the newest there are.
         """
-        if not self._options.schedule.due(step):
+        due = self._options.schedule.due(step)
+        if due or step % COMMON_EVERY == 0:
+            self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
+        if not due:
             return False
         self.rebuilds += 1
         if math.floor(self.rebuilds * self._options.share) > self._drawn:
@@ -99,7 +105,6 @@ class Index:
             rows = largest(self.changes, round(self._options.share * len(self._weight)))
             self.tables.update(rows, self.family.codes(self._weight[rows], self._threads), self._threads)
             self.changes[rows] = 0
-        self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
         return True
 
     def state(self) -> dict[str, np.ndarray | int]:

@@ -1,6 +1,6 @@
 """Precision over epochs and over train seconds: dense, with random outputs, with outputs that hashing finds.
 
-    istbench compare configs/light/wide.toml --data DIR --out RESULTS
+    istbench compare configs/light/wide.toml --out RESULTS    # with its data = "DIR"
     python scripts/bench/slide_curves.py RESULTS results/slide
     python scripts/bench/slide_curves.py --redraw results/slide     # the picture alone, of its curves.csv
 

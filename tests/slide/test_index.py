@@ -6,7 +6,7 @@ from slide_problems import labels_of, normal
 
 from istbench.slide.active import active_sets
 from istbench.slide.dwta import DWTA
-from istbench.slide.index import Index, IndexOptions
+from istbench.slide.index import COMMON_EVERY, Index, IndexOptions
 from istbench.slide.optimizer import RowOptimizer, Rule
 from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.shard import OutputShard
@@ -89,6 +89,19 @@ def test_active_rows_stay_as_many_when_all_rows_turn_away_from_the_hidden_vector
     assert size() == pytest.approx(100, rel=0.4)
     wanted = np.argsort(-(weight @ hidden.mean(axis=0) + normal(3000)))[:7]
     assert kept.common.tolist() == sorted(wanted.tolist())
+
+
+def test_common_rows_are_found_again_between_rebuilds():
+    weight = normal(SIZE, WIDTH)
+    kept = index(weight, common=9, schedule=RebuildSchedule(first=100, growth=0))
+    weight *= -1
+    found = []
+    for step in range(1, COMMON_EVERY + 1):
+        assert not kept.stepped(step, HIDDEN)
+        found.append(kept.common.tolist())
+    wanted = np.argsort(-(weight @ HIDDEN.mean(axis=0) + BIAS))[:9]
+    assert found[-1] == sorted(wanted.tolist())
+    assert all(before == found[0] != found[-1] for before in found[:-1])
 
 
 def trained(shard: OutputShard, first: int, last: int) -> list[float]:
