@@ -67,10 +67,9 @@ def main() -> None:
 
 
 def points_of(run: Run, *, timed: bool) -> Iterable[Point]:
-    """The evaluations of `run`."""
+    """The evaluations of `run`, whose budget was some epochs."""
     config = run.header.config
-    last = run.curve.evaluations[-1]
-    an_epoch = last.samples / (config.epochs or 1)
+    an_epoch = run.curve.evaluations[-1].samples / float(run.header.budget.removesuffix(" epochs"))
     for evaluation in run.curve.evaluations:
         metrics = evaluation.metrics
         yield Point(
