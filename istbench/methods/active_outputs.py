@@ -44,7 +44,10 @@ class ActiveOptions(OptimizerOptions):
 
     target_active: CountOrNone = field(
         default=0,
-        metadata={"help": f"outputs that are active for a sample, over all nodes; 0 for one in {_ONE_IN} of them"},
+        metadata={
+            "help": "outputs that are active for a sample beside its true ones, over all nodes; 0 for one in "
+            f"{_ONE_IN} of them, and at least {_LEAST:,} or a quarter"
+        },
     )
     lazy: bool = field(
         default=True,

@@ -68,7 +68,7 @@ def choose(
 
 
 def _sampled(weight: np.ndarray, hidden: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most 16,384 of the rows and 64 of the samples."""
+    """At most 4,096 of the rows and 64 of the samples."""
     random = np.random.default_rng(derived_seed(seed, "choosing"))
     some = weight[np.sort(random.permutation(len(weight))[:_ROWS])]
     return some, hidden[np.sort(random.permutation(len(hidden))[:_SAMPLES])]
