@@ -32,6 +32,9 @@ from istbench.registry import check_name, load_method
 if TYPE_CHECKING:
     from istbench.launch.slurm import SlurmOptions
 
+# Where the data lies and what computes: the same suite is run on machines that differ in it.
+_OF_THE_MACHINE = ("data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway")
+
 
 @click.command("compare")
 @click.argument("suite", required=False, type=PathType(), metavar="[SUITE.toml]")
@@ -66,8 +69,11 @@ def command(
 ) -> int:
     """Train many cells and compare their time to accuracy.
 
-    Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Finished cells are not
-    run twice, unfinished ones go on where they stopped, and a cell that fails does not stop the others.
+    Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Beside a suite, --data,
+    --device, --threads, --timeout, --checkpoint-every and --anyway hold for all of its cells.
+
+    Finished cells are not run twice, unfinished ones go on where they stopped, and a cell that fails does not stop
+    the others.
     """
     if this_world() is not None:
         raise UserError(
@@ -115,11 +121,13 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
     context = click.get_current_context()
     if suite is not None:
         from_default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
-        clashing = [n for n in given if context.get_parameter_source(n) not in from_default]
+        typed = {name: given[name] for name in given if context.get_parameter_source(name) not in from_default}
+        clashing = [name for name in typed if name not in _OF_THE_MACHINE]
         if clashing:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in clashing)
             raise UserError(f"a suite says what to run: leave out {flags}, or the suite")
-        return [request for part in read_suite(suite) for request in part.requests(plugins)]
+        requests = [request for part in read_suite(suite) for request in part.requests(plugins)]
+        return [dataclasses.replace(request, **typed) for request in requests]
     methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")

@@ -18,7 +18,7 @@ steps = 12
 def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, istbench):
     (tmp_path / "suite.toml").write_text(SUITE)
     out = tmp_path / "out"
-    status, table, said = istbench("compare", tmp_path / "suite.toml", "--out", out)
+    status, table, said = istbench("compare", tmp_path / "suite.toml", "--out", out, "--threads", 1)
     assert status == 0
     assert "SYNTHETIC" in table
     assert "ist local_steps=2" in table
@@ -28,7 +28,9 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, istb
         for what in ("over-time", "time-to-target"):
             on_cluster = ["m5-2xlarge" in name for name in names if name.endswith(what)]
             assert sorted(on_cluster) == [False, True]
-    status, _, said = istbench("compare", tmp_path / "suite.toml", "--out", out)
+    threads = [json.loads(path.read_text())["config"]["threads"] for path in out.glob("runs/*/run.json")]
+    assert threads == [1, 1]  # of the machine, beside the suite
+    status, _, said = istbench("compare", tmp_path / "suite.toml", "--out", out, "--threads", 1)
     assert status == 0
     assert said.count(": done before") == 2
 
@@ -69,6 +71,13 @@ def test_compare_refuses_bad_input_in_one_line(tmp_path, istbench, arguments, me
     status, _, said = istbench("compare", *arguments, "--out", tmp_path)
     assert (status, len(said.splitlines())) == (2, 1)
     assert message in said
+
+
+def test_data_named_beside_a_suite_is_that_of_its_cells(tmp_path, istbench):
+    (tmp_path / "suite.toml").write_text(SUITE)
+    status, _, said = istbench("compare", tmp_path / "suite.toml", "--data", "/nowhere", "--out", tmp_path / "out")
+    assert (status, len(said.splitlines())) == (2, 1)
+    assert "leave out --data" in said
 
 
 def test_report_prints_every_format(tmp_path, istbench):
