@@ -68,6 +68,19 @@ def test_latency_is_added_to_every_message_and_delays_none_behind_it():
         assert [key for _, key, _ in inboxes[1].came] == list(range(20))
 
 
+def test_what_a_peer_sent_before_it_ended_arrives_whatever_the_latency():
+    with transports(2, latency_s=0.2) as (here, there):
+        inbox = Inbox(1)
+        here.open(Inbox(1))
+        there.open(inbox)
+        here.send(1, [message(0, 7, b"x")])
+        here.close()
+        there.wait(lambda: bool(inbox.came), lambda: [0])
+        assert inbox.came == [(0, 7, 1)]
+        with pytest.raises(ConnectionError):
+            there.wait(lambda: len(inbox.came) > 1, lambda: [0])
+
+
 def test_every_message_lands_in_its_own_buffer_and_is_counted():
     with transports(3) as nodes:
         inboxes = [Inbox(5) for _ in nodes]

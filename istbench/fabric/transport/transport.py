@@ -139,15 +139,14 @@ class Transport:
             if len(buffer) != size:
                 raise ValueError(f"it sent {size} bytes where {len(buffer)} belong: its model is another one")
             fill(buffer)
+        self._after_latency(partial(self._arrived, receiver, peer, key, size))
+
+    def _after_latency(self, task: Callable[[], None]) -> None:
         if self._late is None:
-            self._arrived(receiver, peer, key, size)
+            task()
         else:
             due = time.monotonic() + self._latency_s
-            self._late.put([(due, partial(self._arrive_at, due, receiver, peer, key, size))])
-
-    def _arrive_at(self, due: float, receiver: Receiver, peer: int, key: int, size: int) -> None:
-        time.sleep(max(0.0, due - time.monotonic()))
-        self._arrived(receiver, peer, key, size)
+            self._late.put([(due, partial(_run_at, due, task))])
 
     def _arrived(self, receiver: Receiver, peer: int, key: int, size: int) -> None:
         with self._changed:
@@ -167,6 +166,15 @@ class Transport:
             self._changed.notify_all()
 
     def _lost(self, peer: int, error: Exception) -> None:
+        # As late as all that it sent before.
+        self._after_latency(partial(self._note_lost, peer, error))
+
+    def _note_lost(self, peer: int, error: Exception) -> None:
         with self._changed:
             self._gone.setdefault(peer, str(error))
             self._changed.notify_all()
+
+
+def _run_at(due: float, task: Callable[[], None]) -> None:
+    time.sleep(max(0.0, due - time.monotonic()))
+    task()
