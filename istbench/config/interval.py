@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 from typing import Any
 
 _MOST_STEPS, _MOST_SECONDS = 2**40, 1e9
@@ -32,7 +33,10 @@ class Interval:
 
     def encode_plain(self) -> int | str:
         """The inverse of `decode`."""
-        return self.steps if self.steps is not None else f"{self.seconds:g}s"
+        if self.steps is not None:
+            return self.steps
+        digits = format(Decimal(repr(self.seconds)), "f")  # all of them, and no exponent
+        return f"{digits.removesuffix('.0')}s"
 
     def __str__(self) -> str:
         return str(self.encode_plain())

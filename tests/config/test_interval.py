@@ -16,6 +16,9 @@ from istbench.door import decode_own, encode_own
         ("200", Interval(steps=200)),
         ("30s", Interval(seconds=30)),
         ("0.5s", Interval(seconds=0.5)),
+        ("1234.5678s", Interval(seconds=1234.5678)),
+        ("2000000s", Interval(seconds=2e6)),
+        ("0.00001s", Interval(seconds=1e-5)),
     ],
 )
 def test_what_is_written_is_read(written, interval):
