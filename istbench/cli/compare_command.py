@@ -22,7 +22,6 @@ from istbench.cli.options import (
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
-from istbench.config.words import words_of
 from istbench.errors import RunFailed, UserError, unknown_name
 from istbench.launch.hosts import Host, first_of
 from istbench.launch.lab import ShapedNetwork
@@ -222,9 +221,8 @@ def _run_on_hosts(
     chosen = [first_of(hosts, request.nodes) for request in requests]
     names, failures = [], []
     for number, (request, own) in enumerate(zip(requests, chosen, strict=True), start=1):
-        words = (*words_of(dataclasses.replace(request, nodes=1)), *(["--again"] if again else []))
         try:
-            run = run_there(own, python, words, request, out, again)
+            run = run_there(own, python, request, out, again)
         except (RunFailed, UserError) as error:
             cell = f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
             failures.append(f"{cell}: {error}")

@@ -1,17 +1,17 @@
-"""`--hosts` and what belongs to it: a command as other hosts are to run it."""
+"""`--hosts` and what belongs to it."""
 
-from collections.abc import Callable, Collection
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from istbench.config.run import RunRequest
+from istbench.config.words import words_of
 from istbench.errors import UserError, printable
 from istbench.launch.hosts import Host, parse_hosts
 from istbench.results.store import RunDirectory
-
-_WORDS = "istbench.words"
 
 
 def _parse(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[Host, ...] | None:
@@ -40,34 +40,15 @@ def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return add
 
 
-class KeepsWords(click.Command):
-    """A command that remembers what was typed, for `typed_words`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, beside remembering."""
-        ctx.meta[_WORDS] = list(args)
-        return super().parse_args(ctx, args)
-
-
-def typed_words(context: click.Context, left_out: Collection[str]) -> list[str]:
-    """The options that were typed, to be run again; those of the parameters that are `left_out` are."""
-    given, _, _ = context.command.make_parser(context).parse_args(list(context.meta[_WORDS]))
-    words = []
-    for parameter in context.command.params:
-        if parameter.name not in given or parameter.name in left_out or not isinstance(parameter, click.Option):
-            continue
-        value, flag = given[parameter.name], parameter.opts[0]
-        if parameter.is_flag:
-            words.append(flag if value else parameter.secondary_opts[0])
-            continue
-        words += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
-    return words
+def words_there(request: RunRequest, *, again: bool) -> tuple[str, ...]:
+    """The words of istbench by which hosts run `request`: how many nodes there are they know by themselves."""
+    return (*words_of(dataclasses.replace(request, nodes=1)), *(["--again"] if again else []))
 
 
 def run_there(
-    hosts: tuple[Host, ...], python: str | None, words: tuple[str, ...], request: RunRequest, out: Path, again: bool
+    hosts: tuple[Host, ...], python: str | None, request: RunRequest, out: Path, again: bool
 ) -> RunDirectory:
-    """Run `request` by `words` of istbench on `hosts`; returns the run directory, here.
+    """Run `request` on `hosts`; returns the run directory, here.
 
     Raises:
         UserError: where they cannot train it, after a line for each thing that is wrong.
@@ -78,7 +59,7 @@ def run_there(
     from istbench.launch.ssh.run import HostsRun, run_on_hosts
 
     paths = tuple(str(path) for path in (request.data, *request.plugins) if path is not None)
-    asked = HostsRun(words=words, paths=paths, out=out, again=again)
+    asked = HostsRun(words=words_there(request, again=again), paths=paths, out=out, again=again)
     try:
         return run_on_hosts(hosts, pythons(python), asked, say)
     except Unfit as unfit:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.hosts_options import KeepsWords, hosts_options, run_there, say, typed_words
+from istbench.cli.hosts_options import hosts_options, run_there, say
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -33,11 +33,8 @@ from istbench.results.header import Result
 from istbench.results.load import Run
 from istbench.results.store import RunDirectory
 
-# Of `run`, what the host that asks does itself.
-_OF_THIS_HOST = ("hosts", "hosts_python", "nodes", "out", "cluster", "as_json")
 
-
-@click.command("run", cls=KeepsWords)
+@click.command("run")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
 @run_options("nodes", "seed", "save")
@@ -115,9 +112,8 @@ def command(
 def _on_hosts(
     hosts: tuple[Host, ...], python: str | None, request: RunRequest, out: Path, again: bool
 ) -> RunDirectory:
-    """Run the command, as it was typed, on `hosts`; returns the run directory, here."""
-    words = ("run", *typed_words(click.get_current_context(), _OF_THIS_HOST))
-    run = run_there(hosts, python, words, request, out, again)
+    """Run `request` on `hosts`; returns the run directory, here."""
+    run = run_there(hosts, python, request, out, again)
     if request.save is not None:
         say(f"the weights are in {request.save} on {hosts[0].name}")
     return run

@@ -2,19 +2,26 @@
 
 import pytest
 
-from istbench.cli.hosts_options import typed_words
+from istbench.cli.hosts_options import words_there
+from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.errors import UserError
 
 CELL = ["--method", "ist", "--workload", "toy"]
-LEFT_OUT = ("hosts", "hosts_python", "nodes", "out", "cluster", "as_json")
+OF_THIS_HOST = ("hosts", "hosts_python", "out", "cluster", "as_json")
 
 
 def words_of(*typed):
-    return typed_words(command.make_context("run", [*CELL, *typed]), LEFT_OUT)
+    given = dict(command.make_context("run", [*CELL, *typed]).params)
+    for name in OF_THIS_HOST:
+        del given[name]
+    again = given.pop("again")
+    first, *words = words_there(build_request(lab=None, **given), again=again)
+    assert first == "run"
+    return words
 
 
-def test_what_was_typed_is_run_again_as_it_was_typed_and_nothing_else():
+def test_what_was_typed_is_run_there_as_it_was_typed_and_nothing_else():
     typed = ["--set", "lr=.1", "--set=local_steps=8", "--eval-every", "30s", "--again", "--threads=1"]
     assert sorted(words_of(*typed)) == sorted(
         [
