@@ -43,6 +43,7 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
     """
     if how_far(here) <= first.do("standing", path=theirs):
         return False
+    first.do("clear", path=theirs)
     for name, size in list_files(here):
         with (here / name).open("rb") as file:
             for offset in range(0, max(1, size), PART):

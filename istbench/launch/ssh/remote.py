@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from istbench.launch.ssh.hello import Agent
-from istbench.launch.ssh.remote_files import files, keep, read, standing, write
+from istbench.launch.ssh.remote_files import clear_away, files, keep, read, standing, write
 from istbench.launch.ssh.remote_links import listen, measure, reach, stop_listening
 from istbench.launch.ssh.remote_run import end, go, start
 from istbench.launch.ssh.remote_speed import speed
@@ -21,6 +21,7 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "standing": standing,
     "files": files,
     "read": read,
+    "clear": clear_away,
     "write": write,
     "keep": keep,
 }

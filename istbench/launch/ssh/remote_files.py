@@ -55,6 +55,11 @@ def read(_agent: Agent, asked: Mapping[str, Any]) -> str:
         return base64.b64encode(file.read(PART)).decode()
 
 
+def clear_away(_agent: Agent, asked: Mapping[str, Any]) -> None:
+    """Throw away what was left of an earlier attempt to write what `keep` is to put at `path`."""
+    clear(Path(asked["path"]))
+
+
 def write(_agent: Agent, asked: Mapping[str, Any]) -> None:
     """Write a part of file `name` of what `keep` is to put at `path`."""
     put(Path(asked["path"]), asked["name"], asked["offset"], base64.b64decode(asked["content"]))

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from istbench.launch.ssh.files import bring
+from istbench.launch.ssh.remote import ACTIONS
 from istbench.launch.ssh.remote_files import clear, how_far, list_files, place, put, safe
 
 
@@ -26,6 +28,23 @@ def test_what_was_left_of_an_earlier_attempt_is_no_part_of_it(tmp_path):
     put(path, "run.json", 0, b"{}")
     place(path)
     assert list_files(path) == [("run.json", 2)]
+
+
+class OtherHost:
+    """Does as a host does that is asked."""
+
+    def do(self, do, **rest):
+        return ACTIONS[do](None, rest)
+
+
+def test_a_run_that_is_brought_has_nothing_of_an_attempt_that_broke_off(tmp_path):
+    here, theirs = tmp_path / "here" / "runs" / "cell", tmp_path / "there" / "runs" / "cell"
+    here.mkdir(parents=True)
+    (here / "run.json").write_text("{}")
+    put(theirs, "checkpoint/10/rank-0.json", 0, b"stale")
+    assert bring(OtherHost(), here, str(theirs))
+    assert list_files(theirs) == [("run.json", 2)]
+    assert not bring(OtherHost(), here, str(theirs))  # no further than what is there
 
 
 def test_links_are_left_out(tmp_path):
