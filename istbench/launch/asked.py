@@ -6,6 +6,8 @@ import socket
 import time
 from pathlib import Path
 
+from istbench.files import writing_whole
+
 FOLDER, HOST = "ISTBENCH_ASKED", "ISTBENCH_HOST"
 SAID, CELL, GO, FAILED = "said", "cell", "go", "failed"
 _POLL_S = 0.05
@@ -51,6 +53,5 @@ def tell_failure(message: str, status: int) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    with writing_whole(path) as file:
+        file.write(text.encode())
