@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from istbench.report.groups import Contender, Group
 from istbench.report.published import Figure
@@ -14,19 +14,29 @@ from istbench.results.curves import time_to_target
 from istbench.results.stats import Estimate, estimate
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A published figure, and the contenders that it is like, with their seconds to its level or final values."""
+
+    figure: Figure
+    ours: tuple[tuple[Contender, Estimate], ...]
+
+
 def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> Table | None:
     """A row for each of `figures` that one of the group's stands beside, or that is of another method or system.
 
     None where there is no such row.
     """
-    of_workload = [figure for figure in figures if group.contenders and figure.is_of(group)]
+    if not group.contenders:
+        return None
+    of_workload = [_Row(figure, _ours(group, figure)) for figure in figures if figure.is_of(group)]
     methods = {contender.method for contender in group.contenders}
-    own = [figure for figure in of_workload if figure.method not in methods or _found(group, figure)]
+    own = [row for row in of_workload if row.figure.method not in methods or row.ours]
     if not own:
         return None
     left_out = len(of_workload) - len(own)
-    columns, rows = fill(_columns(group), own)
-    notes = dict.fromkeys(figure.note for figure in own if figure.note)
+    columns, rows = fill(_COLUMNS, own)
+    notes = dict.fromkeys(row.figure.note for row in own if row.figure.note)
     return Table(
         title=f"{group.workload_label}, {group.source.seen}: beside published figures, {group.clock_words} on "
         f"{group.machine}",
@@ -47,68 +57,73 @@ def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> 
     )
 
 
-def _columns(group: Group) -> list[ColumnOf[Figure]]:
-    return [
-        ColumnOf(key="paper", title="from", align="left", entry=lambda figure: plain(figure.paper)),
-        ColumnOf(key="method", title="method", align="left", entry=lambda figure: plain(figure.label)),
-        ColumnOf(key="nodes", title="nodes", entry=lambda figure: plain(figure.nodes) if figure.nodes else NOTHING),
-        ColumnOf(key="what", title="what", align="left", entry=lambda figure: plain(_what(figure))),
-        ColumnOf(key="published", title="published", entry=_published),
-        ColumnOf(key="ours", title="ours", entry=partial(_ours, group)),
-        ColumnOf(key="ours_over_published", title="ours / published", entry=partial(_ratio, group), optional=True),
-    ]
+def _ours(group: Group, figure: Figure) -> tuple[tuple[Contender, Estimate], ...]:
+    alike = [(contender, _values(contender, figure)) for contender in group.contenders if figure.is_like(contender)]
+    return tuple((contender, estimate(values)) for contender, values in alike if values)
 
 
-def _what(figure: Figure) -> str:
+def _values(contender: Contender, figure: Figure) -> list[float]:
+    """Of each run the seconds to the figure's level, or the final value; none without that metric."""
+    curves = [dataclasses.replace(run.curve, metric=figure.metric) for run in contender.runs]
+    if not all(figure.metric in curve.evaluations[-1].metrics for curve in curves):
+        return []
     if figure.level is None:
-        return f"final {figure.metric}"
-    return f"seconds to {figure.metric} {figure.level:g}"
+        finals = [curve.final() for curve in curves]
+        return [-math.inf if final is None else final for final in finals]
+    there = [time_to_target(curve, figure.level) for curve in curves]
+    return [crossing.seconds if crossing else math.inf for crossing in there]
 
 
-def _published(figure: Figure) -> Entry:
+def _what(row: _Row) -> Entry:
+    figure = row.figure
+    if figure.level is None:
+        return plain(f"final {figure.metric}")
+    return plain(f"seconds to {figure.metric} {figure.level:g}")
+
+
+def _published(row: _Row) -> Entry:
+    figure = row.figure
     if figure.seconds is not None:
         return Entry(text=number(figure.seconds), value=figure.seconds)
     return Entry(text="failed", value=None) if figure.value is None else plain(f"{figure.value:g}")
 
 
-def _ours(group: Group, figure: Figure) -> Entry:
-    found = _found(group, figure)
-    if not found:
+def _found(row: _Row) -> Entry:
+    if not row.ours:
         return NOTHING
-    form = DIGITS if figure.seconds is not None else METRIC
-    several = len(found) > 1
+    form = DIGITS if row.figure.seconds is not None else METRIC
+    several = len(row.ours) > 1
+    alike = len({contender.nodes for contender, _ in row.ours}) < len(row.ours)
     texts, values = [], dict[str, Scalar]()
-    for contender, ours in found:
-        where = f" on {contender.nodes}" if several or figure.nodes is None else ""
+    for contender, ours in row.ours:
+        by = f" by {contender.label}" if alike else ""
+        where = f"{by} on {contender.nodes}" if several or row.figure.nodes is None else ""
         count = "" if ours.reached == ours.seeds else f" {ours.reached}/{ours.seeds}"
         texts.append(f"{form(ours.median) if several else with_interval(ours, form)}{count}{where}")
-        own = f"{contender.nodes}_" if several else ""
+        own = f"{contender.label} {contender.nodes}_" if alike else f"{contender.nodes}_" if several else ""
         values.update({f"{own}{name}": value for name, value in machine_value(ours).items()})
     return Entry(text=", ".join(texts), value=values)
 
 
-def _ratio(group: Group, figure: Figure) -> Entry:
-    found, theirs = _found(group, figure), figure.seconds if figure.value is None else figure.value
-    if len(found) != 1 or not theirs or found[0][1].reached == 0:
+def _ratio(row: _Row) -> Entry:
+    theirs = row.figure.seconds if row.figure.value is None else row.figure.value
+    if len(row.ours) != 1 or not theirs:
         return NOTHING
-    ratio = found[0][1].median / theirs
-    return Entry(text=number(ratio), value=ratio if found[0][1].reached * 2 > found[0][1].seeds else None)
+    ((_, ours),) = row.ours
+    if ours.reached == 0:
+        return NOTHING
+    ratio = ours.median / theirs
+    return Entry(text=number(ratio), value=ratio if ours.reached * 2 > ours.seeds else None)
 
 
-def _found(group: Group, figure: Figure) -> list[tuple[Contender, Estimate]]:
-    """The contenders that `figure` is like, with their seconds to its level or their final values."""
-    found = []
-    for contender in group.contenders:
-        if not figure.is_like(contender):
-            continue
-        curves = [dataclasses.replace(run.curve, metric=figure.metric) for run in contender.runs]
-        if not all(figure.metric in curve.evaluations[-1].metrics for curve in curves):
-            continue
-        if figure.level is not None:
-            there = [time_to_target(curve, figure.level) for curve in curves]
-            values = [crossing.seconds if crossing else math.inf for crossing in there]
-        else:
-            finals = [curve.final() for curve in curves]
-            values = [-math.inf if final is None else final for final in finals]
-        found.append((contender, estimate(values)))
-    return found
+_COLUMNS: tuple[ColumnOf[_Row], ...] = (
+    ColumnOf(key="paper", title="from", align="left", entry=lambda row: plain(row.figure.paper)),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.figure.label)),
+    ColumnOf(
+        key="nodes", title="nodes", entry=lambda row: plain(row.figure.nodes) if row.figure.nodes else NOTHING
+    ),
+    ColumnOf(key="what", title="what", align="left", entry=_what),
+    ColumnOf(key="published", title="published", entry=_published),
+    ColumnOf(key="ours", title="ours", entry=_found),
+    ColumnOf(key="ours_over_published", title="ours / published", entry=_ratio, optional=True),
+)

@@ -47,6 +47,15 @@ def test_times_and_finals_stand_beside_those_of_the_same_method_options_and_node
     assert "Published: read off a curve." in table.footer
 
 
+def test_several_of_ours_on_as_many_nodes_are_told_apart(results, tmp_path):
+    for steps, value in ((20, 0.9), (40, 0.8)):
+        write_run(results, header("ist", nodes=4, options=f"local_steps={steps}"), ramp(9.0, value))
+    table = table_beside(results, tmp_path / "figures.csv", ["B,speech,,ist,,,accuracy,,,0.6,"])
+    ((*_, ours),) = table.rows
+    assert ours.text == "0.900 by ist local_steps=20 on 4, 0.800 by ist local_steps=40 on 4"
+    assert ours.value["ist local_steps=20 4_median"] == 0.9
+
+
 def test_a_miss_is_no_ratio_and_a_failure_no_number(results, tmp_path):
     write_run(results, header("ist", nodes=8), [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, 0.5)])
     table = table_beside(
