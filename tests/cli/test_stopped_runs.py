@@ -69,7 +69,12 @@ def start(tmp_path, *words, until):
 
 def start_long_run(tmp_path):
     """A run that would last minutes, once it has evaluated a few times."""
-    return start(tmp_path, *LONG, until=lambda path: (path / "events.jsonl").read_text().count("evaluation") > 3)
+
+    def has_evaluated(path):
+        events = path / "events.jsonl"  # the directory and its header are there before it
+        return events.exists() and events.read_text().count("evaluation") > 3
+
+    return start(tmp_path, *LONG, until=has_evaluated)
 
 
 def stat(pid):
