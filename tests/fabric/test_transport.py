@@ -2,6 +2,7 @@
 
 import gc
 import json
+import select
 import socket
 import threading
 import time
@@ -96,13 +97,18 @@ def test_every_message_lands_in_its_own_buffer_and_is_counted():
         assert [(node._traffic.sent, node._traffic.received) for node in nodes] == [(10, 10)] * 3
 
 
+def wait_until_under_way(connection):
+    """Wait for the first bytes of a message: it has been taken from the queue, and fills the connection."""
+    assert select.select([connection], [], [], 30)[0]
+
+
 def test_urgent_messages_overtake_what_the_connection_does_not_hold_yet():
     ours, theirs = socket.socketpair()
     link = Link(1, ours, lambda *_: None, lambda *_: None)
     link.limit(1)
     size = 1_000_000
     link.put([message(0, key, bytes(size), order=100 - key) for key in (1, 2, 3, 4, 5)])
-    time.sleep(0.05)  # the first is on its way, and fills the connection
+    wait_until_under_way(theirs)
     link.put([message(0, 6, bytes(size), order=0)])
     keys = []
     for _ in range(6):
@@ -160,7 +166,7 @@ def test_messages_of_an_older_channel_go_first():
     link = Link(1, ours, lambda *_: None, lambda *_: None)
     link.limit(1)
     link.put([message(0, 1, bytes(1_000_000))])
-    time.sleep(0.05)  # it fills the connection
+    wait_until_under_way(theirs)
     link.put([message(1, 2, b"", order=0), message(0, 3, b"", order=9)])
     theirs.recv(16 + 1_000_000, socket.MSG_WAITALL)
     heads = [theirs.recv(16, socket.MSG_WAITALL) for _ in range(2)]
