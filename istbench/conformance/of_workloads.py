@@ -1,6 +1,7 @@
 """What must hold of any workload. Each check takes the workload with its data open and returns what was seen."""
 
 import copy
+import math
 from collections.abc import Callable
 from itertools import islice
 
@@ -110,6 +111,25 @@ def the_metric_is_reported(workload: Workload) -> str:
     return f"{workload.metric} {value:.4f} before training"
 
 
+def shares_of_the_samples_give_the_metrics_of_all(workload: Workload) -> str:
+    """Where metrics are told to be means over samples, those of uneven shares come to those of all."""
+    if not workload.metrics_are_means:
+        return "not told to be means"
+    model = _model(workload).eval()
+    _randomise_statistics(model)
+    inputs, targets = next(workload.test_batches())
+    first = max(1, len(targets) // 3)
+    shares = [(inputs[:first], targets[:first]), (inputs[first:], targets[first:])]
+    with torch.no_grad():
+        whole = workload.evaluate(model, iter([(inputs, targets)]))
+        parts = [(len(share[1]), workload.evaluate(model, iter([share]))) for share in shares if len(share[1])]
+    for name, value in whole.items():
+        mean = sum(count * metrics.get(name, math.nan) for count, metrics in parts) / len(targets)
+        if not abs(mean - value) <= _EXACT * max(1.0, abs(value)):
+            raise DoesNotHold(f"{name} of a third and the rest of a batch comes to {mean:.6f}, of all {value:.6f}")
+    return f"{', '.join(whole)} of {len(targets)} samples"
+
+
 def batches_repeat(workload: Workload) -> str:
     """The same indices and augmentation seed give the same training batch."""
     one, other = _batch(workload), _batch(workload)
@@ -124,6 +144,7 @@ CHECKS: tuple[Callable[[Workload], str], ...] = (
     rows_are_the_full_models_rows,
     every_parameter_learns,
     the_metric_is_reported,
+    shares_of_the_samples_give_the_metrics_of_all,
     batches_repeat,
 )
 

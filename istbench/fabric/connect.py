@@ -32,7 +32,8 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
-    return Fabric(dist.PrefixStore("fabric", store), place, timeout_s, latency_s)
+    several_hosts = local_world_size < world_size
+    return Fabric(dist.PrefixStore("fabric", store), place, timeout_s, latency_s, several_hosts)
 
 
 def _device_of_rank(device: str) -> torch.device:

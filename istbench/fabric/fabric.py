@@ -40,6 +40,7 @@ class Fabric:
     Attributes:
         rank, world_size: this node and how many there are.
         device: where this node's tensors live.
+        several_hosts: whether the nodes are on more than one.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
 
@@ -47,9 +48,17 @@ class Fabric:
     but in their latency.
     """
 
-    def __init__(self, store: Any, device: torch.device, timeout_s: float, latency_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: Any,
+        device: torch.device,
+        timeout_s: float,
+        latency_s: float = 0.0,
+        several_hosts: bool = False,
+    ) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
+        self.several_hosts = several_hosts
         self.device = device
         self.traffic = {purpose: Traffic() for purpose in ("training", "assemble", "control")}
         self._purpose = "training"
@@ -170,6 +179,16 @@ class Fabric:
         if self.rank == 0:
             self._store.set(key, word)
             return word
+        return self._word(key)
+
+    def words_to_zero(self, word: str) -> list[str]:
+        """Every node's `word`, by rank, on rank 0, which waits for them however long; none on the others."""
+        self._followed += 1
+        key = f"told/{self._followed}"
+        self._store.set(f"{key}/{self.rank}", word)
+        return [] if self.rank else [self._word(f"{key}/{rank}") for rank in range(self.world_size)]
+
+    def _word(self, key: str) -> str:
         self._store.wait([key], timedelta(days=30))
         return bytes(self._store.get(key)).decode()
 

@@ -23,13 +23,15 @@ _SAMPLES_AT_RANDOM = 2048
 _LEAST_BATCH = 512  # smaller matrix products are slower
 
 
-def evaluate(model: nn.Module, workload: Workload, device: torch.device) -> dict[str, float]:
-    """Metrics of `model` over the workload's test split; leaves the model's mode as it was."""
+def evaluate(
+    model: nn.Module, workload: Workload, device: torch.device, batches: Iterator[Batch] | None = None
+) -> dict[str, float]:
+    """Metrics of `model` over `batches`, by default the test split; leaves the model's mode as it was."""
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            return workload.evaluate(model, _on(device, workload.test_batches()))
+            return workload.evaluate(model, _on(device, batches or workload.test_batches()))
     finally:
         model.train(was_training)
 

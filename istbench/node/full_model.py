@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node.digest import blocks_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
+from istbench.node.shared_evaluation import Sharing, evaluate_share, shared_metrics
 from istbench.workloads.base import Block, Workload
 
 _Blocks = Callable[[str, int, int, int], Tensor | None]
@@ -34,31 +36,33 @@ class FullModel:
 
 
 @contextmanager
-def full_model(method: Method, workload: Workload, fabric: Fabric, seed: int) -> Iterator[FullModel | None]:
-    """On rank 0 the full model, on the others None, once that is no longer read.
+def full_model(
+    method: Method, workload: Workload, fabric: Fabric, seed: int, sharing: Sharing | None = None
+) -> Iterator[FullModel | None]:
+    """On rank 0 the full model, on the others None, once rank 0 is done with it.
 
-    It comes in blocks where the method can give them and the workload evaluates them, else assembled.
+    It comes in blocks where the method can give them and the workload evaluates them, else assembled. Evaluating an
+    assembled one may be shared, as `sharing` says.
     """
     started = time.perf_counter()
     blank = _streamed(workload)
     with fabric.accounting("assemble"):
         blocks = None if blank is None else method.blocks()
         model = method.assemble() if blocks is None else None
-    if blank is not None and blocks is not None:
-        if fabric.rank:
-            _serve(blocks, fabric)
-            yield None
-            return
-        full = _in_blocks(blank, blocks, workload, fabric)
-        full.assembled_s += time.perf_counter() - started
-        yield full
-        fabric.follow_zero()
-    elif model is None:
+    if fabric.rank:
+        _serve(blocks or partial(evaluate_share, workload, fabric), fabric)
         yield None
+        return
+    seconds = time.perf_counter() - started
+    if blank is not None and blocks is not None:
+        full = _in_blocks(blank, blocks, workload, fabric)
+        full.assembled_s += seconds
+        yield full
     else:
-        seconds = time.perf_counter() - started
+        assert model is not None
         with calibrated(model, workload, seed, fabric.device):
-            yield _assembled(model, workload, fabric, seconds)
+            yield _assembled(model, workload, fabric, seconds, sharing or Sharing(possible=False))
+    fabric.follow_zero()
 
 
 def _streamed(workload: Workload) -> nn.Module | None:
@@ -70,14 +74,18 @@ def _streamed(workload: Workload) -> nn.Module | None:
     return None if statistics_layers(model) else model
 
 
-def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: float) -> FullModel:
+def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: float, sharing: Sharing) -> FullModel:
     tensors: dict[str, Tensor] = model.state_dict()
-    return FullModel(
-        tensors=tensors,
-        block=blocks_of(tensors),
-        metrics=lambda: evaluate(model, workload, fabric.device),
-        assembled_s=seconds,
-    )
+
+    def metrics() -> dict[str, float]:
+        shared = sharing.chosen()
+        with sharing.timed(shared):
+            if not shared:
+                return evaluate(model, workload, fabric.device)
+            fabric.follow_zero(json.dumps([]))
+            return shared_metrics(model, workload, fabric)
+
+    return FullModel(tensors=tensors, block=blocks_of(tensors), metrics=metrics, assembled_s=seconds)
 
 
 def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fabric) -> FullModel:
@@ -102,11 +110,11 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
     return full
 
 
-def _serve(blocks: _Blocks, fabric: Fabric) -> None:
+def _serve(answer: Callable[..., object], fabric: Fabric) -> None:
     """Give rank 0 what it asks for, until it asks for no more."""
     with fabric.accounting("assemble"):
         while asked := fabric.follow_zero():
-            blocks(*json.loads(asked))
+            answer(*json.loads(asked))
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

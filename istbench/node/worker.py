@@ -25,6 +25,7 @@ from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.parts import Parts
 from istbench.node.progress import StepCounter
 from istbench.node.schedule import due_step, segment_end
+from istbench.node.shared_evaluation import Sharing, can_be_shared
 from istbench.node.sinks import RunFiles, Sinks
 from istbench.node.trace_sample import TraceSample
 from istbench.node.weights_file import save_weights
@@ -67,6 +68,7 @@ class Node:
         self._segment = 0
         self._sinks = sinks
         self._trace = TraceSample(run.trace, workload, fabric, config.batch_size)
+        self._sharing = Sharing(possible=can_be_shared(workload, fabric))
         self._told = False
 
     def live(self) -> None:
@@ -201,7 +203,6 @@ class Node:
             found = {} if model is None else {**figures, **model.metrics()}
         assemble_s = 0.0 if model is None else model.assembled_s
         metrics: Metrics = {name: _number(value) for name, value in found.items()}
-        self._fabric.follow_zero()
         self._count_bytes()
         totals, config = self._totals, self._config
         totals.wall_s = time.perf_counter() - self._wall_started
@@ -228,7 +229,7 @@ class Node:
         """The model as it is evaluated. By all cores, the others wait: as many for any number of nodes."""
         torch.set_num_threads(self._all_threads if self._lead else self._config.threads)
         try:
-            with full_model(self._method, self._workload, self._fabric, self._config.seed) as model:
+            with full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model:
                 yield model
         finally:
             torch.set_num_threads(self._config.threads)

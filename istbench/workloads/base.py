@@ -45,6 +45,8 @@ class Workload(ABC):
     width: the option that says how wide the model is, for `istbench plan`; empty where there is none.
     batches_ahead: training batches that a thread of their own makes while earlier ones are trained on; 0 where
         making one takes next to no time. `train_batch` is then called by that thread, in the order of steps.
+    metrics_are_means: whether all that `evaluate` gives are means over samples, so that nodes on several hosts may
+        evaluate a share each.
     evaluates_blocks: whether there is an `evaluate_blocks`. A model with running statistics is assembled anyway.
     """
 
@@ -57,6 +59,7 @@ class Workload(ABC):
     sources: ClassVar[tuple[str, ...]] = ()
     width: str = ""
     batches_ahead: ClassVar[int] = 0
+    metrics_are_means: ClassVar[bool] = False
     evaluates_blocks: ClassVar[bool] = False
     sized_by_data: ClassVar[bool] = False
 

@@ -24,6 +24,7 @@ class ImageClassifier(Workload):
     top: ClassVar[tuple[int, ...]] = ()
     pixels: int
     batches_ahead: ClassVar[int] = 2
+    metrics_are_means = True
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

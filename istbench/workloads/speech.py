@@ -52,6 +52,7 @@ class Speech(Workload):
     metric = "accuracy"
     targets: tuple[float, ...] = (0.63, 0.75, 0.77)
     batch_size = 128
+    metrics_are_means = True
     epochs = 20
     width = "hidden"
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")

@@ -43,6 +43,7 @@ class Toy(Workload):
     metric = "accuracy"
     targets = (0.5, 0.8)
     batch_size = 16
+    metrics_are_means = True
     epochs = 10
     width = "hidden"
 

@@ -81,6 +81,7 @@ class Translation(Workload):
     metric = "accuracy"
     targets = ()
     batch_size = 32
+    metrics_are_means = True
     epochs = 1
     width = "hidden"
 
