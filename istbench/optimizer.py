@@ -81,11 +81,8 @@ class OptimizerOptions:
             return ("momentum_buffer",) if self.momentum else ()
         return "exp_avg", "exp_avg_sq"
 
-    def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = False) -> torch.optim.Optimizer:
-        """The optimizer over `parameters`.
-
-        `fused`: Adam's update as one kernel, several times faster on processors; its last bits are others.
-        """
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer over `parameters`. Adam's is torch's fused one: one pass, 2 to 10 times faster on a CPU."""
         if self.optimizer == "sgd":
             return torch.optim.SGD(
                 parameters,
@@ -95,7 +92,11 @@ class OptimizerOptions:
                 nesterov=self.nesterov,
             )
         rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        return rule(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused or None)
+        optimizer = rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
+        optimizer.defaults["fused"] = True
+        for group in optimizer.param_groups:  # there is no such kernel for the meta device
+            group["fused"] = not any(parameter.is_meta for parameter in group["params"])
+        return optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -114,7 +115,7 @@ def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence
         if not isinstance(state.get(slot), Tensor):
             state[slot] = torch.zeros_like(parameter)
             if slot != "momentum_buffer":
-                state.setdefault("step", torch.zeros(()))
+                state.setdefault("step", torch.zeros((), device=parameter.device))
     return [state[slot] for slot in slots]
 
 

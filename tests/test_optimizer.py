@@ -1,11 +1,12 @@
-"""The learning rate of a local step follows from its number and the budget, and from nothing else."""
+"""The learning rate of a local step, which follows from its number and the budget alone; and the update itself."""
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from istbench.config.options import build_options, written_options
-from istbench.optimizer import OptimizerOptions
+from istbench.optimizer import OptimizerOptions, started
 
 SCHEDULES = st.builds(
     OptimizerOptions,
@@ -68,3 +69,23 @@ def test_options_that_came_later_are_written_down_only_where_they_are_set():
     names = {"optimizer", "lr", "momentum", "weight_decay"}
     assert written_options(OptimizerOptions()).keys() == names
     assert written_options(OptimizerOptions(warmup=0.1)).keys() == names | {"warmup"}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_adam_is_fused_but_on_the_meta_device_and_starts_from_any_state(optimizer):
+    options = OptimizerOptions(optimizer=optimizer, lr=0.01, weight_decay=0.1)
+    rule = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
+    torch.manual_seed(0)
+    parameter, other = (torch.nn.Parameter(torch.linspace(-1, 1, 37)) for _ in range(2))
+    fused, plain = options.build([parameter]), rule([other], lr=0.01, weight_decay=0.1)
+    started(fused, parameter, options.slots)
+    for _ in range(5):
+        parameter.grad = torch.randn(37)
+        other.grad = parameter.grad.clone()
+        fused.step()
+        plain.step()
+    assert [group["fused"] for group in fused.param_groups] == [True]
+    torch.testing.assert_close(parameter, other, rtol=1e-6, atol=1e-7)
+    blank = torch.nn.Parameter(torch.empty(37, device="meta"))
+    blank.grad = torch.empty_like(blank)
+    options.build([blank]).step()

@@ -140,7 +140,7 @@ class ActiveOutputs(Method):
         self._rows = self._cut.outputs[fabric.rank]
         outputs = {id(own) for own in weights}
         hidden = [own for own in self._part.parameters() if id(own) not in outputs]
-        self._optimizer = self.options.build(hidden, fused=True)
+        self._optimizer = self.options.build(hidden)
         weight, bias = (own.detach().numpy() for own in weights)
         self._shard = self._build_shard(weight, bias, workload)
 

@@ -57,12 +57,14 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
 
 
 def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
-    """Bytes that a step of the optimizer makes for its time.
+    """Bytes that a step of the optimizer makes for its time; none where it is fused, and does all in place.
 
     all_at_once: over all its tensors, as on a GPU, instead of one after another.
     """
     tensors = [nn.Parameter(torch.empty_like(tensor)) for tensor in footprint.stepped]
     optimizer: Any = footprint.build(tensors)
+    if optimizer.defaults.get("fused"):
+        return 0
     for group in optimizer.param_groups:
         group["foreach"] = all_at_once
     for tensor in tensors:

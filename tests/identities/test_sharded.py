@@ -71,10 +71,12 @@ def test_zero_and_fsdp_are_ddp_and_resume_exactly(nodes):
     seen = on_nodes(node_against_ddp, nodes)[0]
     assert len(seen) == 2 * len(OPTIMIZERS) * len(METHODS)
     for name, (difference, resumed, statistics) in seen.items():
-        # Halves are exact; thirds are not, and `ddp` takes them before it adds up.
-        exact = nodes < 3 or name.startswith("zero")
+        # Halves are exact; thirds are not, and `ddp` takes them before it adds up. Fused, Adam computes the last
+        # numbers of a tensor in another way, and a share ends elsewhere than its tensor.
+        adam = "adam" in name
+        exact = name.startswith("zero") or (nodes < 3 and not adam)
         # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
-        assert difference <= (0 if exact else 1e-4 if "adam" in name else EXACT), (name, difference)
+        assert difference <= (0 if exact else 1e-4 if adam and nodes == 3 else EXACT), (name, difference)
         assert resumed, name
         assert statistics, name
 
