@@ -4,6 +4,7 @@ Names and one-line summaries are read without importing the code behind them, wh
 """
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -118,7 +119,12 @@ def _digest(path: Path) -> str:
         raise UserError(f"cannot read {printable(str(path))}: {error.strerror}") from None
 
 
-def _installed(kind: Kind) -> dict[str, EntryPoint]:
+def _installed(kind: Kind) -> Mapping[str, EntryPoint]:
+    return _installed_on(tuple(sys.path), kind)
+
+
+@functools.cache  # it reads a file of every distribution, and a plan asks a hundred times
+def _installed_on(_path: tuple[str, ...], kind: Kind) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
 
 
