@@ -29,12 +29,13 @@ BIASES = 16 + 16 + 4
 PARAMETERS = 4 * (WEIGHTS + BIASES)
 
 
-def plan(method, *, cluster=CLUSTER, workload="toy", nodes=2, options=None, **fields):
+def plan(method, *, cluster=CLUSTER, workload="toy", nodes=2, options=None, limits=False, **fields):
     return make_plan(
         Asked(
-            workload=workload, method=method, nodes=nodes, cluster=cluster, method_options=options or {}, **fields
+            workload=workload, method=method, nodes=nodes, cluster=cluster, method_options=options or {},
+            limits=limits, **fields,
         )
-    )
+    )  # fmt: skip
 
 
 def memory_of(method, *, nodes=2, hidden=16, options=None):
@@ -100,7 +101,7 @@ def test_ist_without_carried_state_sends_none():
     assert reset.sent == plan("ist").sent
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("nodes", [2, 8])
 def test_streaming_holds_and_sends_no_more(nodes):
     """One hidden layer: what is sent is that of all at once, a fifth of it at a time."""
     sizes = {"hidden": 2048, "layers": 1, "samples": 2**17}
@@ -122,7 +123,8 @@ def test_one_node_sends_nothing():
     assert [plan(method, nodes=1).sent for method in METHODS] == [0] * len(METHODS)
 
 
-ROUNDS = 40
+# What ist sends is the mean over random partitions; of others, every round says the same.
+ROUNDS = {name: 40 if name == "ist" else 4 for name in METHODS}
 
 
 def node_bytes(fabric):
@@ -132,10 +134,10 @@ def node_bytes(fabric):
     for name in METHODS:
         method = set_up(fabric, workload, name, {"local_steps": 1} if name in ("ist", "local_sgd") else {})
         fabric.traffic["training"].sent = 0
-        train(fabric, workload, method, 0, ROUNDS)
+        train(fabric, workload, method, 0, ROUNDS[name])
         method.drain()
         fabric.barrier("counting")
-        counted.append(fabric.traffic["training"].sent / ROUNDS)
+        counted.append(fabric.traffic["training"].sent / ROUNDS[name])
     return counted
 
 
@@ -144,7 +146,7 @@ def test_bytes_a_round_are_those_that_nodes_count():
     for name, each in zip(METHODS, zip(*counted, strict=True), strict=True):
         options = {"local_steps": 1} if name in ("ist", "local_sgd") else {}
         planned = plan(name, options=options, workload_options={"hidden": 128}).sent
-        if name == "ist":  # which is the mean over random partitions
+        if name == "ist":
             assert sum(each) / len(each) == pytest.approx(planned, rel=0.06)
         else:
             assert max(each) == planned
@@ -167,31 +169,31 @@ def test_a_subnet_takes_no_more_on_more_nodes(nodes, more):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_largest_width_fits_and_the_next_does_not(method):
     cluster = small_cluster(3)
-    largest = plan(method, cluster=cluster).largest_width
+    largest = plan(method, cluster=cluster, limits=True).largest_width
     assert plan(method, cluster=cluster, workload_options={"hidden": largest}).fits
     assert not plan(method, cluster=cluster, workload_options={"hidden": largest + 1}).fits
 
 
 def test_the_fewest_nodes_fit_and_one_less_do_not():
     wide = {"hidden": 1000}
-    fewest = plan("ist", cluster=small_cluster(3), workload_options=wide).fewest_nodes
+    fewest = plan("ist", cluster=small_cluster(3), workload_options=wide, limits=True).fewest_nodes
     assert fewest > 2
     assert plan("ist", cluster=small_cluster(3), workload_options=wide, nodes=fewest).fits
     assert not plan("ist", cluster=small_cluster(3), workload_options=wide, nodes=fewest - 1).fits
-    alone = plan("ddp", cluster=small_cluster(3), workload_options=wide)
+    alone = plan("ddp", cluster=small_cluster(3), workload_options=wide, limits=True)
     assert (alone.fits, alone.fewest_nodes) == (False, None)
 
 
 def test_a_width_that_a_workload_has_not_is_not_the_answer():
     fields = {"workload": "even", "plugins": (str(PLUGINS),)}
-    largest = plan("ddp", cluster=small_cluster(3), **fields).largest_width
+    largest = plan("ddp", cluster=small_cluster(3), limits=True, **fields).largest_width
     assert largest % 2 == 0
     for hidden, holds in ((largest, True), (largest + 2, False)):
         assert plan("ddp", cluster=small_cluster(3), workload_options={"hidden": hidden}, **fields).fits is holds
 
 
 def test_a_method_that_says_nothing_is_planned_as_unknown():
-    unknown = plan("silent", plugins=(str(PLUGINS),))
+    unknown = plan("silent", limits=True, plugins=(str(PLUGINS),))
     said = unknown.as_json()
     for field in ("fits", "memory_bytes_per_node", "exchange_bytes_per_node_per_round", "seconds_per_round"):
         assert said[field] is None
