@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -11,25 +9,20 @@ from istbench.errors import UserError
 from istbench.launch import lab
 
 
-def apart(*arguments):
-    """`istbench ...` in a process of its own."""
-    command = [sys.executable, "-m", "istbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 @pytest.fixture
-def namespaces():
+def namespaces(monkeypatch):
     try:
         lab.check()
     except UserError as reason:
         pytest.skip(str(reason))
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command sets it, which lasts as long as its process
 
 
 def test_a_run_on_shaped_links_says_so(namespaces, tmp_path, istbench):
     run = ["run", "--method", "ist", "--workload", "toy", "--steps", "30", "--out", tmp_path, "--json"]
-    done = apart("lab", "--nodes", "2", "--bandwidth", "200mbit", "--latency", "2ms", "--", *run)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    status, out, said = istbench("lab", "--nodes", 2, "--bandwidth", "200mbit", "--latency", "2ms", "--", *run)
+    assert status == 0, said
+    result = json.loads(out)
     assert result["nodes"] == 2
     header = json.loads((tmp_path / "runs" / result["cell"] / "run.json").read_text())
     assert header["host"]["lab"].startswith("links shaped to 200 Mbit/s, 2 ms one way by")
@@ -40,11 +33,11 @@ def test_a_run_on_shaped_links_says_so(namespaces, tmp_path, istbench):
     assert outside["weights_sha256"] == result["weights_sha256"]
 
 
-def test_replays_are_measured_against_shaped_links(namespaces, tmp_path):
+def test_replays_are_measured_against_shaped_links(namespaces, tmp_path, istbench):
     asked = ["--methods", "ddp,ist", "--workload", "toy", "--nodes", "2", "--bandwidth", "20mbit,50mbit"]
-    done = apart("lab", "validate", *asked, "--out", tmp_path, "--json")
-    assert done.returncode == 0, done.stderr
-    errors = json.loads(done.stdout)
+    status, out, said = istbench("lab", "validate", *asked, "--out", tmp_path, "--json")
+    assert status == 0, said
+    errors = json.loads(out)
     assert [(e["method"], e["bandwidth"]) for e in errors] == [
         ("ddp", "20mbit"), ("ddp", "50mbit"), ("ist", "20mbit"), ("ist", "50mbit"),
     ]  # fmt: skip
