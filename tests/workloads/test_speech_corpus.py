@@ -1,5 +1,6 @@
 """The synthetic corpus: the same bits every time, disjoint voices, and what happens without eSpeak NG."""
 
+import multiprocessing
 import subprocess
 import sys
 from dataclasses import replace
@@ -38,10 +39,31 @@ def test_one_seed_is_one_corpus_bit_for_bit(tmp_path: Path, no_progress: Progres
     assert sources[0].seen == f"SYNTHETIC speech, {sources[0].train + sources[0].test} clips"
 
 
+SMALL_BLOCKS = f"""#!{sys.executable}
+import sys
+from istbench.workloads.speech_data import synthetic
+synthetic.BLOCK_CLIPS, synthetic.CHUNK_CLIPS = 40, 15
+sys.argv = sys.argv[2:]  # without the -m of `python -m MODULE BLOCK SETTINGS`
+synthetic.main()
+"""
+
+
+@pytest.fixture
+def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 40 clips, which renderers hand over 15 at a time."""
+    renderer = tmp_path / "renderer"
+    renderer.write_text(SMALL_BLOCKS)
+    renderer.chmod(0o755)
+    monkeypatch.setattr(build.sys, "executable", str(renderer))
+    monkeypatch.setattr(synthetic, "BLOCK_CLIPS", 40)
+    monkeypatch.setattr(build, "CHUNK_CLIPS", 15)
+
+
 def test_the_number_of_cores_makes_no_difference(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
-    two_blocks = replace(SMALL, clips_per_word=58)
+    two_blocks = replace(SMALL, clips_per_word=2)
+    assert Corpus(two_blocks).blocks == 2
     fingerprints = set()
     for cores in (1, 3):
         monkeypatch.setattr(build, "cores", lambda cores=cores: cores)
@@ -112,7 +134,7 @@ def test_a_renderer_that_fails_is_reported(
 
 
 def test_a_reader_that_goes_away_stops_the_renderer() -> None:
-    command = [sys.executable, "-m", synthetic.__name__, "0", CorpusSettings(clips_per_word=40).to_json()]
+    command = [sys.executable, "-m", synthetic.__name__, "0", CorpusSettings(clips_per_word=8).to_json()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -123,10 +145,19 @@ def test_a_reader_that_goes_away_stops_the_renderer() -> None:
     process.stderr.close()
 
 
-def test_workers_and_renderers_start_without_heavy_imports() -> None:
-    for module, heavy in (
-        ("istbench.workloads.speech_data.synthetic", ("torch", "soundfile")),
-        ("istbench.workloads.speech", ("torchaudio", "soundfile", "espeakng_loader")),
-    ):
-        script = f"import sys, {module}; assert not {set(heavy)} & set(sys.modules)"
-        subprocess.run([sys.executable, "-c", script], check=True)
+def imports_none(module: str, *heavy: str) -> str:
+    """A script that fails where importing `module` imports one of those."""
+    return f"import sys, {module}; assert not {set(heavy)} & set(sys.modules)"
+
+
+def test_renderers_start_without_heavy_imports() -> None:
+    script = imports_none(synthetic.__name__, "torch", "soundfile")
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_workers_start_without_heavy_imports() -> None:
+    script = imports_none(Speech.__module__, "torchaudio", "soundfile", "espeakng_loader")
+    worker = multiprocessing.get_context("forkserver").Process(target=exec, args=(script,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
