@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from istbench.validation import carrying
+from istbench.validation.costs import Carrying
+
 SUITE = """
 workload = "toy"
 methods = ["ddp", {method = "ist", local_steps = 2}]
@@ -15,7 +18,9 @@ steps = 12
 """
 
 
-def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, istbench):
+def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures_and_report_prints_every_format(
+    tmp_path, istbench
+):
     (tmp_path / "suite.toml").write_text(SUITE)
     out = tmp_path / "out"
     status, table, said = istbench("compare", tmp_path / "suite.toml", "--out", out, "--threads", 1)
@@ -33,6 +38,15 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures(tmp_path, istb
     status, _, said = istbench("compare", tmp_path / "suite.toml", "--out", out, "--threads", 1)
     assert status == 0
     assert said.count(": done before") == 2
+    formats = {}
+    for style in ("table", "markdown", "csv", "json"):
+        status, formats[style], _ = istbench("report", out, "--format", style, "--no-pictures")
+        assert status == 0
+    rows = json.loads(formats["json"])["tables"][0]["rows"]
+    assert [row["method"] for row in rows] == ["ddp", "ist local_steps=2"]
+    lines = csv.DictReader(io.StringIO(formats["csv"]))
+    assert [line["clock"] for line in lines] == ["train_s", "train_s", "cluster_s", "cluster_s"]
+    assert "| ---: |" in formats["markdown"]
 
 
 def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, istbench):
@@ -80,20 +94,6 @@ def test_data_named_beside_a_suite_is_that_of_its_cells(tmp_path, istbench):
     assert "leave out --data" in said
 
 
-def test_report_prints_every_format(tmp_path, istbench):
-    (tmp_path / "suite.toml").write_text(SUITE)
-    istbench("compare", tmp_path / "suite.toml", "--out", tmp_path)
-    formats = {}
-    for style in ("table", "markdown", "csv", "json"):
-        status, formats[style], _ = istbench("report", tmp_path, "--format", style, "--no-pictures")
-        assert status == 0
-    rows = json.loads(formats["json"])["tables"][0]["rows"]
-    assert [row["method"] for row in rows] == ["ddp", "ist local_steps=2"]
-    lines = csv.DictReader(io.StringIO(formats["csv"]))
-    assert [line["clock"] for line in lines] == ["train_s", "train_s", "cluster_s", "cluster_s"]
-    assert "| ---: |" in formats["markdown"]
-
-
 def test_report_without_runs_says_the_way_out(tmp_path, istbench):
     status, _, said = istbench("report", tmp_path)
     assert status == 2
@@ -124,10 +124,14 @@ def test_check_reports_each_check_and_fails_if_one_does(istbench, tmp_path):
     assert (status, "did you mean 'toy'" in said) == (2, True)
 
 
-def test_doctor_finds_this_machine_fit(istbench):
+def test_doctor_finds_this_machine_fit(istbench, monkeypatch):
+    costs = Carrying(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
+    ways = carrying.Ways(all_reduce=costs, transfer=costs, transport=costs)  # `lab validate` measures them
+    monkeypatch.setattr(carrying, "measure_carrying", lambda: ways)
     status, findings, _ = istbench("doctor")
     assert status == 0
     assert "two workers averaged their ranks over gloo" in findings
+    assert findings.count("on loopback, 200 us a message, 50 us until the next") == 3
     assert "broken" not in findings
 
 
