@@ -2,15 +2,15 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import struct
-import subprocess
-import sys
 from collections import namedtuple
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +50,27 @@ def prepare(cache: Path, progress: Progress, key: Mapping[str, Any] | None = Non
     return DataSource(kind="kind", path=str(path), fingerprint=summary.fingerprint, **counts)
 
 
-def start_preparing(cache: Path, clips_per_word: int) -> "subprocess.Popen[str]":
-    """A process that prepares a synthetic corpus: prints its progress, then the fingerprint."""
-    script = f"""
-from pathlib import Path
-from istbench.workloads.speech import Speech, SpeechOptions
-workload = Speech(SpeechOptions(clips_per_word={clips_per_word}))
-source = workload.prepare(None, Path({str(cache)!r}), lambda *event: print(*event, flush=True))
-print(source.fingerprint)
-"""
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+FORKED = multiprocessing.get_context("forkserver")
+
+
+def start_preparing(cache: Path, clips_per_word: int) -> tuple[ForkServerProcess, Connection]:
+    """A process that prepares a synthetic corpus, and what tells of its progress, then the fingerprint."""
+    told, tells = FORKED.Pipe(duplex=False)
+    process = FORKED.Process(target=tell_of_preparing, args=(cache, clips_per_word, tells))
+    process.start()
+    tells.close()
+    return process, told
+
+
+def tell_of_preparing(cache: Path, clips_per_word: int, tells: Connection) -> None:
+    workload = Speech(SpeechOptions(clips_per_word=clips_per_word))
+    source = workload.prepare(None, cache, lambda *event: tells.send(event))
+    tells.send(source.fingerprint)
+
+
+def next_told(told: Connection) -> Any:
+    assert told.poll(120)
+    return told.recv()
 
 
 def test_clips_keep_their_order_within_their_split(tmp_path: Path, no_progress: Progress) -> None:
@@ -105,22 +116,25 @@ def test_a_damaged_directory_is_made_again(tmp_path: Path, no_progress: Progress
 
 
 def test_a_killed_process_leaves_no_half_cache(tmp_path: Path, no_progress: Progress) -> None:
-    process = start_preparing(tmp_path, clips_per_word=12)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process, told = start_preparing(tmp_path, clips_per_word=3)
+    next_told(told)
+    process.kill()
+    process.join()
     assert not list((tmp_path / "speech").glob("synthetic-*"))
-    speech = Speech(SpeechOptions(clips_per_word=12))
+    speech = Speech(SpeechOptions(clips_per_word=3))
     source = speech.prepare(None, tmp_path, no_progress)
-    assert source.train + source.test == 12 * 35
+    assert source.train + source.test == 3 * 35
     assert not list((tmp_path / "speech").glob(".*.partial"))
 
 
 def test_two_processes_prepare_at_once(tmp_path: Path) -> None:
-    processes = [start_preparing(tmp_path, clips_per_word=3) for _ in range(2)]
-    answers = [process.communicate(timeout=120)[0].splitlines()[-1] for process in processes]
+    started = [start_preparing(tmp_path, clips_per_word=3) for _ in range(2)]
+    answers = []
+    for process, told in started:
+        while not isinstance(said := next_told(told), str):
+            pass  # of its progress
+        answers.append(said)
+        process.join()
     assert len(set(answers)) == 1
     assert len(answers[0]) == 64
     assert len(list((tmp_path / "speech").glob("synthetic-*"))) == 1
