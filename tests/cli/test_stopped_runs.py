@@ -1,6 +1,7 @@
 """Runs that are interrupted, killed, left without room or with broken files: what is said, and how they go on."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from istbench.results.store import RunDirectory
 
 TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist"]
 LONG = [*TOY, "--epochs", 100_000]
-RESUMED = [*TOY, "--epochs", 30, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
+RESUMED = [*TOY, "--epochs", 12, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
            "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
 
 
@@ -35,7 +36,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):
         pytest.skip("a small file system cannot be mounted here: needs root")
     try:
         (disk / "filler").write_bytes(b"x" * 4096 * 12)
-        run = [*TOY, "--epochs", 40, "--out", disk]
+        run = [*TOY, "--steps", 160, "--eval-every", 4, "--out", disk]
         status, _, said = istbench(*run)
         assert status == 2
         assert "no space left" in one_line(said)
@@ -77,17 +78,12 @@ def start_long_run(tmp_path):
     return start(tmp_path, *LONG, until=has_evaluated)
 
 
-def stat(pid):
-    """Fields of /proc/PID/stat after the command's name, from the state on; see proc(5)."""
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-
-
 def members(group):
     """Living processes of a process group."""
     alive = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, of_group, *_ = stat(path.name)
+            state, _, of_group, *_ = (path / "stat").read_text().rsplit(")", 1)[1].split()  # see proc(5)
         except OSError:
             continue
         if int(of_group) == group and state != "Z":
@@ -119,15 +115,31 @@ def test_a_cell_is_run_by_one_istbench_at_a_time_and_ctrl_c_ends_it_with_every_p
     assert header["status"] == "interrupted"
 
 
-def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path):
-    process, run = start_long_run(tmp_path)
-    worker = max(members(process.pid), key=lambda pid: int(stat(pid)[19]))  # workers start last
-    os.kill(worker, signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1, said
-    assert "was killed by SIGKILL" in said
+KILLED = """
+import os, signal
+from istbench.methods.local_sgd import LocalSGD
+class Killed(LocalSGD):
+    name = "killed"
+    taken = 0
+    def step(self, batch):
+        self.taken += 1
+        if self.taken == 100 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(batch)
+"""
+
+
+def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path, istbench):
+    plugin = tmp_path / "killed.py"
+    plugin.write_text(KILLED)
+    toy = ["--workload", "toy", "--nodes", 2, "--out", tmp_path]
+    status, _, said = istbench("run", "--method", "killed", "--plugin", plugin, *toy)
+    assert status == 1, said
+    assert "worker 1 was killed by SIGKILL" in said
+    (run,) = tmp_path.glob("runs/*")
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
-    assert group_is_gone(process.pid)
+    assert (run / "events.jsonl").read_text().count("evaluation") > 1
+    assert not multiprocessing.active_children()
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +161,7 @@ def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped
     assert one["bytes_sent_per_node"] == other["bytes_sent_per_node"]
     curves = [load_run(RunDirectory(Path(result["run_dir"]))).curve for result in (one, other)]
     assert curves[0].values == curves[1].values
-    assert len(curves[0].evaluations) == 31
+    assert len(curves[0].evaluations) == 13
     events = RunDirectory(Path(other["run_dir"])).events()
     assert [event.step > 0 for event in events if isinstance(event, Resume)] == [True]
     assert not (Path(other["run_dir"]) / "checkpoint").exists()
