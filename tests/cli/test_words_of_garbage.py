@@ -131,8 +131,14 @@ def test_what_is_refused_is_said(tmp_path, words, message):
 
 
 @pytest.mark.parametrize("words", [["run", *TOY, "--data"], ["run", *TOY, "--out"], ["report"], ["compare"]])
-def test_a_name_that_is_not_utf_8_is_refused(words):
-    command = [os.fsencode(word) for word in [sys.executable, "-m", "istbench", *words]]
+def test_a_name_that_is_not_utf_8_is_refused(words, istbench):
+    status, _, said = istbench(*words, os.fsdecode(b"caf\xe9"))  # as Python hands it on
+    assert (status, len(said.splitlines())) == (2, 1)
+    assert "UTF-8" in said
+
+
+def test_a_name_that_is_not_utf_8_is_refused_by_the_command():
+    command = [os.fsencode(word) for word in [sys.executable, "-m", "istbench", "report"]]
     done = subprocess.run([*command, b"caf\xe9"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "UTF-8" in done.stderr

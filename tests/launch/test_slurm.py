@@ -150,7 +150,8 @@ def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, sai
         run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
 
 
-def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys):
+def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(slurm, "_EVERY_S", 0.1)
     words = ["compare", "--workload", "toy", "--methods", "ist", "--nodes", "1", "--steps", "4"]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--slurm", "executor=local", "--slurm", "cpus=1", "--out", str(tmp_path)])
