@@ -15,6 +15,8 @@ from istbench.workloads.base import Workload
 _GIB = 2**30
 # Activations beyond so many times the weights and the minibatch were never seen: 400 times an image in a ResNet.
 _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
+# No optimizer's step makes as many tensors of the size of the one that it steps.
+_MOST_OF_STEPPED = 8
 
 
 def check_memory(
@@ -42,9 +44,13 @@ def check_memory(
     if footprint is None:
         memory, needed = None, data
     else:
-        memory = node_memory(footprint, unknown_cost(footprint.model))
+        memory = node_memory(footprint, unknown_cost(footprint.model), stepping=False)
         needed = here * memory.total + data
-        if needed <= there and activations and _may_matter(workload, here, batch_size, needed, there):
+        most = needed + here * _MOST_OF_STEPPED * max(map(_bytes, footprint.stepped), default=0)
+        if most > there:
+            memory = node_memory(footprint, unknown_cost(footprint.model))
+            needed = here * memory.total + data
+        if needed <= there and activations and _may_matter(workload, here, batch_size, most, there):
             cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
             memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
             needed = here * memory.total + data
@@ -56,6 +62,10 @@ def check_memory(
             f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options, or try --anyway "
             f"({'; '.join(filter(None, parts))})"
         )
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor_bytes([tensor])
 
 
 def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, there: int) -> bool:

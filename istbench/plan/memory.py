@@ -6,13 +6,20 @@ from istbench.plan.step import optimizer_scratch
 
 
 def node_memory(
-    footprint: Footprint, cost: StepCost, *, data: int = 0, batches_ahead: int = 0, on_gpu: bool = False
+    footprint: Footprint,
+    cost: StepCost,
+    *,
+    data: int = 0,
+    batches_ahead: int = 0,
+    on_gpu: bool = False,
+    stepping: bool = True,
 ) -> Memory:
     """The memory of the busiest node.
 
     Args:
         data: bytes of data that every process computes and holds. batches_ahead: those made while training.
         on_gpu: where batches made ahead and data are in another memory, and an optimizer steps all tensors at once.
+        stepping: whether what an optimizer's step makes for its time counts; the first time takes seconds.
     """
     gradients = trained(footprint.model)
     kept = tuple(footprint.model.parameters()) if footprint.shards is None else footprint.shards
@@ -30,6 +37,6 @@ def node_memory(
         least_activations=largest if footprint.gradients_copied else 0,
         buffers=footprint.buffers,
         round_buffers=footprint.round_buffers,
-        optimizer_scratch=optimizer_scratch(footprint, all_at_once=on_gpu),
+        optimizer_scratch=optimizer_scratch(footprint, all_at_once=on_gpu) if stepping else 0,
         data=0 if on_gpu else data,
     )

@@ -144,6 +144,7 @@ class _Planner:
             data=cell.workload.computed_bytes(),
             batches_ahead=cell.workload.batches_ahead,
             on_gpu=self._on_gpu,
+            stepping=whole,
         )
 
     def _suits(self, nodes: int, width: int | None) -> bool:
@@ -154,7 +155,7 @@ class _Planner:
             return False
         if cell.footprint is None:
             return False
-        # What is too large without its activations needs none counted.
+        # What is too large without its activations and its optimizer's scratch needs none counted.
         least = self._memory(cell, cell.footprint, whole=False)
         return fits(least, self._limit) is not False and bool(
             fits(self._memory(cell, cell.footprint, whole=True), self._limit)

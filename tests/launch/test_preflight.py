@@ -38,6 +38,15 @@ def test_a_subnet_is_smaller_than_the_model():
         prepare("ddp", workload_options=options, nodes=16)
 
 
+def test_what_an_optimizers_step_makes_is_looked_at_only_where_it_may_be_too_much(monkeypatch):
+    monkeypatch.setattr("istbench.plan.memory.optimizer_scratch", lambda *_, **__: 10**6)
+    monkeypatch.setattr("istbench.launch.preflight.memory_bytes", lambda: 2**20)
+    assert prepare().config.nodes == 1  # a mebibyte is far more than a toy's step can take
+    monkeypatch.setattr("istbench.launch.preflight.memory_bytes", lambda: 60_000)
+    with pytest.raises(UserError, match="optimizer scratch"):
+        prepare()
+
+
 def test_more_threads_than_cores_are_refused():
     assert prepare(threads=cores()).config.threads == cores()
     with pytest.raises(UserError, match=f"--threads {cores() + 1} is more than this machine's cores; use at most"):
