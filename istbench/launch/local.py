@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
 _GRACE_S = 5.0
 
+# What the fork server imports, in this order, before it forks a worker.
+PRELOADED = ["istbench.launch.fork_server", "istbench.launch.preload"]
+
 
 @functools.cache
 def preload() -> None:
     """Start importing, in the background, what workers need; once. Workers end with the thread that calls it."""
     from multiprocessing.forkserver import ensure_running
 
-    multiprocessing.set_forkserver_preload(["istbench.launch.fork_server", "istbench.launch.preload"])
+    multiprocessing.set_forkserver_preload(PRELOADED)
     # Started with SIGINT ignored and its own standard error, the fork server does not answer an early Ctrl-C with
     # tracebacks; nor does a worker whose launcher went away before its output was redirected.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
