@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,21 +15,50 @@ import torch
 from istbench.cluster.trace import MARK, POST, WAIT
 from istbench.conformance.processes import on_nodes
 from istbench.errors import RunFailed
+from istbench.fabric import Traffic
+from istbench.fabric.recorder import Recorder
+from istbench.launch import namespaces
+from istbench.launch.local import LocalLauncher
+from istbench.launch.place import ThisMachine
 
 
-def node_collectives(fabric):
+def node_all(fabric):
+    """What each of these saw, by name, with counts and a record of its own."""
+    seen = {}
+    for what in (
+        collectives,
+        pending_collectives,
+        exchange,
+        recorded_exchange,
+        exchange_beside_computing,
+        accounting,
+    ):
+        fabric.traffic.update({purpose: Traffic() for purpose in fabric.traffic})
+        fabric.recorder = Recorder(fabric.device)
+        seen[what.__name__] = what(fabric)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """By name, what each of three nodes saw."""
+    nodes = on_nodes(node_all, 3)
+    return {name: [node[name] for node in nodes] for name in nodes[0]}
+
+
+def collectives(fabric):
     mine = torch.full((6,), float(fabric.rank))
     fabric.all_reduce_mean(mine)
     later = fabric.all_reduce_mean_async(torch.full((3,), float(fabric.rank)), "later").wait()
     return [mine.tolist(), later.tolist(), fabric.maximum(fabric.rank), fabric.total(1)]
 
 
-def test_collectives_agree_on_every_node():
-    for result in on_nodes(node_collectives, 3):
+def test_collectives_agree_on_every_node(seen):
+    for result in seen["collectives"]:
         assert result == [[1.0] * 6, [1.0] * 3, 2.0, 3.0]
 
 
-def node_pending_collectives(fabric):
+def pending_collectives(fabric):
     """What is there once it was waited for, twice, and the bytes of each on this node."""
     rank, n = fabric.rank, fabric.world_size
     gathered, mine, sent = torch.zeros(2 * n), torch.zeros(2), torch.full((5,), float(rank))
@@ -46,8 +77,8 @@ def node_pending_collectives(fabric):
     return [gathered.tolist(), mine.tolist(), sent.tolist(), found, counted]
 
 
-def test_collectives_under_way_are_there_once_they_were_waited_for():
-    for rank, (gathered, mine, sent, found, counted) in enumerate(on_nodes(node_pending_collectives, 3)):
+def test_collectives_under_way_are_there_once_they_were_waited_for(seen):
+    for rank, (gathered, mine, sent, found, counted) in enumerate(seen["pending_collectives"]):
         assert gathered == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
         assert mine == [2.0 * value for value in (2 * rank, 2 * rank + 1)]
         assert sent == [1.0] * 5
@@ -68,7 +99,7 @@ def test_a_nodes_share_of_the_mean_is_computed_before_its_sending_is_recorded():
     assert on_nodes(node_averaging_later, 2)[0] == [["all_reduce", [2.0, 2.0]]]
 
 
-def node_exchange(fabric):
+def exchange(fabric):
     """Sends rank r's peer p as many values as p + 1, so that sizes differ, and nothing to rank 0."""
     peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
     sends = {peer: torch.full((peer,), float(fabric.rank)) for peer in peers}
@@ -78,14 +109,14 @@ def node_exchange(fabric):
     return [{str(peer): buffer.tolist() for peer, buffer in receives.items()}, traffic.sent, traffic.received]
 
 
-def test_exchange_delivers_every_buffer_and_counts_its_bytes():
-    for rank, (received, sent_bytes, received_bytes) in enumerate(on_nodes(node_exchange, 3)):
+def test_exchange_delivers_every_buffer_and_counts_its_bytes(seen):
+    for rank, (received, sent_bytes, received_bytes) in enumerate(seen["exchange"]):
         assert received == {str(peer): [float(peer)] * rank for peer in range(3) if peer != rank}
         assert sent_bytes == 4 * sum(peer for peer in range(3) if peer != rank)
         assert received_bytes == 4 * 2 * rank
 
 
-def node_recorded_exchange(fabric):
+def recorded_exchange(fabric):
     for mark in ("round", "step"):  # recording starts after the first round
         fabric.recorder.mark(mark)
     others = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
@@ -96,15 +127,15 @@ def node_recorded_exchange(fabric):
     return [[int(event["code"]), int(event["peer"])] for event in events if event["code"] in (POST, WAIT)]
 
 
-def test_an_exchange_takes_turns_in_which_no_two_messages_share_a_link():
-    for rank, events in enumerate(on_nodes(node_recorded_exchange, 3)):
+def test_an_exchange_takes_turns_in_which_no_two_messages_share_a_link(seen):
+    for rank, events in enumerate(seen["recorded_exchange"]):
         before, after = (rank - 1) % 3, (rank + 1) % 3
         waits = [[WAIT, -1], [WAIT, -1]]
         turns = [[[POST, before], [POST, after], *waits], [[POST, after], [POST, before], *waits]]
         assert events == turns[0] + turns[1]
 
 
-def node_exchange_beside_computing(fabric):
+def exchange_beside_computing(fabric):
     """What arrived, what was counted, and the recorded events of two exchanges of which one is finished early."""
     for mark in ("round", "step"):  # recording starts after the first round
         fabric.recorder.mark(mark)
@@ -121,12 +152,13 @@ def node_exchange_beside_computing(fabric):
     for mark in ("round", "step"):
         fabric.recorder.mark(mark)
     events = [int(event["code"]) for event in fabric.recorder.events() if event["code"] in (POST, WAIT, MARK)]
+    fabric._latency_s = 0.0
     traffic = fabric.traffic["training"]
     return [arrived, [traffic.sent, traffic.received], events]
 
 
-def test_an_exchange_beside_computing_is_waited_for_where_it_is_needed():
-    for rank, (arrived, counted, events) in enumerate(on_nodes(node_exchange_beside_computing, 3)):
+def test_an_exchange_beside_computing_is_waited_for_where_it_is_needed(seen):
+    for rank, (arrived, counted, events) in enumerate(seen["exchange_beside_computing"]):
         assert arrived == {str(peer): [float(peer)] * rank for peer in range(3) if peer != rank}
         sent, received = [peer for peer in range(3) if peer not in (rank, 0)], [rank] * 2 * bool(rank)
         assert counted == [4 * sum(sent), 4 * sum(received)]
@@ -134,7 +166,7 @@ def test_an_exchange_beside_computing_is_waited_for_where_it_is_needed():
         assert events == [POST] * operations + [MARK] + [WAIT] * operations + [MARK] * 2
 
 
-def node_accounting(fabric):
+def accounting(fabric):
     with fabric.accounting("assemble"):
         gathered = [
             [rank, values.tolist()]
@@ -144,8 +176,8 @@ def node_accounting(fabric):
     return [gathered, *([t.sent, t.received] for t in fabric.traffic.values())]
 
 
-def test_traffic_is_counted_by_purpose():
-    results = on_nodes(node_accounting, 3)
+def test_traffic_is_counted_by_purpose(seen):
+    results = seen["accounting"]
     assert results[0][0] == [[0, [0.0, 1.0]], [1, [1.0, 2.0]], [2, [2.0, 3.0]]]
     ring = 2 * 300 * 4 * 2 // 3
     assert [result[1] for result in results] == [[ring, ring]] * 3
@@ -187,22 +219,40 @@ def test_a_worker_that_raises_is_named_and_not_those_that_lost_it():
         on_nodes(node_raises, 3)
 
 
-_ON_THE_WIRE = """
-from istbench.cluster.trace import MARK, POST, WAIT
-from istbench.conformance.processes import on_nodes
-import test_fabric
+@dataclass(frozen=True)
+class InNamespace(ThisMachine):
+    """A loopback interface that carries nothing else: that of a network namespace."""
 
-def carried():
-    for line in open("/proc/net/dev"):
-        if line.strip().startswith("lo:"):
-            return int(line.split()[9])
+    namespace: str = ""
 
-if __name__ == "__main__":
-    idle = -carried() + (on_nodes(test_fabric.node_volume, 3, 0), carried())[1]
-    before = carried()
-    counted = sum(on_nodes(test_fabric.node_volume, 3, 4_000_000))
-    print(counted / (carried() - before - idle))
-"""
+    def listening(self):
+        return namespaces.inside(self.namespace)
+
+    def enter(self, rank):
+        namespaces.enter(self.namespace)
+        super().enter(rank)
+
+    def carried(self):
+        """Bytes that the interface has carried."""
+        with self.listening():
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        (loopback,) = (line.split() for line in lines if line.strip().startswith("lo:"))
+        return int(loopback[9])
+
+
+@pytest.fixture
+def place():
+    """A place of the test's own, as long as it lasts."""
+    if not shutil.which("ip"):
+        pytest.skip("ip is not installed: it comes with iproute2")
+    name = f"istbench-test-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        pytest.skip("network namespaces cannot be made here: needs root on Linux")
+    try:
+        namespaces.ip([f"-n {name} link set lo up"])
+        yield InNamespace(namespace=name)
+    finally:
+        namespaces.ip([f"netns del {name}"])
 
 
 def node_volume(fabric, values):
@@ -218,19 +268,9 @@ def node_volume(fabric, values):
     return fabric.traffic["training"].sent
 
 
-def test_counted_bytes_are_what_the_network_carried(tmp_path):
-    """In a network namespace of its own, whose loopback interface carries nothing else."""
-    if not (shutil.which("unshare") and shutil.which("ip")):
-        pytest.skip("unshare and ip are not installed: they come with util-linux and iproute2")
-    if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
-        pytest.skip("network namespaces cannot be made here: needs root on Linux")
-    script = tmp_path / "wire.py"
-    script.write_text(_ON_THE_WIRE)
-    here = os.path.dirname(__file__)  # noqa: PTH120
-    command = f"ip link set lo up && exec {sys.executable} {script}"
-    done = subprocess.run(
-        ["unshare", "-n", "sh", "-c", command],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": here}, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert 0.97 < float(done.stdout) <= 1.0  # TCP and IP headers are the rest
+def test_counted_bytes_are_what_the_network_carried(place):
+    launcher = LocalLauncher(place=place)
+    on_nodes(node_volume, 3, 0, launcher=launcher)
+    idle = place.carried()
+    counted = sum(on_nodes(node_volume, 3, 4_000_000, launcher=launcher))
+    assert 0.97 < counted / (place.carried() - 2 * idle) <= 1.0  # TCP and IP headers are the rest
