@@ -1,5 +1,7 @@
 """Exact identities between methods, on real gloo processes. Functions named `node_*` run on every node."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from reference_ist import reference_ist
@@ -7,6 +9,7 @@ from reference_ist import reference_ist
 from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
+    batches_of,
     largest_difference,
     open_workload,
     plain_training,
@@ -29,41 +32,62 @@ OPTIMIZERS = {
 }
 
 
-def node_ddp_against_one_process(fabric, steps):
+STEPS = 12
+ROUNDS = 4
+# Local steps of a round, and after how many steps to look: between rounds, and inside one.
+LOOKS = {1: [5], 4: [8, 10], 5: [20], 18: [21]}
+
+
+def node_all(fabric):
+    """What each of these saw, by name."""
+    return {
+        "ddp": ddp_against_one_process(fabric),
+        "local_sgd": local_sgd_against_ddp(fabric),
+        "only exchanges": ist_without_training(fabric),
+        "plain": ist_against_reference(fabric, PLAIN),
+        "normalised": ist_against_reference(fabric, NORMALISED),
+    }
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def seen(request):
+    """What rank 0 of 2 and 3 nodes saw."""
+    return on_nodes(node_all, request.param)[0]
+
+
+def ddp_against_one_process(fabric):
     workload = open_workload("toy", PLAIN)
     differences = {}
     for name, options in OPTIMIZERS.items():
-        method = set_up(fabric, workload, "ddp", options, steps=steps)
-        train(fabric, workload, method, 0, steps)
+        method = set_up(fabric, workload, "ddp", options, steps=STEPS)
+        train(fabric, workload, method, 0, STEPS)
         model = assembled(fabric, method)
         if model is not None:
-            joined = plain_training(workload, DataParallel.Options(**options), steps, nodes=fabric.world_size)
+            joined = plain_training(workload, DataParallel.Options(**options), STEPS, nodes=fabric.world_size)
             differences[name] = largest_difference(model, joined)
     return differences
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4])
-def test_ddp_is_one_process_on_the_minibatches_joined(nodes):
-    differences = on_nodes(node_ddp_against_one_process, nodes, 25)[0]
+def test_ddp_is_one_process_on_the_minibatches_joined(seen):
+    differences = seen["ddp"]
     assert differences.keys() == OPTIMIZERS.keys()
     assert max(differences[name] for name in ("sgd", "momentum", "nesterov, cosine")) < EXACT
     # Adam divides by the root of its second moment, which magnifies the last bits of small gradients.
     assert max(differences.values()) < 1e-4
 
 
-def node_local_sgd_against_ddp(fabric, steps):
+def local_sgd_against_ddp(fabric):
     workload = open_workload("toy", PLAIN)
     models = []
     for name, options in (("local_sgd", {"local_steps": 1}), ("ddp", {})):
         method = set_up(fabric, workload, name, options)
-        train(fabric, workload, method, 0, steps)
+        train(fabric, workload, method, 0, STEPS)
         models.append(assembled(fabric, method))
     return None if models[0] is None else largest_difference(*models)
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4])
-def test_local_sgd_that_averages_after_every_step_is_ddp(nodes):
-    assert on_nodes(node_local_sgd_against_ddp, nodes, 25)[0] < EXACT
+def test_local_sgd_that_averages_after_every_step_is_ddp(seen):
+    assert seen["local_sgd"] < EXACT
 
 
 def node_local_sgd_against_reference(fabric, local_steps, steps):
@@ -74,8 +98,6 @@ def node_local_sgd_against_reference(fabric, local_steps, steps):
     model = assembled(fabric, method)
     mine = plain_training(workload, method.options, 0)
     optimizer = method.options.build(mine.parameters())
-    from istbench.conformance.training import batches_of
-
     batches = batches_of(fabric, workload, method)
     for step in range(steps):
         optimizer.zero_grad()
@@ -89,32 +111,32 @@ def node_local_sgd_against_reference(fabric, local_steps, steps):
 
 
 def test_local_sgd_is_its_definition_also_in_the_middle_of_a_round():
-    assert on_nodes(node_local_sgd_against_reference, 3, 4, 22)[0] < EXACT
+    assert on_nodes(node_local_sgd_against_reference, 3, 4, 10)[0] < EXACT
 
 
 def node_ist_alone(fabric, steps):
     workload = open_workload("toy", NORMALISED)
     differences = []
-    for local_steps in (1, 3, 50):
-        for options in OPTIMIZERS.values():
+    for options in OPTIMIZERS.values():
+        plain = plain_training(workload, IndependentSubnetTraining.Options(**options), steps)
+        for local_steps in (1, 3, 50):
             method = set_up(fabric, workload, "ist", {**options, "local_steps": local_steps}, steps=steps)
             train(fabric, workload, method, 0, steps)
-            plain = plain_training(workload, IndependentSubnetTraining.Options(**options), steps)
             differences.append(largest_difference(assembled(fabric, method), plain))
     return max(differences)
 
 
 def test_ist_on_one_node_is_plain_training_for_any_local_steps():
-    assert on_nodes(node_ist_alone, 1, 20)[0] == 0
+    assert on_nodes(node_ist_alone, 1, 11)[0] == 0
 
 
-def node_ist_without_training(fabric, rounds):
+def ist_without_training(fabric):
     results = []
     for options in (PLAIN, NORMALISED, {**NORMALISED, "hidden": 16}):
         workload = open_workload("toy", options)
         method = set_up(fabric, workload, "ist", {"local_steps": 0})
         before = assembled(fabric, method)
-        train(fabric, workload, method, 0, rounds)
+        train(fabric, workload, method, 0, ROUNDS)
         after = assembled(fabric, method)
         if before is not None:
             untouched = plain_training(workload, method.options, 0)
@@ -123,38 +145,36 @@ def node_ist_without_training(fabric, rounds):
     return results
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4])
-def test_ist_that_only_exchanges_leaves_the_model_unchanged_bit_for_bit(nodes):
-    assert on_nodes(node_ist_without_training, nodes, 6)[0] == [True] * 3
+def test_ist_that_only_exchanges_leaves_the_model_unchanged_bit_for_bit(seen):
+    assert seen["only exchanges"] == [True] * 3
 
 
-def node_ist_against_reference(fabric, options, cases):
+def ist_against_reference(fabric, options):
     workload = open_workload("toy", options)
     differences = []
-    for local_steps, steps in cases:
+    for local_steps, looks in LOOKS.items():
         method = set_up(fabric, workload, "ist", {"local_steps": local_steps, "momentum": 0.5}, seed=5)
-        train(fabric, workload, method, 0, steps, seed=5)
-        model = assembled(fabric, method)
-        if model is not None:
-            wanted = reference_ist(
-                workload,
-                method.options,
-                nodes=fabric.world_size,
-                local_steps=local_steps,
-                steps=steps,
-                seed=5,
-            )
-            differences.append(largest_difference(model, wanted))
+        for first, steps in pairwise([0, *looks]):
+            train(fabric, workload, method, first, steps, seed=5)
+            model = assembled(fabric, method)
+            if model is not None:
+                wanted = reference_ist(
+                    workload,
+                    method.options,
+                    nodes=fabric.world_size,
+                    local_steps=local_steps,
+                    steps=steps,
+                    seed=5,
+                )
+                differences.append(largest_difference(model, wanted))
     return differences
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4])
-@pytest.mark.parametrize("options", [PLAIN, NORMALISED], ids=["plain", "normalised"])
-def test_ist_is_its_definition_on_whole_rounds_open_rounds_and_beyond_an_epoch(nodes, options):
-    """An epoch is 16 steps at 2 nodes and 8 at 4: rounds cross epochs, or outlast them, and are still exchanged."""
-    cases = [(1, 5), (4, 12), (4, 14), (5, 40), (20, 45)]
-    differences = on_nodes(node_ist_against_reference, nodes, options, cases)[0]
-    assert len(differences) == len(cases)
+@pytest.mark.parametrize("network", ["plain", "normalised"])
+def test_ist_is_its_definition_on_whole_rounds_open_rounds_and_beyond_an_epoch(seen, network):
+    """An epoch is 16 steps at 2 nodes, 10 at 3: rounds cross epochs, or outlast them, and are still exchanged."""
+    differences = seen[network]
+    assert len(differences) == sum(map(len, LOOKS.values()))
     assert max(differences) < EXACT
 
 
