@@ -24,7 +24,7 @@ from istbench.registry import build_method
 from istbench.workloads.toy import Toy
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
-STEPS = 8
+STEPS, STOP = 6, 3
 UNEVEN = {"hidden": 13, "layers": 2}  # 13 rows, 4 rows, and as many biases: shards of unlike sizes, and empty ones
 NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True, "bias": False}
 OPTIMIZERS = {
@@ -35,16 +35,16 @@ OPTIMIZERS = {
 METHODS = {"zero": ("zero", {}), "fsdp": ("fsdp", {}), "fsdp by layer": ("fsdp", {"group_params": 1})}
 
 
-def trained(fabric, workload, method, options, stop=None):
-    """The model on rank 0 after `STEPS` steps, stopped and resumed from disk after `stop`."""
-    built = set_up(fabric, workload, method, options, steps=STEPS)
-    if stop is not None:
-        train(fabric, workload, built, 0, stop)
-        state = through_disk(built.state_dict(), fabric.rank)
-        built = set_up(fabric, workload, method, options, steps=STEPS)
-        built.load_state_dict(state)
-    train(fabric, workload, built, stop or 0, STEPS)
-    return assembled(fabric, built)
+def trained(fabric, workload, method, options):
+    """The model on rank 0 after `STEPS` steps, and that of a training resumed from disk after `STOP` of them."""
+    whole = set_up(fabric, workload, method, options, steps=STEPS)
+    train(fabric, workload, whole, 0, STOP)
+    state = through_disk(whole.state_dict(), fabric.rank)
+    train(fabric, workload, whole, STOP, STEPS)
+    resumed = set_up(fabric, workload, method, options, steps=STEPS)
+    resumed.load_state_dict(state)
+    train(fabric, workload, resumed, STOP, STEPS)
+    return assembled(fabric, whole), assembled(fabric, resumed)
 
 
 def node_against_ddp(fabric):
@@ -53,10 +53,11 @@ def node_against_ddp(fabric):
     for model in (UNEVEN, NORMALISED):
         workload = open_workload("toy", model)
         for rule, options in OPTIMIZERS.items():
-            wanted = trained(fabric, workload, "ddp", options)
+            reference = set_up(fabric, workload, "ddp", options, steps=STEPS)
+            train(fabric, workload, reference, 0, STEPS)
+            wanted = assembled(fabric, reference)
             for name, (method, own) in METHODS.items():
-                got = trained(fabric, workload, method, {**options, **own})
-                again = trained(fabric, workload, method, {**options, **own}, stop=3)
+                got, again = trained(fabric, workload, method, {**options, **own})
                 if got is not None:
                     same = weights_sha256(again) == weights_sha256(got)
                     statistics = all(
@@ -121,13 +122,11 @@ def node_odd(fabric):
     seen = []
     for own, ahead in itertools.product(({}, {"group_params": 1}), (True, False)):
         options = {"lr": 0.05, "momentum": 0.9, "forward_prefetch": ahead, **own}
-        got, again = (trained(fabric, workload, "fsdp", options, stop) for stop in (None, 3))
+        got, again = trained(fabric, workload, "fsdp", options)
         if got is not None:
-            built = set_up(fabric, workload, "fsdp", options).options
+            built = build_method("fsdp", options, workload=workload).options
             wanted = plain_training(workload, built, STEPS, nodes=fabric.world_size)
             seen.append([largest_difference(got, wanted), weights_sha256(again) == weights_sha256(got)])
-        else:
-            set_up(fabric, workload, "fsdp", options)
     return seen
 
 
