@@ -63,7 +63,7 @@ def node_served_against_ddp(fabric, steps):
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_p3_and_parameter_server_are_ddp(nodes):
-    differences = on_nodes(node_served_against_ddp, nodes, 15)[0]
+    differences = on_nodes(node_served_against_ddp, nodes, 6)[0]
     assert len(differences) == len(OPTIMIZERS) * len(SERVED) + 2
     exact = {label: difference for label, difference in differences.items() if "adam" not in label}
     assert max(exact.values()) < EXACT, exact
@@ -96,7 +96,7 @@ def node_odd_models(fabric, steps):
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_p3_is_right_for_shared_unused_frozen_and_oddly_used_parameters_and_accumulated_gradients(nodes):
-    differences = on_nodes(node_odd_models, nodes, 12)[0]
+    differences = on_nodes(node_odd_models, nodes, 6)[0]
     assert len(differences) == 6
     assert max(differences.values()) < 1e-6, differences
 
