@@ -45,7 +45,7 @@ class Counts:
 
 def node_counts(fabric, config, folder):
     """Bytes of a run that never stops, and of one that is stopped and resumed, on a slow network."""
-    fabric._latency_s = 0.05
+    fabric._latency_s = 0.02
     counts = []
     for name, lives in (("whole", (Node,)), ("resumed", (StoppingNode, Node))):
         counted = Counts()
