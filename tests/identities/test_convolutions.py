@@ -1,5 +1,7 @@
 """IST inside convolutions, on real gloo processes: its definition, plain training on one node, exact exchanges."""
 
+from itertools import pairwise
+
 import pytest
 from image_networks import PIXELS, TinyImages
 from reference_ist import reference_ist
@@ -14,6 +16,7 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.node.digest import weights_sha256
+from istbench.registry import build_method
 
 EXACT = 1e-8  # float64 sums in another order, through BatchNorm of six samples
 MOMENTUM = {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}
@@ -22,7 +25,8 @@ OPTIMIZERS = {
     "carry": MOMENTUM,
     "reset": {**MOMENTUM, "optimizer_state": "reset"},
 }
-LOCAL_STEPS, STEPS = 2, 6
+LOCAL_STEPS, STEPS = 2, 5
+STOPS = (LOCAL_STEPS, LOCAL_STEPS + 1)
 
 
 def node_ist_of_images(fabric):
@@ -34,15 +38,16 @@ def seen_of(fabric, workload):
     sent, differences, moved = {}, [], []
     for name, options in OPTIMIZERS.items():
         before = fabric.traffic["training"].sent
-        model = trained(fabric, workload, options)
+        model, states = trained(fabric, workload, options)
         sent[name] = fabric.traffic["training"].sent - before
         if model is not None:
-            options = set_up(fabric, workload, "ist", options).options
+            options = build_method("ist", options, workload=workload).options
             differences.append(largest_difference(model, wanted_of(workload, options, fabric.world_size)))
-            moved.append(largest_difference(model, plain_training(workload, options, 0)))
-    # Stopped at a round's end, where the optimizer's state was reset, and inside a round.
-    resumed = [trained(fabric, workload, OPTIMIZERS["reset"], stop) for stop in (LOCAL_STEPS, LOCAL_STEPS + 1)]
-    exchanged = trained(fabric, workload, {"local_steps": 0})
+            untrained = plain_training(workload, options, 0)
+            moved.append(largest_difference(model, untrained))
+    # The last, from a round's end, where the optimizer's state was reset, and from inside a round.
+    resumed = [resumed_from(fabric, workload, OPTIMIZERS["reset"], stop, states[stop]) for stop in STOPS]
+    exchanged, _ = trained(fabric, workload, {"local_steps": 0})
     if model is None:
         return None
     return {
@@ -50,20 +55,26 @@ def seen_of(fabric, workload):
         "moved": moved,
         "sent": sent,
         "resumed exactly": all(weights_sha256(again) == weights_sha256(model) for again in resumed),
-        "exchanged exactly": weights_sha256(exchanged) == weights_sha256(plain_training(workload, options, 0)),
+        "exchanged exactly": weights_sha256(exchanged) == weights_sha256(untrained),
     }
 
 
-def trained(fabric, workload, options, stop=None):
-    """The model on rank 0 after `STEPS` steps, stopped and resumed from disk after `stop`."""
-    options = {"local_steps": LOCAL_STEPS, **options}
-    method = set_up(fabric, workload, "ist", options)
-    if stop is not None:
-        train(fabric, workload, method, 0, stop)
-        state = through_disk(method.state_dict(), fabric.rank)
-        method = set_up(fabric, workload, "ist", options)
-        method.load_state_dict(state)
-    train(fabric, workload, method, stop or 0, STEPS)
+def trained(fabric, workload, options):
+    """The model on rank 0 after `STEPS` steps, and this node's checkpoints after each of `STOPS`, from disk."""
+    method = set_up(fabric, workload, "ist", {"local_steps": LOCAL_STEPS, **options})
+    states = {}
+    for first, last in pairwise((0, *STOPS, STEPS)):
+        train(fabric, workload, method, first, last)
+        if last in STOPS:
+            states[last] = through_disk(method.state_dict(), fabric.rank)
+    return assembled(fabric, method), states
+
+
+def resumed_from(fabric, workload, options, stop, state):
+    """The model on rank 0 after `STEPS` steps, of which those until `stop` led to `state`."""
+    method = set_up(fabric, workload, "ist", {"local_steps": LOCAL_STEPS, **options})
+    method.load_state_dict(state)
+    train(fabric, workload, method, stop, STEPS)
     return assembled(fabric, method)
 
 
