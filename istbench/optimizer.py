@@ -82,7 +82,7 @@ class OptimizerOptions:
         return "exp_avg", "exp_avg_sq"
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer over `parameters`. Adam's is torch's fused one: one pass, 2 to 10 times faster on a CPU."""
+        """The optimizer over `parameters`. On a CPU Adam is torch's fused one: one pass, 2 to 10 times faster."""
         if self.optimizer == "sgd":
             return torch.optim.SGD(
                 parameters,
@@ -93,10 +93,14 @@ class OptimizerOptions:
             )
         rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         optimizer = rule(parameters, lr=self.lr, weight_decay=self.weight_decay)
-        optimizer.defaults["fused"] = True
-        for group in optimizer.param_groups:  # there is no such kernel for the meta device
-            group["fused"] = not any(parameter.is_meta for parameter in group["params"])
+        for group in optimizer.param_groups:  # None leaves it to torch, which steps all tensors of a GPU at once
+            group["fused"] = all(parameter.is_cpu for parameter in group["params"]) or None
         return optimizer
+
+
+def is_fused_on_cpu(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `build` makes such an optimizer fused on a CPU, where its step then does all in place."""
+    return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -115,7 +119,7 @@ def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence
         if not isinstance(state.get(slot), Tensor):
             state[slot] = torch.zeros_like(parameter)
             if slot != "momentum_buffer":
-                state.setdefault("step", torch.zeros((), device=parameter.device))
+                state.setdefault("step", torch.zeros(()))
     return [state[slot] for slot in slots]
 
 

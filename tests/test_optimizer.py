@@ -72,7 +72,7 @@ def test_options_that_came_later_are_written_down_only_where_they_are_set():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_adam_is_fused_but_on_the_meta_device_and_starts_from_any_state(optimizer):
+def test_adam_is_fused_on_a_cpu_and_starts_from_any_state(optimizer):
     options = OptimizerOptions(optimizer=optimizer, lr=0.01, weight_decay=0.1)
     rule = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from istbench.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
+from istbench.optimizer import is_fused_on_cpu
 from istbench.plan.live import LiveBytes
 from istbench.workloads.base import Workload
 
@@ -57,13 +58,13 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
 
 
 def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
-    """Bytes that a step of the optimizer makes for its time; none where it is fused, and does all in place.
+    """Bytes that a step of the optimizer makes for its time.
 
     all_at_once: over all its tensors, as on a GPU, instead of one after another.
     """
     tensors = [nn.Parameter(torch.empty_like(tensor)) for tensor in footprint.stepped]
     optimizer: Any = footprint.build(tensors)
-    if optimizer.defaults.get("fused"):
+    if is_fused_on_cpu(optimizer) and not all_at_once:
         return 0
     for group in optimizer.param_groups:
         group["foreach"] = all_at_once

@@ -118,8 +118,8 @@ def test_data_refuses_what_it_cannot_fetch(istbench):
 
 def test_check_reports_each_check_and_fails_if_one_does(istbench, tmp_path):
     status, outcomes, said = istbench("check", "toy")
-    assert (status, outcomes.count("holds")) == (0, 6)
-    assert "6 of 6 checks hold" in said
+    assert (status, outcomes.count("holds")) == (0, 7)
+    assert "7 of 7 checks hold" in said
     status, _, said = istbench("check", "tooy")
     assert (status, "did you mean 'toy'" in said) == (2, True)
 
