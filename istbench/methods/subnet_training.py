@@ -1,0 +1,341 @@
+"""Independent Subnet Training (Yuan et al., arXiv 1910.02120), exchanged without a server.
+
+A round: the hidden units are dealt to the nodes by a seeded random partition; each node trains the subnet of its
+units for `local_steps` local steps, alone; then the units are dealt anew and every weight moves directly from
+where it was trained to where it is needed next. Weights between units of two different nodes are in no subnet
+this round: they wait on a home node with the value they have.
+
+BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because a subnet's do
+not fit the assembled model, and every evaluation estimates them anew (istbench/node/evaluate.py). Tensors that no
+hidden unit indexes (an output bias) are on every node and are averaged at the end of a round.
+
+Optimizer state travels as its parameter does (`optimizer_state=carry`), or starts at zero after every repartition
+(`reset`). One node alone repartitions nothing, so nothing of its is reset.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from istbench.config.numbers import Count, CountOrNone
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.base import Method, counted
+from istbench.methods.shares import Shares
+from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
+from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
+from istbench.subnets.expected import expected_moves
+from istbench.subnets.groups import named_tensors
+from istbench.subnets.initial import home_values, subnet_values
+from istbench.subnets.layout import build_subnet, layout_of
+from istbench.subnets.partition import home_partition, partition_units
+from istbench.subnets.pieces import Span
+from istbench.subnets.thin import quicken_thin_norms
+from istbench.workloads.base import Batch, Workload
+
+
+class SubnetTraining(Method):
+    """Each node trains its own part of the hidden units; the parts change every round."""
+
+    name = "ist"
+    scheduled = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(OptimizerOptions):
+        """Options of `ist`."""
+
+        local_steps: CountOrNone = field(
+            default=20, metadata={"help": "local steps a round; 0 exchanges without training, a diagnosis"}
+        )
+        optimizer_state: Literal["carry", "reset"] = field(
+            default="carry",
+            metadata={
+                "help": "momenta and the like at a repartition: carry moves a unit's with it, reset starts them at "
+                "zero and sends none",
+                "later": True,
+            },
+        )
+        streaming: bool = field(
+            default=False,
+            metadata={"help": "units move a few at a time, while the nodes compute", "later": True},
+        )
+        flight_steps: Count = field(
+            default=1, metadata={"help": "local steps that a moving unit sits out, of streaming", "later": True}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if not self.streaming:
+                if self.flight_steps != 1:
+                    raise UserError("flight_steps is an option of streaming=true; set that too, or leave it out")
+            elif self.local_steps < 2:
+                raise UserError(
+                    f"streaming moves units between the local steps of a round, which has {self.local_steps}; set "
+                    "local_steps=2 or more, or leave streaming out"
+                )
+            elif self.flight_steps >= self.local_steps:
+                raise UserError(
+                    f"flight_steps={self.flight_steps} must be less than local_steps={self.local_steps}: units in "
+                    "flight for a whole round are never trained"
+                )
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        try:
+            groups = workload.neuron_groups(model)
+            layout_of(model, groups)
+        except ValueError as error:
+            raise UserError(f"workload {workload.name!r}: {error}") from None
+        if not groups:
+            raise UserError(f"workload {workload.name!r} declares no neuron groups, so ist cannot cut it")
+        smallest = min(groups, key=lambda group: group.size)
+        if smallest.size < world_size:
+            raise UserError(
+                f"ist needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
+                f"{world_size} nodes; use fewer nodes or a wider model"
+            )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A subnet with its gradients and optimizer state, and the home shards of tensors cut along two axes."""
+        layout = layout_of(model, workload.neuron_groups(model))
+        home = home_partition(layout.groups, world_size)
+        subnet = build_subnet(model, layout.groups, home, 0, torch.device("meta"))  # node 0's parts are the largest
+        tensors = named_tensors(subnet)
+        slots = len(self.options.slots) if self.options.local_steps else 0
+        sizes = {name: tensor.element_size() for name, tensor in tensors.items()}
+        planes = self._travelling_bytes(tensors, world_size)
+        moves = {cut.name: expected_moves(cut, world_size) for cut in layout.cut}
+        sent = sum(planes[name] * moved.sent for name, moved in moves.items())
+        gathered = sum(planes[name] * moved.gathered for name, moved in moves.items())
+        first = {cut.name: home[cut.axes[0].group] for cut in layout.cut if cut.needs_home}
+        shards = {
+            cut.name: cut.shape.numel() // len(first[cut.name].owner) * len(first[cut.name].units[0])
+            for cut in layout.cut
+            if cut.needs_home
+        }
+        shared = sum(planes[name] // sizes[name] * tensors[name].numel() for name in layout.replicated)
+        averaged = shared * torch.float64.itemsize if world_size > 1 else 0
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            each = round(sent / max(1, world_size - 1))
+            while True:
+                node.steps(self.round_steps)
+                for turn in range(1, world_size):
+                    source, to = (node.rank - turn) % world_size, (node.rank + turn) % world_size
+                    node.wait([node.post("receive", each, [source]), node.post("send", each, [to])])
+                if averaged:
+                    node.all_reduce(averaged)
+                yield
+
+        return Footprint(
+            model=subnet,
+            rounds=rounds,
+            optimizer_state=slots * tensor_bytes(trained(subnet))
+            + sum((planes[name] - sizes[name]) * count for name, count in shards.items()),
+            stepped=tuple(trained(subnet)),
+            build=self.options.build,
+            samples=batch_size,
+            parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
+            round_buffers=round(gathered + sent) + 2 * averaged,
+        )
+
+    def _travelling_bytes(self, tensors: dict[str, Tensor], world_size: int) -> dict[str, int]:
+        """By tensor, the bytes of a value and of the optimizer state that travels with it."""
+        carried = self.options.optimizer_state == "carry" and self.options.local_steps and world_size > 1
+        slots = len(self.options.slots) if carried else 0
+        return {
+            name: tensor.element_size() * (1 + slots * tensor.requires_grad) for name, tensor in tensors.items()
+        }
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        self._full = model
+        self._workload = workload
+        self._fabric = fabric
+        self._parameter_names = {name for name, _ in model.named_parameters()}
+        self._layout = layout_of(model, workload.neuron_groups(model))
+        self._home_partition = home_partition(self._layout.groups, fabric.world_size)
+        self._steps = 0  # of the round under way
+        self._set_round(0)
+        self._subnet = build_subnet(model, self._layout.groups, self._partition, fabric.rank, fabric.device)
+        quicken_thin_norms(self._subnet)
+        self._home = self._initialise()
+        self._optimizer = self.options.build(self._subnet.parameters())
+
+    @torch.no_grad()
+    def _initialise(self) -> dict[str, list[Tensor]]:
+        """Fill the subnet with its initial values; returns the home shards with theirs."""
+        rank, device = self._fabric.rank, self._fabric.device
+        tensors = named_tensors(self._subnet)
+        for cut in self._layout.cut:
+            tensors[cut.name].copy_(subnet_values(cut, self._partition, rank, self._initial_rows))
+        for name in self._layout.replicated:
+            tensors[name].copy_(self._initial_rows(name, None))
+        for name in tensors.keys() - self._layout.names():
+            tensors[name].copy_(self._workload.initial_buffer(self._subnet, name))
+        shards = home_values(self._layout, self._home_partition, rank, self._initial_rows)
+        return {name: [shard.to(device, tensors[name].dtype)] for name, shard in shards.items()}
+
+    def _initial_rows(self, name: str, rows: Tensor | None) -> Tensor:
+        if name in self._parameter_names:
+            return self._workload.initial_rows(self._full, name, rows, self.seed)
+        buffer = self._workload.initial_buffer(self._full, name)
+        return buffer if rows is None else buffer[rows]
+
+    @property
+    def round_steps(self) -> int:
+        return max(1, self.options.local_steps)
+
+    def step(self, batch: Batch) -> Tensor:
+        loss = self._local_step(batch)
+        self._steps += 1
+        if self._steps == self.round_steps:
+            self.close_round()
+        return loss
+
+    def _local_step(self, batch: Batch) -> Tensor:
+        if self.options.local_steps == 0:
+            with torch.no_grad():
+                loss = self._workload.loss(self._subnet, batch)
+        else:
+            self._optimizer.zero_grad()
+            loss = self._workload.loss(self._subnet, batch)
+            loss.backward()
+            set_rate(self._optimizer, self.learning_rate)
+            self._optimizer.step()
+        return loss.detach()
+
+    def close_round(self) -> None:
+        self._repartition()
+        self._steps = 0
+
+    def _set_round(self, round_index: int) -> None:
+        self._round = round_index
+        self._partition = partition_units(
+            self._layout.groups, self._fabric.world_size, seed=self.seed, round_index=round_index
+        )
+
+    @torch.no_grad()
+    def _repartition(self) -> None:
+        """End the round: move every entry from where it was trained to where it is needed next."""
+        if self._fabric.world_size > 1:  # one node's subnet is the model, in every round
+            self._exchange()
+        self._fabric.recorder.mark("round")
+
+    def _exchange(self) -> None:
+        rank, peers = self._fabric.rank, range(self._fabric.world_size)
+        old = self._partition
+        self._set_round(self._round + 1)
+        plan = Repartition(self._layout, old, self._partition, self._home_partition)
+        holdings = self._holdings()
+        like = next(self._subnet.parameters())
+        # Everything leaves its tensor before anything is written, what stays on this node included.
+        outgoing = {peer: gather_blocks(holdings, plan.outgoing(rank, peer), like) for peer in peers}
+        incoming = {peer: plan.incoming(rank, peer) for peer in peers}
+        arrived = {peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank}
+        arrived[rank] = outgoing.pop(rank)
+        arriving = {peer: buffer for peer, buffer in arrived.items() if peer != rank}
+        self._fabric.exchange(outgoing, arriving, "exchanging subnets")
+        for peer, buffer in arrived.items():
+            write_blocks(holdings, incoming[peer], buffer)
+        self._average_replicated()
+        if self.options.optimizer_state == "reset":
+            self._optimizer.state.clear()
+
+    def _holdings(self) -> Holdings:
+        """What this node holds: values, and the optimizer state that travels with them."""
+        subnet = self._planes()
+        for name, shards in self._home.items():
+            # Entries never trained so far have the state an optimizer starts from: zero.
+            missing = len(subnet[name]) - len(shards)
+            shards.extend(torch.zeros_like(shards[0]) for _ in range(missing))
+        return Holdings(subnet, self._home)
+
+    def _planes(self) -> dict[str, list[Tensor]]:
+        """By tensor name: its values, and the optimizer state that travels, also where this node has none yet."""
+        carried = self.options.optimizer_state == "carry" and self.options.local_steps
+        slots = self.options.slots if carried else ()
+        return {
+            name: [tensor.data, *(started(self._optimizer, tensor, slots) if tensor.requires_grad else ())]
+            for name, tensor in named_tensors(self._subnet).items()
+        }
+
+    def _average_replicated(self) -> None:
+        planes = self._planes()
+        tensors = [plane for name in self._layout.replicated for plane in planes[name]]
+        for tensor, mean in zip(tensors, self._means(tensors, "averaging shared tensors"), strict=True):
+            tensor.copy_(mean)
+
+    def _means(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        """The mean over nodes of each of `tensors`, by one all-reduce."""
+        if not tensors:
+            return []
+        # In float64 the mean of n equal values is that value, bit for bit.
+        flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+        self._fabric.all_reduce_mean(flat, name)
+        means = flat.split([tensor.numel() for tensor in tensors])
+        return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]
+
+    @torch.no_grad()
+    def assemble(self) -> nn.Module | None:
+        shares = self._shares()
+        lead = self._fabric.rank == 0
+        full = build_subnet(self._full, (), {}, 0, self._fabric.device) if lead else None
+        whole = {} if full is None else named_tensors(full)
+        for name, tensor in named_tensors(self._full).items():
+            shares.bring(name, Span(0, 0, len(tensor) if tensor.dim() else 1), whole.get(name))
+        return full
+
+    @torch.no_grad()
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
+        return self._shares().block
+
+    def _shares(self, make: Callable[..., Shares] = Shares) -> Shares:
+        return make(
+            self._layout,
+            self._partition,
+            self._home_partition,
+            self._fabric,
+            subnet=named_tensors(self._subnet),
+            shards={name: shards[0] for name, shards in self._home.items()},
+            whole=self._undealt(),
+        )
+
+    def _undealt(self) -> dict[str, Tensor]:
+        """The tensors that are in no subnet, of the values that the full model has."""
+        mine, replicated = named_tensors(self._subnet), self._layout.replicated
+        means = self._means([mine[name] for name in replicated], "assembling")
+        whole = {name: mean.to(mine[name].dtype) for name, mean in zip(replicated, means, strict=True)}
+        for name in mine.keys() - self._layout.names():
+            whole[name] = self._workload.initial_buffer(self._full, name).to(self._fabric.device)
+        return whole
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "subnet": self._subnet.state_dict(),
+            "home": {
+                name: {str(plane): shard for plane, shard in enumerate(shards)}
+                for name, shards in self._home.items()
+            },
+            "optimizer": optimizer_state(self._optimizer),
+            "steps": self._steps,
+            "round": self._round,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._steps = counted(state, "steps", below=self.round_steps)
+        self._set_round(counted(state, "round"))
+        self._subnet.load_state_dict(state["subnet"])
+        self._home = {name: self._loaded(name, state["home"][name]) for name in self._home}
+        load_optimizer_state(self._optimizer, state["optimizer"])
+
+    def _loaded(self, name: str, planes: dict[str, Tensor]) -> list[Tensor]:
+        """The home shards `planes` of tensor `name`, in their order."""
+        loaded = [planes[str(plane)] for plane in range(len(planes))]
+        shape = self._home[name][0].shape
+        if len(loaded) not in (1, 1 + len(self.options.slots)) or any(plane.shape != shape for plane in loaded):
+            raise ValueError(f"home shards of {name} of another shape")
+        return loaded
