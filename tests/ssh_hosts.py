@@ -12,7 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import istbench
+from istbench.launch.ssh.check import Facts
 from istbench.workloads.cache import cache_directory
+
+GOOD = Facts(
+    host="one",
+    machine="1",
+    python="3.11.2",
+    executable="/usr/bin/python3",
+    istbench="1.2.0",
+    torch="2.11.0",
+    cores=8,
+    gpus=0,
+    folder="/home/me",
+    missing=[],
+    shared=False,
+    free=10**12,
+    free_scratch=10**12,
+    addresses=["10.0.0.1"],
+)
+"""What a host without a fault says of itself."""
 
 _SSHD = "/usr/sbin/sshd"
 _SUBNET = "10.79.0"

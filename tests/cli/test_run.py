@@ -9,19 +9,13 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from said import one_line
 
 from istbench.config.interval import Interval
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
 TOY = ["run", "--workload", "toy", "--nodes", 2]
-
-
-def one_line(said):
-    assert "Traceback" not in said
-    lines = [line for line in said.splitlines() if line.startswith("istbench: ")]
-    assert len(lines) == 1, said
-    return lines[0]
 
 
 def test_json_is_one_object_with_what_was_run_and_what_came_of_it(tmp_path, istbench):

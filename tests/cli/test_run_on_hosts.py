@@ -14,27 +14,12 @@ from istbench.launch.execute import execute, run_directory
 from istbench.launch.hosts import Host
 from istbench.launch.local import LocalLauncher
 from istbench.launch.prepare import prepare_cell
-from istbench.launch.ssh.check import Facts
 from istbench.launch.ssh.group import Group
 from istbench.launch.ssh.links import Link
 from istbench.validation.costs import Carrying
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
 WORDS += ["--threads", "1", "--json"]
-
-
-GOOD = Facts(
-    host="one",
-    machine="1",
-    python="3.11.2",
-    executable="/usr/bin/python3",
-    cores=8,
-    gpus=0,
-    folder="/",
-    missing=[],
-    shared=False,
-    addresses=[],
-)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +99,7 @@ class Answers:
 
 
 def test_doctor_makes_a_profile_of_what_hosts_answer():
-    facts = {name: msgspec.structs.replace(GOOD, cores=cores) for name, cores in (("a", 8), ("b", 4))}
+    facts = {name: msgspec.structs.replace(ssh_hosts.GOOD, cores=cores) for name, cores in (("a", 8), ("b", 4))}
     group = Group(facts=facts, clocks={}, addresses={}, port=1)
     links = [Link(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
     text = profile_of([Answers("a", 30.0), Answers("b", 40.0)], [Host("a", 2), Host("b")], group, links)

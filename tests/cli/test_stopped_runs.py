@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from said import one_line
 
 from istbench.results.events import Resume
 from istbench.results.load import load_run
@@ -20,13 +21,6 @@ TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist"]
 LONG = [*TOY, "--epochs", 100_000]
 RESUMED = [*TOY, "--epochs", 12, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
            "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
-
-
-def one_line(said):
-    assert "Traceback" not in said
-    lines = [line for line in said.splitlines() if line.startswith("istbench: ")]
-    assert len(lines) == 1, said
-    return lines[0]
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):

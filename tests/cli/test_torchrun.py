@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from said import messages
 
 from istbench.results.events import Fault, Resume
 from istbench.results.store import RunDirectory
@@ -49,10 +50,6 @@ def run_on_two(words, tmp_path):
     return [(*process.communicate(timeout=180), process.returncode) for process in both]
 
 
-def said(text):
-    return [line for line in text.splitlines() if line.startswith("istbench: ")]
-
-
 @pytest.fixture
 def alone(tmp_path, istbench):
     """What `istbench run --nodes 2` makes of words: its JSON."""
@@ -73,8 +70,8 @@ def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where
     (_, error, status), (_, quiet, other) = run_on_two(words, tmp_path)
     assert (status, other) == (1, 1)
     message = f"{socket.gethostname()}: worker 1 was killed by SIGKILL"
-    assert [line.startswith(f"istbench: {message}") for line in said(error)] == [True], error
-    assert said(quiet) == []
+    assert [line.startswith(f"istbench: {message}") for line in messages(error)] == [True], error
+    assert messages(quiet) == []
     (path,) = (tmp_path / "host0" / "runs").iterdir()
     run = RunDirectory(path)
     assert run.header().status == "failed"
@@ -98,6 +95,6 @@ def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp
     words = ["run", "--method", "ist", "--workload", "toy", "--set", "nonsense=1", "--out", tmp_path]
     process = start(words, "--standalone", "--nproc-per-node", 2)
     _, error = process.communicate(timeout=180)
-    (line,) = said(error)
+    (line,) = messages(error)
     assert "nonsense" in line
     assert error.count("exitcode  : 2") == 2

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from ssh_hosts import GOOD
 
 from istbench.launch.ssh.check import (
     Clock,
-    Facts,
     choose_address,
     clock_of,
     problems,
@@ -14,22 +14,6 @@ from istbench.launch.ssh.check import (
 )
 
 HERE = {"istbench": "1.2.0", "torch": "2.11.0", "Python": "3.11.7"}
-GOOD = Facts(
-    host="one",
-    machine="1",
-    python="3.11.2",
-    executable="/usr/bin/python3",
-    istbench="1.2.0",
-    torch="2.11.0",
-    cores=8,
-    gpus=0,
-    folder="/home/me",
-    missing=[],
-    shared=False,
-    free=10**12,
-    free_scratch=10**12,
-    addresses=["10.0.0.1"],
-)
 SET = "set it, by NTP for instance"
 ON_TIME = Clock(ahead_s=0.2, within_s=0.1)
 
