@@ -23,18 +23,19 @@ from istbench.report.palette import method_styles
 from istbench.results.load import Run, load_runs
 
 METHODS = ("model_parallel", "sampled_softmax", "dslide")
-LEVELS = (0.3, 0.4, 0.5, 0.55)
+LEVELS = (0.3, 0.4, 0.5, 0.55, 0.58)
 
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation of a run. epoch: passes over the data so far. train_s: NaN where times do not count.
+    """An evaluation of a run on `data`. epoch: passes over it so far. train_s: NaN where times do not count.
 
     active, recall: of the steps before, mean active outputs of a sample, and recall of the top 100; NaN for none.
     """
 
     method: str
     seed: int
+    data: str
     epoch: float
     train_s: float
     precision: float
@@ -75,6 +76,7 @@ def points_of(run: Run, *, timed: bool) -> Iterable[Point]:
         yield Point(
             config.method,
             config.seed,
+            run.header.data_source.seen,
             round(evaluation.samples / an_epoch, 4),
             round(evaluation.train_s, 2) if timed else math.nan,
             round(value_of(metrics.get("precision@1")), 4),
@@ -101,10 +103,13 @@ def write(points: Iterable[Point], file: Path) -> None:
 def read(file: Path) -> list[Point]:
     """What `write` wrote."""
     with file.open(newline="") as opened:
-        return [
-            Point(row["method"], int(row["seed"]), *(float(row[name] or "nan") for name in list(row)[2:]))
-            for row in csv.DictReader(opened)
-        ]
+        return [point_in(row) for row in csv.DictReader(opened)]
+
+
+def point_in(row: dict[str, str]) -> Point:
+    """The point of a row."""
+    words = row["method"], int(row["seed"]), row["data"]
+    return Point(*words, *(float(text or "nan") for text in list(row.values())[3:]))
 
 
 def timed(points: Iterable[Point]) -> bool:
@@ -170,13 +175,16 @@ def seconds_to(run: list[Point], level: float) -> float:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """The median and the range of `values`; a dash where the median is a miss."""
+    """The median and the range of `values`, misses as dashes; one dash where all are."""
+    if all(map(math.isinf, values)):
+        return "-"
     middle, least, most = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
     return f"{middle} [{least}-{most}]".replace("inf", "-")
 
 
 def draw(figure: Figure, points: list[Point]) -> None:
     """Precision against epochs, and against train seconds where they count; a thin line for each seed."""
+    figure.suptitle(", ".join(sorted({point.data for point in points})), fontsize="medium")
     axes = [("epoch", "epochs"), *([("train_s", "train seconds")] if timed(points) else [])]
     figure.set_size_inches(4.6 * len(axes) + 1.6, 4.2)
     styles = method_styles([(method, method) for method in METHODS])

@@ -46,7 +46,7 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
     key = {**files.cache_key(), "name": files.root.name}
     path, summary = prepared(cache, "repository", key, facts, fill, progress)
     official = (summary.features, summary.labels) == AMAZON_670K
-    kind, name = ("amazon670k", "Amazon-670K") if official else ("xc_repository", f"points in {files.root.name}")
+    kind, name = ("amazon670k", "Amazon-670K") if official else ("xc_repository", files.root.name)
     whole = AMAZON_670K_POINTS if official else None
     return source_of(path, summary, kind=kind, name=printable(name), unit="points", note=files.note, whole=whole)
 
