@@ -36,7 +36,9 @@ if rank == "0":
         fail("no such thing; use another", 2)
     latest = run / "checkpoint" / "latest.json"
     step = json.loads(latest.read_text())["step"] if latest.exists() else 0
-    latest.parent.mkdir(parents=True, exist_ok=True)
+    part = latest.parent / str(step + 10) / "rank-0.json"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_text("{}")
     (run / "run.json").write_text("{}")
     latest.write_text(json.dumps({"step": step + 10}))
     with (folder / "said").open("a") as said:

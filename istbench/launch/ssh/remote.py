@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from istbench.launch.ssh.hello import Agent
-from istbench.launch.ssh.remote_files import clear_away, files, keep, read, standing, write
+from istbench.launch.ssh.remote_files import clear_away, hold, keep, read, release, standing, write
 from istbench.launch.ssh.remote_links import listen, measure, reach, stop_listening
 from istbench.launch.ssh.remote_run import end, go, start
 from istbench.launch.ssh.remote_speed import speed
@@ -19,8 +19,9 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "go": go,
     "end": end,
     "standing": standing,
-    "files": files,
+    "hold": hold,
     "read": read,
+    "release": release,
     "clear": clear_away,
     "write": write,
     "keep": keep,

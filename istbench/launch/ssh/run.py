@@ -13,8 +13,9 @@ from istbench.launch.alone import alone
 from istbench.launch.hosts import Host
 from istbench.launch.launcher import Signals
 from istbench.launch.ssh.connection import Connection, Event, Events, Lost, Refused, connected, each
-from istbench.launch.ssh.files import bring, fetch
+from istbench.launch.ssh.files import Pace, at_once, bring, fetch
 from istbench.launch.ssh.group import Asked, Group, gather
+from istbench.launch.ssh.meanwhile import Meanwhile
 from istbench.launch.ssh.remote_files import how_far
 from istbench.results.store import RunDirectory
 
@@ -163,12 +164,19 @@ class _Session:
         if not self._shared and not self._asked.again and bring(self._first, here.path, theirs):
             self._say(f"brought what is known of {self._cell} to {self._first.name}")
         interrupted = None
+        meanwhile = Meanwhile(lambda pace: self._bring_home(theirs, here, pace), self._say)
         try:
             self._first.do("go")
+            if not self._shared:
+                meanwhile.start()
             self._watch(lambda: False)
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
+            meanwhile.stop()
             self._end_all()
+        finally:
+            meanwhile.stop()
+        meanwhile.join()
         if not self._shared and self._first.name not in self._ends.lost:
             self._bring_home(theirs, here)
         if interrupted is not None:
@@ -178,9 +186,9 @@ class _Session:
             raise cause
         return here
 
-    def _bring_home(self, theirs: str, here: RunDirectory) -> None:
+    def _bring_home(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
         if self._first.do("standing", path=theirs) >= how_far(here.path) or self._asked.again:
-            fetch(self._first, theirs, here.path)
+            fetch(self._first, theirs, here.path, pace)
 
     def _watch(self, ready: Callable[[], bool]) -> None:
         """Return when all hosts have ended, or it is `ready`; where one ended badly, the others soon."""

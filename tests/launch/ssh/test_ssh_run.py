@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from istbench.errors import RunFailed, UserError
+from istbench.launch.ssh import meanwhile
 from istbench.launch.ssh.group import Unfit
 
 
@@ -78,16 +79,49 @@ def test_a_torchrun_that_dies_is_named_by_its_host_with_its_last_lines_and_all_e
     assert_nothing_left(hosts)
 
 
-def test_a_host_that_is_lost_is_named_and_all_end(hosts, ask):
-    sessions = set(hosts.pids(1))
+@pytest.fixture
+def lose(hosts):
+    """Kills what runs on a host but its sshd."""
+    sessions = [set(hosts.pids(number)) for number in range(2)]
 
-    def lose(_):
-        for process in set(hosts.pids(1)) - sessions:
+    def kill(number):
+        for process in set(hosts.pids(number)) - sessions[number]:
             with suppress(ProcessLookupError):  # it ended with the one before
                 os.kill(int(process), signal.SIGKILL)
 
+    return kill
+
+
+def test_a_host_that_is_lost_is_named_and_all_end(hosts, ask, lose):
     with pytest.raises(RunFailed, match=r"^host1: the connection to it is lost \(.*\); the same command goes on"):
-        ask(1, lose)
+        ask(1, lambda _: lose(1))
+    assert_nothing_left(hosts)
+
+
+def test_after_the_first_host_is_lost_for_good_others_go_on_from_what_came_home(
+    hosts, ask, lose, interrupted, monkeypatch
+):
+    monkeypatch.setattr(meanwhile, "_EVERY_S", 0.05)
+    out = hosts.out / "lost"
+
+    def lose_once_it_is_home(_):
+        until = time.monotonic() + 10
+        while not (out / "runs/cell/checkpoint/latest.json").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        lose(0)
+        hosts.inside(0, "ip", "link", "set", "eth0", "down")
+
+    try:
+        with pytest.raises(RunFailed, match="^host0: the connection to it is lost "):
+            ask(1, lose_once_it_is_home, out=out)
+        assert (step_of(out), sorted(path.name for path in out.iterdir())) == (10, ["runs"])
+        assert (out / "runs/cell/checkpoint/10/rank-0.json").exists()
+        said = interrupted(names=["host1"], out=out)
+        assert said == ["brought what is known of cell to host1", "at step 20"]
+    finally:
+        hosts.inside(0, "ip", "link", "set", "eth0", "up")
+    assert step_of(out) == 20
     assert_nothing_left(hosts)
 
 
