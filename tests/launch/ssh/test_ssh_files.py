@@ -157,29 +157,57 @@ def test_without_hard_links_a_checkpoint_that_was_deleted_is_not_brought(there, 
     assert step_of(here) == 10
 
 
-def test_wherever_it_breaks_off_there_is_a_whole_checkpoint_here(there, here, monkeypatch):
+@pytest.fixture
+def breaks_off(monkeypatch):
+    """Brings a run home, and is ended after so many files have taken their places."""
+    replace = Path.replace
+
+    def fetched(path, here, after):
+        def once_more(file, target):
+            nonlocal after
+            after -= 1
+            if after < 0:
+                raise KeyboardInterrupt
+            return replace(file, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", once_more)
+            with pytest.raises(KeyboardInterrupt):
+                fetch(OtherHost(), str(path), here)
+
+    return fetched
+
+
+def test_wherever_it_breaks_off_there_is_a_whole_checkpoint_here(there, here, breaks_off):
     there.go_on(10)
     fetch(OtherHost(), str(there.path), here)
-    replace, left = Path.replace, 0
-
-    def break_off(path, target):
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        return replace(path, target)
-
-    for allowed in range(4):  # two parts and the events, then what names them
-        there.go_on(20 + allowed)
-        left = allowed
-        with monkeypatch.context() as patched:
-            patched.setattr(Path, "replace", break_off)
-            with pytest.raises(KeyboardInterrupt):
-                fetch(OtherHost(), str(there.path), here)
+    for placed in range(4):  # two parts and the events, then what names them
+        there.go_on(20 + placed)
+        breaks_off(there.path, here, placed)
         assert step_of(here) == 10
     fetch(OtherHost(), str(there.path), here)
     assert step_of(here) == 23
     assert list_files(here) == list_files(there.path)
+
+
+def test_a_checkpoint_of_the_same_step_of_another_run_is_not_mixed_with_it(there, here, breaks_off):
+    there.go_on(10)
+    fetch(OtherHost(), str(there.path), here)
+    shutil.rmtree(there.path)
+    Run(there.path).go_on(10)
+    breaks_off(there.path, here, 1)
+    assert not (here / "checkpoint" / "latest.json").exists()
+    fetch(OtherHost(), str(there.path), here)
+    assert step_of(here) == 10
+
+
+def test_a_host_that_nobody_asks_any_more_holds_nothing(there):
+    there.go_on(10)
+    host = OtherHost()
+    host.do("hold", path=str(there.path), have=[])
+    assert (there.path.parent.parent / "fetched").exists()
+    host.agent.end()
+    assert not (there.path.parent.parent / "fetched").exists()
 
 
 def test_what_was_brought_to_a_host_does_not_come_back(there, here, tmp_path):
