@@ -13,7 +13,8 @@ _EXPIRED = {
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "AuthFailure",
     "UnrecognizedClientException", "InvalidAccessKeyId",
 }  # fmt: skip
-_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
+# "403" is the answer to a HEAD request, which has no body to say more.
+_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 _SIGN_IN = "sign in again, as by `aws sso login`"
 _LONGEST = 400
 
@@ -81,6 +82,7 @@ def calls(doing: str) -> Iterator[None]:
     """
     exceptions = require_boto3().exceptions
     from botocore import exceptions as core
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -97,6 +99,10 @@ def calls(doing: str) -> Iterator[None]:
     except (core.HTTPClientError, core.ConnectionError) as error:
         raise RunFailed(
             f"AWS was asked {doing}, and is not reached ({_short(error)}): see the connection and the region"
+        ) from None
+    except ResponseParserError as error:  # as of a proxy, or of a network that wants a password first
+        raise RunFailed(
+            f"AWS was asked {doing}, and what answered is not AWS ({_short(error)}): see the connection"
         ) from None
     except core.BotoCoreError as error:
         raise RunFailed(f"AWS was asked {doing}: {_short(error)}; run the same command again") from None
