@@ -199,10 +199,7 @@ class FakeAws:
         return {"Command": {"CommandId": command}}
 
     def _GetCommandInvocation(self, region, CommandId, InstanceId):
-        if (answer := self.commands[CommandId]) == "later":
-            self.commands[CommandId] = (0, "", "")
-            raise refusal("GetCommandInvocation", "InvocationDoesNotExist", "")
-        status, out, err = answer
+        status, out, err = self.commands[CommandId]
         return {
             "Status": "Failed" if status else "Success",
             "StandardOutputContent": out,
@@ -259,10 +256,16 @@ def etag(content):
 
 def put_in_place(patch, tmp_path):
     """A `FakeAws` that boto3's clients speak to, with a memory and credentials of its own."""
-    from istbench.launch.aws import waiting
-
     fake = FakeAws()
     patch.setattr(botocore.client.BaseClient, "_make_api_call", lambda *call: fake.call(*call))
+    nobodys_credentials(patch, tmp_path)
+    return fake
+
+
+def nobodys_credentials(patch, tmp_path):
+    """An environment with a region, credentials and a memory of its own, where nothing is waited for."""
+    from istbench.launch.aws import waiting
+
     patch.setattr(waiting, "pause", lambda _: None)
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_DEFAULT_REGION"):
         patch.delenv(name, raising=False)
@@ -272,4 +275,3 @@ def put_in_place(patch, tmp_path):
     patch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
     patch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return fake

@@ -185,12 +185,6 @@ def test_a_run_brings_back_results_and_down_waits_for_them_to_be_fetched(
     assert cluster.alive() == []
 
 
-def test_discard_deletes_what_was_not_fetched(cluster, said):
-    cluster.buckets[stand(HERE, NAME).bucket]["results/a"] = b"1"
-    assert down(HERE, NAME, discard=True, say=said.append)
-    assert cluster.alive() == []
-
-
 def test_a_run_that_fails_ends_with_its_status_and_names_the_machine(cluster, said, monkeypatch, tmp_path, capsys):
     script = "import sys\nif sys.argv[1] == '1': sys.exit('no memory')"
     place = do_its_work(cluster, tmp_path, monkeypatch, script)
@@ -269,11 +263,6 @@ def test_only_what_changed_is_pushed_and_what_was_deleted_goes(cluster, tmp_path
     assert (pushed.push(), pushed.push()) == (2, 0)
     there = {key: content for key, content in cluster.buckets[place.bucket].items() if key.startswith("results/")}
     assert there == {"results/run.json": b"run.json", "results/events.jsonl": b"more than before"}
-
-
-def test_a_command_that_is_not_handed_out_at_once_is_waited_for(cluster, said, tmp_path):
-    cluster.shell = lambda rank, lines: "later"
-    assert errands.start(stand(HERE, NAME), PLAN.spec, RUN, tmp_path / "out", 15, said.append)
 
 
 def test_a_stack_that_cannot_be_deleted_is_named_and_tried_again(cluster, said):
