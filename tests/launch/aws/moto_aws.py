@@ -160,7 +160,6 @@ def inventory():
         machine=sum(one["State"]["Name"] != "terminated" for one in machines),
         disk=len(ec2.describe_volumes()["Volumes"]),
         network=len(ec2.describe_vpcs()["Vpcs"]),
-        subnet=len(ec2.describe_subnets()["Subnets"]),
         group=len(ec2.describe_security_groups()["SecurityGroups"]),
         launch_template=len(ec2.describe_launch_templates()["LaunchTemplates"]),
         bucket=len(HERE.client("s3").list_buckets()["Buckets"]),
@@ -171,8 +170,11 @@ def inventory():
 
 def serve(patch):
     """Start moto's server for clients of boto3 that are new; returns what passes, and the server, to be stopped."""
+    from moto import backends
     from moto.server import ThreadedMotoServer
 
+    services = list(backends.list_of_moto_modules())
+    patch.setattr(backends, "list_of_moto_modules", lambda: services)  # moto walks its folders at every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
