@@ -123,7 +123,7 @@ class CutModel:
         kept = within[self._fabric.rank]
         held = held.narrow(across, max(0, kept.start - own.start), len(kept))
         sizes = [math.prod(shape) // shape[across] * len(run) for run in within]
-        for node, values in self._fabric.gather_to_zero(held.reshape(-1), sizes, f"assembling {name}"):
+        for node, values in self._fabric.gather_to_zero(held.contiguous().view(-1), sizes, f"assembling {name}"):
             if block is not None and len(values):
                 target = block.narrow(across, within[node].start - start, len(within[node]))
                 target.copy_(values.view(target.shape))

@@ -63,6 +63,18 @@ def test_model_parallel_is_plain_training_and_resumes_exactly(nodes):
         assert losses[-1] < losses[0], name
 
 
+def node_reads_a_unit_at_a_time(fabric):
+    method = set_up(fabric, small(), "model_parallel", {})
+    block = method.blocks()
+    read = [block("input.weight", 1, unit, unit + 1) for unit in range(UNEVEN["hidden"])]
+    model = assembled(fabric, method)
+    return model is None or torch.equal(torch.cat(read, 1), model.input.weight)
+
+
+def test_one_of_a_nodes_units_can_be_read():
+    assert on_nodes(node_reads_a_unit_at_a_time, 2) == [True, True]
+
+
 def node_bytes(fabric):
     """What this node posted, sent and received in a step, and the traffic of assembling."""
     workload = small()

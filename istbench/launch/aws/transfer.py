@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from istbench.errors import RunFailed, UserError, shown
+from istbench.errors import RunFailed, UserError, printable, shown
 
 RESULTS = "results/"
 """Where the results directory of the machines lies in the bucket."""
@@ -84,11 +84,19 @@ def unfetched(found: Mapping[str, str], have: Mapping[str, str]) -> list[str]:
 
 
 def empty(s3: Any, bucket: str) -> int:
-    """Delete every object; returns how many there were."""
+    """Delete every object; returns how many there were.
+
+    Raises:
+        RunFailed: naming one that cannot be deleted.
+    """
     keys = list(versions(s3, bucket, ""))
     for first in range(0, len(keys), 1000):
         batch = [{"Key": key} for key in keys[first : first + 1000]]
-        s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
+        kept = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True}).get("Errors", [])
+        for error in kept[:1]:
+            raise RunFailed(
+                f"bucket {bucket}: {shown(error['Key'])} cannot be deleted: {printable(error['Message'])}"
+            )
     return len(keys)
 
 

@@ -12,6 +12,7 @@ from istbench.launch.aws import session
 from istbench.launch.aws.machines import Machine, tell, wait_online
 from istbench.launch.aws.stack import as_stack, delete_stack, find_stack, wait_until_made
 from istbench.launch.aws.template import TAG
+from istbench.launch.aws.transfer import empty
 
 NAME = "2xm5-2xlarge"
 IDENTITY = f"arn:aws:cloudformation:us-east-1:1:stack/istbench-{NAME}/1"
@@ -126,3 +127,13 @@ def test_a_page_in_the_place_of_aws_is_one_line(stubbed):
     ) as said:
         find_stack(HERE, NAME)
     assert len(str(said.value).splitlines()) == 1
+
+
+def test_an_object_that_cannot_be_deleted_is_named(stubbed):
+    stubber = stubbed("s3")
+    stubber.add_response("list_objects_v2", {"Contents": [{"Key": "results/a", "ETag": "1"}]})
+    stubber.add_response(
+        "delete_objects", {"Errors": [{"Key": "results/a", "Code": "AccessDenied", "Message": "no"}]}
+    )
+    with pytest.raises(RunFailed, match=r"^bucket kept: 'results/a' cannot be deleted: no$"):
+        empty(HERE.client("s3"), "kept")
