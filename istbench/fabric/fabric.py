@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +21,7 @@ from istbench.fabric.pending import Pending, Transfers, all_done
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport import Transport
-
-_GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
+from istbench.fabric.words import Words
 
 
 class FabricError(RuntimeError):
@@ -43,6 +41,7 @@ class Fabric:
         several_hosts: whether the nodes are on more than one.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
+        words: what nodes tell one another beside tensors, not counted.
 
     `latency_s` is waited for every message, one after another in a collective: for networks that are really shaped
     but in their latency.
@@ -66,7 +65,7 @@ class Fabric:
         self._timeout_s = timeout_s
         self._latency_s = latency_s
         self._operations = 0
-        self._followed = 0
+        self.words = Words(store, self.rank, self.world_size)
         self.recorder = Recorder(device)
         # gloo moves point-to-point messages from host memory only.
         self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
@@ -171,26 +170,6 @@ class Fabric:
         """Wait until every node is here."""
         with self._operation(name):
             dist.barrier()
-
-    def follow_zero(self, word: str = "") -> str:
-        """Wait until rank 0 gets here too, however long: it may have work that only it does. Returns its `word`."""
-        self._followed += 1
-        key = f"followed/{self._followed}"
-        if self.rank == 0:
-            self._store.set(key, word)
-            return word
-        return self._word(key)
-
-    def words_to_zero(self, word: str) -> list[str]:
-        """Every node's `word`, by rank, on rank 0, which waits for them however long; none on the others."""
-        self._followed += 1
-        key = f"told/{self._followed}"
-        self._store.set(f"{key}/{self.rank}", word)
-        return [] if self.rank else [self._word(f"{key}/{rank}") for rank in range(self.world_size)]
-
-    def _word(self, key: str) -> str:
-        self._store.wait([key], timedelta(days=30))
-        return bytes(self._store.get(key)).decode()
 
     # Point-to-point. Needs no global order.
 
@@ -402,16 +381,6 @@ class Fabric:
         where = f"rank {self.rank} in {name} (operation {self._operations})"
         if "imed out" not in str(error):
             return FabricError(f"{where} lost a connection: {str(error).splitlines()[0]}")
-        missing = self._missing_ranks()
+        missing = self.words.missing_ranks(self._operations)
         who = f"nothing heard from rank {', '.join(map(str, missing))}" if missing else "all ranks wait"
         return FabricError(f"{where} gave up after {self._timeout_s:g} s: {who}")
-
-    def _missing_ranks(self) -> list[int]:
-        """The ranks that did not also give up waiting: the ones that never came."""
-        try:
-            self._store.set(f"gave-up/{self.rank}", str(self._operations))
-            time.sleep(_GRACE_S)
-            others = (rank for rank in range(self.world_size) if rank != self.rank)
-            return [rank for rank in others if not self._store.check([f"gave-up/{rank}"])]
-        except RuntimeError:
-            return []

@@ -46,7 +46,8 @@ def check_memory(
     else:
         memory = node_memory(footprint, unknown_cost(footprint.model), stepping=False)
         needed = here * memory.total + data
-        most = needed + here * _MOST_OF_STEPPED * max(map(_bytes, footprint.stepped), default=0)
+        largest = max((tensor_bytes([tensor]) for tensor in footprint.stepped), default=0)
+        most = needed + here * _MOST_OF_STEPPED * largest
         if most > there:
             memory = node_memory(footprint, unknown_cost(footprint.model))
             needed = here * memory.total + data
@@ -62,10 +63,6 @@ def check_memory(
             f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options, or try --anyway "
             f"({'; '.join(filter(None, parts))})"
         )
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor_bytes([tensor])
 
 
 def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, there: int) -> bool:

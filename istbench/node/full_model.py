@@ -62,7 +62,7 @@ def full_model(
         assert model is not None
         with calibrated(model, workload, seed, fabric.device):
             yield _assembled(model, workload, fabric, seconds, sharing or Sharing(possible=False))
-    fabric.follow_zero()
+    fabric.words.follow_zero()
 
 
 def _streamed(workload: Workload) -> nn.Module | None:
@@ -82,7 +82,7 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
         with sharing.timed(shared):
             if not shared:
                 return evaluate(model, workload, fabric.device)
-            fabric.follow_zero(json.dumps([]))
+            fabric.words.follow_zero(json.dumps([]))
             return shared_metrics(model, workload, fabric)
 
     return FullModel(tensors=tensors, block=blocks_of(tensors), metrics=metrics, assembled_s=seconds)
@@ -95,7 +95,7 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
         started = time.perf_counter()
         asked = named[name], dim, first, last
-        fabric.follow_zero(json.dumps(asked))
+        fabric.words.follow_zero(json.dumps(asked))
         with fabric.accounting("assemble"):
             values = blocks(*asked)
         assert values is not None
@@ -113,7 +113,7 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
 def _serve(answer: Callable[..., object], fabric: Fabric) -> None:
     """Give rank 0 what it asks for, until it asks for no more."""
     with fabric.accounting("assemble"):
-        while asked := fabric.follow_zero():
+        while asked := fabric.words.follow_zero():
             answer(*json.loads(asked))
 
 

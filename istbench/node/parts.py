@@ -54,7 +54,7 @@ class Parts:
         """
         fabric = self._fabric
         found = checkpoint.latest(self._directory) if fabric.rank == 0 else None
-        word = fabric.follow_zero("" if found is None else msgspec.json.encode(found).decode())
+        word = fabric.words.follow_zero("" if found is None else msgspec.json.encode(found).decode())
         if not word:
             return None
         totals = msgspec.json.decode(word, type=Totals)

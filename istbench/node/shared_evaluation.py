@@ -44,9 +44,8 @@ def can_be_shared(workload: Workload, fabric: Fabric) -> bool:
 
 def shared_metrics(model: nn.Module, workload: Workload, fabric: Fabric) -> dict[str, float]:
     """On rank 0 the metrics of its `model`, while the other ranks are in `evaluate_share`."""
-    with fabric.accounting("assemble"):
-        hand_out(model, fabric)
-    words = fabric.words_to_zero(_sums_of_share(model, workload, fabric))
+    hand_out(model, fabric)
+    words = fabric.words.tell_zero(_sums_of_share(model, workload, fabric))
     samples, sums = zip(*map(json.loads, words), strict=True)
     return {name: sum(part.get(name, 0.0) for part in sums) / sum(samples) for name in sums[0]}
 
@@ -56,16 +55,16 @@ def evaluate_share(workload: Workload, fabric: Fabric) -> None:
     with torch.device("meta"):
         blank = workload.build_model()
     model = with_storage(blank, fabric.device)
-    with fabric.accounting("assemble"):
-        hand_out(model, fabric)
-    fabric.words_to_zero(_sums_of_share(model, workload, fabric))
+    hand_out(model, fabric)
+    fabric.words.tell_zero(_sums_of_share(model, workload, fabric))
 
 
 def hand_out(model: nn.Module, fabric: Fabric) -> None:
-    """Give `model` the values of rank 0's."""
+    """Give `model` the values of rank 0's, counted as `assemble`."""
     for tensor in _tensors(model):
         values = tensor.detach().contiguous()  # as rank 0's may lie otherwise than others'
-        fabric.broadcast_async(values.view(-1).view(torch.uint8), 0, "handing out the model to evaluate").wait()
+        with fabric.accounting("assemble"):
+            fabric.broadcast_async(values.view(-1).view(torch.uint8), 0, "handing out the model to evaluate").wait()
         if fabric.rank and values.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(values)
 

@@ -93,10 +93,9 @@ def empty(s3: Any, bucket: str) -> int:
     for first in range(0, len(keys), 1000):
         batch = [{"Key": key} for key in keys[first : first + 1000]]
         kept = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True}).get("Errors", [])
-        for error in kept[:1]:
-            raise RunFailed(
-                f"bucket {bucket}: {shown(error['Key'])} cannot be deleted: {printable(error['Message'])}"
-            )
+        if kept:
+            key, why = shown(kept[0]["Key"]), printable(kept[0]["Message"])
+            raise RunFailed(f"bucket {bucket}: {key} cannot be deleted: {why}")
     return len(keys)
 
 
