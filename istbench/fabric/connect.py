@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from istbench.fabric.errors import peers_needed
 from istbench.fabric.fabric import Fabric
 
 
@@ -14,24 +15,27 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
 
     Uses nccl where every rank has a GPU of its own and gloo otherwise; with gloo, ranks may share a GPU.
     `timeout_s` bounds every operation of the returned fabric, in seconds; `latency_s` is added to every message.
+
+    Raises:
+        FabricError: where others do not come in time, or leave before all have met.
     """
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
     place = _device_of_rank(device)
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     own_gpu = place.type == "cuda" and torch.cuda.device_count() >= local_world_size
-    store, rank, world_size = next(
-        dist.rendezvous("env://", rank, world_size, timeout=timedelta(seconds=timeout_s))
-    )
-    # torchrun's store has been there before this job, and may have seen others.
-    store = dist.PrefixStore(os.environ.get("ISTBENCH_STORE_PREFIX", "istbench"), store)
-    dist.init_process_group(
-        "nccl" if own_gpu else "gloo",
-        store=dist.PrefixStore("collectives", store),
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=timeout_s),
-    )
+    timeout = timedelta(seconds=timeout_s)
+    with peers_needed(f"rank {rank} could not meet the others"):
+        store, rank, world_size = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
+        # torchrun's store has been there before this job, and may have seen others.
+        store = dist.PrefixStore(os.environ.get("ISTBENCH_STORE_PREFIX", "istbench"), store)
+        dist.init_process_group(
+            "nccl" if own_gpu else "gloo",
+            store=dist.PrefixStore("collectives", store),
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+        )
     several_hosts = local_world_size < world_size
     return Fabric(dist.PrefixStore("fabric", store), place, timeout_s, latency_s, several_hosts)
 

@@ -17,15 +17,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.cluster.on_wire import bytes_on_wire
+from istbench.fabric.errors import FabricError
 from istbench.fabric.pending import Pending, Transfers, all_done
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport import Transport
 from istbench.fabric.words import Words
-
-
-class FabricError(RuntimeError):
-    """An operation did not complete. The message names this rank, the operation and the missing ranks."""
 
 
 class Fabric:

@@ -1,8 +1,11 @@
 """What nodes tell one another through the process group's store, beside it: words, and who gave up waiting."""
 
 import time
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
+
+from istbench.fabric.errors import peers_needed
 
 _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
 
@@ -18,17 +21,19 @@ class Words:
         """Wait until rank 0 gets here too: it may have work that only it does. Returns its `word`."""
         self._said += 1
         key = f"followed/{self._said}"
-        if self._rank == 0:
-            self._store.set(key, word)
-            return word
-        return self._word(key)
+        with self._told():
+            if self._rank == 0:
+                self._store.set(key, word)
+                return word
+            return self._word(key)
 
     def tell_zero(self, word: str) -> list[str]:
         """Every node's `word`, by rank, on rank 0, which waits for them; none on the others."""
         self._said += 1
         key = f"told/{self._said}"
-        self._store.set(f"{key}/{self._rank}", word)
-        return [] if self._rank else [self._word(f"{key}/{rank}") for rank in range(self._world_size)]
+        with self._told():
+            self._store.set(f"{key}/{self._rank}", word)
+            return [] if self._rank else [self._word(f"{key}/{rank}") for rank in range(self._world_size)]
 
     def missing_ranks(self, operations: int) -> list[int]:
         """The ranks that did not also give up waiting, as this one did at so many operations: they never came."""
@@ -39,6 +44,9 @@ class Words:
             return [rank for rank in others if not self._store.check([f"gave-up/{rank}"])]
         except RuntimeError:
             return []
+
+    def _told(self) -> AbstractContextManager[None]:
+        return peers_needed(f"rank {self._rank} could not hear from the others")
 
     def _word(self, key: str) -> str:
         self._store.wait([key], timedelta(days=30))

@@ -1,0 +1,50 @@
+"""Joining a process group whose other members do not come."""
+
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from istbench.fabric import FabricError, connect
+from istbench.fabric.words import Words
+
+
+@pytest.fixture
+def first_of_two(monkeypatch):
+    """This process as rank 0 of two; the port its store will listen on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in where.items():
+        monkeypatch.setenv(name, value)
+    return port
+
+
+def test_one_whom_nobody_joins_says_so(first_of_two):
+    with pytest.raises(FabricError, match=r"rank 0 could not meet the others: .*imed out"):
+        connect(timeout_s=1.0)
+
+
+def test_one_whose_peer_goes_before_all_have_met_says_so(first_of_two):
+    def come_and_go():
+        TCPStore("127.0.0.1", first_of_two, 2, is_master=False, timeout=timedelta(seconds=9))
+
+    peer = threading.Thread(target=come_and_go)
+    peer.start()
+    with pytest.raises(FabricError, match=r"rank 0 could not meet the others: "):
+        connect(timeout_s=2.0)
+    peer.join()
+
+
+def test_words_for_want_of_the_store_are_for_want_of_peers():
+    there = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    mine = TCPStore("127.0.0.1", there.port, is_master=False)
+    words = Words(mine, rank=1, world_size=2)
+    waits = threading.Timer(0.2, lambda: gone.pop())
+    gone = [there]
+    del there
+    waits.start()
+    with pytest.raises(FabricError, match=r"rank 1 could not hear from the others: "):
+        words.follow_zero()
