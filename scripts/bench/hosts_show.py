@@ -1,0 +1,211 @@
+"""Runs on four hosts, and what each thing that can be wrong with them is said to be, as a user meets it.
+
+The hosts are network namespaces of this machine, each with its own sshd, address, hostname and results directory,
+as the tests have them; needs Linux and root. Prints Markdown.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+
+from ssh_hosts import Hosts, hosts, why_not
+
+_TOY = ["--method", "ist", "--workload", "toy", "--seed", "1"]
+_LONG = [*_TOY, "--steps", "200000", "--eval-every", "500", "--checkpoint-every", "1"]
+_LATE = "import time\n_now = time.time\ntime.time = lambda: _now() + 3600\n"
+
+
+def main() -> None:
+    """Print the digests, the messages and what `doctor` finds."""
+    if why_not():
+        raise SystemExit(why_not())
+    folder = Path(tempfile.mkdtemp(prefix="istbench-show-"))
+    with hosts(4, folder / "hosts") as found:
+        show = Show(found, folder)
+        show.digests()
+        print("\n| fault | exit status | what is said |\n| --- | ---: | --- |")
+        for fault in (show.at_rest, show.on_the_way):
+            fault()
+        show.slow_link()
+
+
+class Show:
+    """What is shown, on hosts that are up."""
+
+    def __init__(self, found: Hosts, folder: Path) -> None:
+        self.hosts, self.folder = found, folder
+
+    def digests(self) -> None:
+        """The same cell here, over ssh and under torchrun on each host."""
+        words = [*_TOY, "--steps", "20", "--json", "--threads", "1"]
+        local = self.istbench("run", *words, "--nodes", "4", "--out", self.folder / "local")
+        over_ssh = self.istbench("run", *words, *self.named(), "--out", self.hosts.out)
+        print("| run | weights |\n| --- | --- |")
+        print(f"| `run --nodes 4` | {digest(local.stdout)} |")
+        print(f"| `run --hosts` | {digest(over_ssh.stdout)} |")
+        print(f"| torchrun on each of four | {digest(self.under_torchrun(words))} |", flush=True)
+
+    def under_torchrun(self, words: list[str]) -> str:
+        """What rank 0 prints."""
+        ssh = self.hosts.folder / "ssh"
+        started = []
+        for rank, name in enumerate(self.hosts.names):
+            torchrun = f"{sys.executable} -m torch.distributed.run --nnodes 4 --nproc-per-node 1 --node-rank {rank}"
+            torchrun += " --rdzv-endpoint 10.79.0.1:29511 -m istbench run"
+            command = f"cd / && {torchrun} {' '.join(words)} --out {self.hosts.out}/torchrun"
+            started.append(subprocess.Popen([ssh, name, command], stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        said = [process.communicate() for process in started]
+        return said[0][0].decode() or said[0][1].decode()
+
+    def at_rest(self) -> None:
+        """What is wrong before anything starts."""
+        toy = [*_TOY, "--steps", "20"]
+        self.fault("a host that does not answer", "run", *toy, "--hosts", "host0,10.79.0.99")
+        self.fault("two hosts that are one", "run", *toy, "--hosts", "host0,10.79.0.1")
+        self.fault("no data", "run", *_TOY[:2], "--workload", "speech", "--data", "/no/data", *self.named(2))
+        self.fault("no Python", "run", *toy, *self.named(2), "--hosts-python", "/no/python")
+        for what, modules in (
+            ("another version", {"istbench": "__version__ = '0.0.1'\n"}),
+            ("no istbench", {"istbench": "raise ImportError\n"}),
+            ("a clock an hour off", {"sitecustomize": _LATE}),
+        ):
+            python = self.python_with(what.replace(" ", "-"), modules)
+            self.fault(what, "run", *toy, *self.named(2), "--hosts-python", python)
+        self.hosts.resize(0, "1m")
+        self.fault("a full disk", "run", *toy, *self.named(2))
+        self.hosts.resize(0, "1g")
+        with self.route("prohibit", "10.79.0.1/32"):
+            self.fault("a way that is firewalled", "run", *toy, *self.named(2))
+
+    def on_the_way(self) -> None:
+        """What goes wrong while a run goes on; each time the same command goes on."""
+        self.fault_amid("Ctrl-C on the host that asks", lambda asked: asked.send_signal(signal.SIGINT))
+        self.fault_amid("a worker that is killed", lambda _: self.kill(2, "torch.distributed.run", but=True))
+        self.fault_amid("a host whose torchrun is killed", lambda _: self.kill(1, "torch.distributed.run"))
+        self.fault_amid("a host whose link goes down", lambda _: self.link(3, "down"))
+        self.link(3, "up")
+        self.fault_amid("the first host's disk fills up", lambda _: self.fill())
+
+    def slow_link(self) -> None:
+        """One link at half of what the others carry."""
+        for number in range(4):
+            self.shape(number, 200 if number != 2 else 100)
+        profile = self.folder / "measured.toml"
+        said = self.istbench("doctor", *self.named(), "--profile", profile)
+        print(f"\n```\n{said.stderr}{said.stdout}\n{profile.read_text()}```")
+
+    def fault(self, what: str, *words: object) -> None:
+        """Print what is said of a fault, and check that nothing is left running."""
+        out = () if words[0] == "doctor" else ("--out", self.hosts.out)
+        asked = self.istbench(*words, *out)
+        self.row(what, asked.returncode, asked.stderr)
+
+    def fault_amid(self, what: str, happens: Callable[[subprocess.Popen[str]], object]) -> None:
+        """The same of one that `happens` once a run has a checkpoint."""
+        out = self.hosts.out / re.sub(r"\W+", "-", what)
+        command = self.hosts.command("run", *_LONG, *self.named(), "--out", out, "--json")
+        asked = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.hosts.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        there = Path(str(self.hosts.results(0)), out.name)
+        until = time.monotonic() + 120
+        while not list(there.glob("runs/*/checkpoint/latest.json")):
+            if asked.poll() is not None or time.monotonic() > until:
+                raise SystemExit(f"no checkpoint before {what}")
+            time.sleep(0.1)
+        happens(asked)
+        _, said = asked.communicate()
+        home = list(out.glob("runs/*/run.json"))
+        status = f" (run: {json.loads(home[0].read_text())['status']})" if home else ""
+        self.row(what + status, asked.returncode, said)
+
+    def row(self, what: str, status: int, said: str) -> None:
+        until = time.monotonic() + 30
+        while self.hosts.left() and time.monotonic() < until:
+            time.sleep(0.2)
+        lines = [line for line in re.split(r"[\r\n]+", said) if line.strip()]
+        shown = [line for line in lines if line.startswith(("Error", "  ", "host", "10."))][-6:] or lines[-3:]
+        left = f" **left running: {self.hosts.left()}**" if self.hosts.left() else ""
+        print(f"| {what} | {status} | {'<br>'.join(shown).replace('|', '/')}{left} |", flush=True)
+
+    def istbench(self, *words: object) -> "subprocess.CompletedProcess[str]":
+        """What came of a command."""
+        command = self.hosts.command(*words)
+        # Not among istbench's own sources, which hosts would find there too.
+        return subprocess.run(command, cwd=self.folder, env=self.hosts.environment, text=True, capture_output=True)
+
+    def named(self, count: int = 4) -> list[str]:
+        """The option that names the first hosts."""
+        return ["--hosts", ",".join(self.hosts.names[:count])]
+
+    def python_with(self, name: str, modules: dict[str, str]) -> Path:
+        """A Python that finds `modules`, sources by name, before any other."""
+        folder = self.folder / name
+        folder.mkdir()
+        for module, source in modules.items():
+            (folder / f"{module}.py").write_text(source)
+        (folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+        (folder / "python").chmod(0o755)
+        return folder / "python"
+
+    @contextlib.contextmanager
+    def route(self, *words: str) -> Iterator[None]:
+        """A route of host 1."""
+        self.hosts.inside(1, "ip", "route", "add", *words)
+        try:
+            yield
+        finally:
+            self.hosts.inside(1, "ip", "route", "del", *words)
+
+    def kill(self, number: int, words: str, but: bool = False) -> None:
+        """Kill a host's youngest process whose command has `words`; with `but`, that torchrun's worker."""
+        for process in reversed(self.hosts.pids(number)):
+            command = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if "python" in command and (words in command) != but and "-m istbench" in command:
+                os.kill(int(process), signal.SIGKILL)
+                return
+        raise SystemExit(f"nothing to kill on host{number}")
+
+    def link(self, number: int, to: str) -> None:
+        """Set a host's link up or down."""
+        self.hosts.inside(number, "ip", "link", "set", "eth0", to)
+
+    def fill(self) -> None:
+        """Leave no room for the first host's results."""
+        with contextlib.suppress(OSError), (self.hosts.results(0) / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(2**20)):
+                pass
+
+    def shape(self, number: int, mbit: int) -> None:
+        """Have a host's link carry so much each way."""
+        bucket = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "32kb", "latency", "50ms"]
+        self.hosts.inside(number, "tc", "qdisc", "replace", "dev", "eth0", *bucket)
+        port = ["dev", f"port{number}", *bucket]
+        subprocess.run(
+            ["ip", "netns", "exec", self.hosts.named("ask"), "tc", "qdisc", "replace", *port], check=True
+        )
+
+
+def digest(printed: str) -> str:
+    """The weights' digest that `--json` tells of."""
+    lines = [line for line in printed.splitlines() if line.startswith("{")]
+    return str(json.loads(lines[-1])["weights_sha256"]) if lines else f"none: {printed[-300:]}"
+
+
+if __name__ == "__main__":
+    main()
