@@ -16,7 +16,7 @@ from istbench.launch.hosts import Host
 from istbench.launch.launcher import Signals
 from istbench.launch.ssh.connection import Connection, Lost, Refused, connected, pythons
 from istbench.launch.ssh.group import Asked, Group, Unfit, gather
-from istbench.launch.ssh.links import MEASURES_S, Link, measure_links, slow_links
+from istbench.launch.ssh.links import MEASURES_S, Link, measure_links, measure_ring, shared_links, slow_links
 from istbench.launch.ssh.profile import Node, profile_toml
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
@@ -43,13 +43,14 @@ def examine(hosts: Sequence[Host], python: str | None, profile: Path | None) -> 
                 where = f"{facts.host} at {group.addresses[name]}"
                 _finding("ok", name, f"{where}: {facts.cores} cores{gpus}, {has}, clock {group.clocks[name]}")
             links = measure_links(connections, group.addresses, MEASURES_S, _measured)
+            ring = measure_ring(connections, group.addresses, MEASURES_S, links) if links else []
             if links:
                 click.echo()
-                print_table(links_table(links), sys.stdout)
-            for line in slow_links(links):
+                print_table(links_table(links, ring), sys.stdout)
+            for line in (*slow_links(links), *shared_links(links, ring)):
                 _finding("slow", "link", line)
             if profile is not None:
-                _write(profile, profile_of(connections, hosts, group, links))
+                _write(profile, profile_of(connections, hosts, group, links, ring))
         except Unfit as unfit:
             for problem in unfit.problems:
                 name, _, detail = problem.partition(": ")
@@ -58,14 +59,16 @@ def examine(hosts: Sequence[Host], python: str | None, profile: Path | None) -> 
     return 0
 
 
-def links_table(links: Sequence[Link]) -> Table:
+def links_table(links: Sequence[Link], ring: Sequence[Link]) -> Table:
     """Bandwidth and latency of every link."""
+    together = {(link.source, link.target): link.bandwidth for link in ring}
     return Table(
-        title="Links, one TCP connection at a time",
+        title="Links, one TCP connection at a time; together, while every host sends to the next",
         columns=(
             Column(key="from", title="from", align="left"),
             Column(key="to", title="to", align="left"),
             Column(key="bits_per_s", title="bandwidth"),
+            Column(key="bits_per_s_together", title="together"),
             Column(key="latency_s", title="one way"),
         ),
         rows=tuple(
@@ -73,12 +76,17 @@ def links_table(links: Sequence[Link]) -> Table:
                 Entry(text=link.source, value=link.source),
                 Entry(text=link.target, value=link.target),
                 Entry(text=bandwidth_text(link.bandwidth, 3), value=link.bandwidth),
+                _bandwidth_entry(together.get((link.source, link.target))),
                 Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
             )
             for link in links
         ),
         keys=2,
     )
+
+
+def _bandwidth_entry(rate: float | None) -> Entry:
+    return Entry(text="" if rate is None else bandwidth_text(rate, 3), value=rate)
 
 
 def _finding(state: str, what: str, detail: str) -> None:
@@ -90,9 +98,13 @@ def _measured(link: Link) -> None:
 
 
 def profile_of(
-    connections: Sequence[Connection], hosts: Sequence[Host], group: Group, links: Sequence[Link]
+    connections: Sequence[Connection],
+    hosts: Sequence[Host],
+    group: Group,
+    links: Sequence[Link],
+    ring: Sequence[Link],
 ) -> str:
-    """The file of a cluster profile: `links`, and how fast nodes compute, measured on all hosts at once.
+    """The file of a cluster profile: links alone and in a ring, and how fast nodes compute, all hosts at once.
 
     Raises:
         Unfit: where a host cannot say.
@@ -115,7 +127,7 @@ def profile_of(
         nodes[host.name] = Node(gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share)
         carrying = convert(answer["carrying"], Carrying, lambda _: "carrying") if "carrying" in answer else carrying
     assert carrying is not None
-    return profile_toml(nodes, slots, links, carrying, datetime.date.today().isoformat())
+    return profile_toml(nodes, slots, links, ring, carrying, datetime.date.today().isoformat())
 
 
 def _write(path: Path, text: str) -> None:

@@ -102,7 +102,7 @@ def test_doctor_makes_a_profile_of_what_hosts_answer():
     facts = {name: msgspec.structs.replace(ssh_hosts.GOOD, cores=cores) for name, cores in (("a", 8), ("b", 4))}
     group = Group(facts=facts, clocks={}, addresses={}, port=1)
     links = [Link(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
-    text = profile_of([Answers("a", 30.0), Answers("b", 40.0)], [Host("a", 2), Host("b")], group, links)
+    text = profile_of([Answers("a", 30.0), Answers("b", 40.0)], [Host("a", 2), Host("b")], group, links, links)
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)
     assert (profile.bandwidth_out, profile.overhead_s) == (0.5e9, 5e-5)

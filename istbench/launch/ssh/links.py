@@ -1,16 +1,17 @@
-"""Links between hosts, each way: measured, and those named that are much slower than the others."""
+"""Links between hosts: measured one at a time and many at once, and those named that are slow."""
 
 import secrets
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.ssh.connection import Connection, Lost, Refused, each
 from istbench.launch.ssh.group import Unfit, listening
 
 MEASURES_S = 1.0
-_SLOW = 0.7  # of what the faster half of the links carry
+_SLOW = 0.7  # of what the faster half of the links carry, or a link alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +34,71 @@ def measure_links(
     Raises:
         Unfit: where a host cannot.
     """
-    token, found = secrets.token_hex(32), []
-    places = listening(connections, addresses, token)
-    try:
+    found = []
+    with _measuring(connections, addresses, seconds) as begin:
         for source in connections:
             for target in connections:
                 if source is target:
                     continue
-                asked = source.ask("measure", place=places[target.name], token=token, seconds=seconds)
-                try:
-                    answer = source.answer(asked, 60 + 20 * seconds)
-                except (Lost, Refused) as error:
-                    raise Unfit([f"{source.name}: sending to {target.name}: {error}"]) from None
-                link = Link(source=source.name, target=target.name, **answer)
-                found.append(link)
-                say(link)
+                latency_s = begin("latency", source, target)()
+                bandwidth = begin("bandwidth", source, target)()
+                found.append(Link(source=source.name, target=target.name, bandwidth=bandwidth, latency_s=latency_s))
+                say(found[-1])
+    return found
+
+
+def measure_ring(
+    connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float, links: Sequence[Link]
+) -> list[Link]:
+    """Those of `links` that lead from every host to the next, with the bandwidth of each while all of them send.
+
+    That is less than a link carries alone where they share something: Wi-Fi, a line that sends or receives, a
+    switch that is too small. Training sends so.
+
+    Raises:
+        Unfit: where a host cannot.
+    """
+    ring = dict(zip(connections, [*connections[1:], connections[0]], strict=True))
+    alone = {(link.source, link.target): link for link in links}
+    with _measuring(connections, addresses, seconds) as begin:
+        ends = [(source, target, begin("bandwidth", source, target)) for source, target in ring.items()]
+        return [replace(alone[source.name, target.name], bandwidth=end()) for source, target, end in ends]
+
+
+@contextmanager
+def _measuring(
+    connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float
+) -> Iterator[Callable[[str, Connection, Connection], Callable[[], float]]]:
+    """Begins to measure something from one host to another, and gives what waits for how much it is."""
+    token = secrets.token_hex(32)
+    places = listening(connections, addresses, token)
+
+    def begin(what: str, source: Connection, target: Connection) -> Callable[[], float]:
+        asked = source.ask(what, place=places[target.name], token=token, seconds=seconds)
+
+        def end() -> float:
+            try:
+                return float(source.answer(asked, 60 + 20 * seconds))
+            except (Lost, Refused) as error:
+                raise Unfit([f"{source.name}: sending to {target.name}: {error}"]) from None
+
+        return end
+
+    try:
+        yield begin
     finally:
         each(connections, lambda connection: connection.do("stop_listening"))
-    return found
+
+
+def shared_links(links: Sequence[Link], ring: Sequence[Link]) -> list[str]:
+    """A line for each of the `ring` that carries much less while all send than among `links`, alone."""
+    alone = {(link.source, link.target): link.bandwidth for link in links}
+    return [
+        f"{link.source} to {link.target} carries {bandwidth_text(link.bandwidth, 3)} while all hosts send at once, "
+        f"{bandwidth_text(alone[link.source, link.target], 3)} alone"
+        for link in ring
+        if link.bandwidth < _SLOW * alone[link.source, link.target]
+    ]
 
 
 def slow_links(links: Sequence[Link]) -> list[str]:

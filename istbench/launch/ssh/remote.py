@@ -5,7 +5,7 @@ from typing import Any
 
 from istbench.launch.ssh.hello import Agent
 from istbench.launch.ssh.remote_files import clear_away, hold, keep, read, release, standing, write
-from istbench.launch.ssh.remote_links import listen, measure, reach, stop_listening
+from istbench.launch.ssh.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.launch.ssh.remote_run import end, go, start
 from istbench.launch.ssh.remote_speed import speed
 
@@ -13,7 +13,8 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "listen": listen,
     "stop_listening": stop_listening,
     "reach": reach,
-    "measure": measure,
+    "latency": latency,
+    "bandwidth": bandwidth,
     "speed": speed,
     "start": start,
     "go": go,

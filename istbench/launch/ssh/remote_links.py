@@ -58,8 +58,8 @@ def reach(_agent: Agent, asked: Mapping[str, Any]) -> list[list[str]]:
         return list(pool.map(one, asked["places"]))
 
 
-def measure(_agent: Agent, asked: Mapping[str, Any]) -> dict[str, float]:
-    """The link to `place`: `latency_s` one way, the median of some, and `bandwidth`, bits/s from here to there."""
+def latency(_agent: Agent, asked: Mapping[str, Any]) -> float:
+    """Seconds one way to `place`, the median of some."""
     seconds = asked["seconds"]
     with _called(asked["place"], asked["token"], _ECHO, seconds) as connection:
         trips: list[float] = []
@@ -69,13 +69,19 @@ def measure(_agent: Agent, asked: Mapping[str, Any]) -> dict[str, float]:
             connection.sendall(bytes(_PING))
             _exactly(connection, _PING)
             trips.append(time.perf_counter() - started)
+    return statistics.median(trips) / 2
+
+
+def bandwidth(_agent: Agent, asked: Mapping[str, Any]) -> float:
+    """Bits/s from here to `place`."""
+    seconds = asked["seconds"]
     with _called(asked["place"], asked["token"], _SINK, seconds) as connection:
         chunk, until = memoryview(bytes(_CHUNK)), time.perf_counter() + seconds
         while time.perf_counter() < until:
             connection.sendall(chunk)
         connection.shutdown(socket.SHUT_WR)
         size, took = _RESULT.unpack(_exactly(connection, _RESULT.size))
-    return {"latency_s": statistics.median(trips) / 2, "bandwidth": 8 * size / max(took, 1e-9)}
+    return 8 * size / max(took, 1e-9)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
 """Links that are slower than others, and the cluster profile of what was measured."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from istbench.cluster.profile import parse_profile
-from istbench.launch.ssh.links import Link, slow_links
+from istbench.launch.ssh.links import Link, shared_links, slow_links
 from istbench.launch.ssh.profile import Node, profile_toml
 from istbench.validation.costs import Carrying
 
@@ -42,7 +43,7 @@ def test_a_host_that_is_slow_both_ways_is_named_and_not_its_every_link(hosts):
 def test_a_profile_is_of_the_slowest_host_and_link():
     nodes = {"a": Node(gflops=300.0, memory=2**35, cores=8), "b": Node(gflops=200.0, memory=2**34, cores=4)}
     measured = links("ab", {("a", "b"): 0.9e9, ("b", "a"): 0.4e9})
-    text = profile_toml(nodes, {"a": 1, "b": 1}, measured, CARRYING, "2026-01-31")
+    text = profile_toml(nodes, {"a": 1, "b": 1}, measured, measured, CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.memory_gib, profile.cores) == (200.0, 16.0, 4.0)
     assert (profile.bandwidth_out, profile.bandwidth_in) == (0.4e9, 0.4e9)
@@ -51,8 +52,24 @@ def test_a_profile_is_of_the_slowest_host_and_link():
     assert "b, the slowest" in profile.source
 
 
+def test_a_profile_has_no_more_than_what_links_carry_together():
+    nodes = {name: Node(gflops=200.0, memory=2**34, cores=4) for name in "ab"}
+    together = [replace(link, bandwidth=0.45e9) for link in links("ab")]
+    text = profile_toml(nodes, {"a": 1, "b": 1}, links("ab"), together, CARRYING, "2026-01-31")
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.bandwidth_out, profile.bandwidth_in) == (0.45e9, 0.45e9)
+    assert "1 Gbit/s by one TCP connection alone, 450 Mbit/s while all hosts send at once" in profile.source
+
+
+def test_links_that_share_something_are_named():
+    together = [replace(link, bandwidth=rate) for link, rate in zip(links("ab"), (0.45e9, 0.9e9), strict=True)]
+    assert shared_links(links("ab"), together) == [
+        "a to b carries 450 Mbit/s while all hosts send at once, 1 Gbit/s alone"
+    ]
+
+
 def test_processes_of_a_host_share_its_links_and_gpus_take_no_cores():
     nodes = {"a": Node(gflops=9e3, memory=2**33, cores=None), "b": Node(gflops=9e3, memory=2**33, cores=None)}
-    text = profile_toml(nodes, {"a": 2, "b": 4}, links("ab"), CARRYING, "2026-01-31")
+    text = profile_toml(nodes, {"a": 2, "b": 4}, links("ab"), links("ab"), CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.bandwidth_out, profile.cores) == (0.25e9, None)
