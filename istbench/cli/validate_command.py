@@ -83,9 +83,15 @@ def _requests(given: dict[str, Any]) -> list[RunRequest]:
     check_name("workloads", workload, plugins)
     for method in methods:
         check_name("methods", method, plugins)
+    # A thread a node: the lab's nodes have a core each, to compute and to carry.
     return [
         RunRequest(
-            workload=workload, method=method, nodes=given["nodes"], workload_options=options, plugins=plugins
+            workload=workload,
+            method=method,
+            nodes=given["nodes"],
+            workload_options=options,
+            plugins=plugins,
+            threads=1,
         )
         for method in methods
     ]

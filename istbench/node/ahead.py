@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from istbench.fabric.recorder import Recorder
 from istbench.workloads.base import Batch
@@ -41,6 +41,10 @@ class BatchesAhead:
         batch = self._make(step)
         self._recorder.worked(work, time.thread_time() - started)
         return batch
+
+    def settle(self) -> None:
+        """Wait until those that are being made are there: what is made while a clock stands still is not on it."""
+        wait([batch for _, _, batch in self._waiting])
 
     def close(self) -> None:
         """Stop making batches."""

@@ -69,7 +69,9 @@ def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> 
 
     By this thread's CPU time, as compute is recorded; on a GPU by the wall clock around a synchronised product.
     """
-    left, right = torch.randn(rows, inner, device=device), torch.randn(inner, columns, device=device)
+    own = torch.Generator(device).manual_seed(0)  # training's random numbers are not to depend on it
+    left = torch.randn(rows, inner, device=device, generator=own)
+    right = torch.randn(inner, columns, device=device, generator=own)
     clock = time.perf_counter if device.type == "cuda" else time.thread_time
     torch.mm(left, right)
     seconds: list[float] = []

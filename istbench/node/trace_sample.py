@@ -36,21 +36,22 @@ class TraceSample:
         self._calibrate()
         self._busy_at_start, self._cpu_at_start, self._started = _used()
 
-    def save(self, *, whole: bool) -> None:
+    def save(self, *, whole: bool) -> str | None:
         """Write the trace, once: where `whole`, only when the sample is complete, else what there is of it.
 
-        Until then, measures the machine's speed once more.
+        What there is of it does not take the place of a trace that an earlier part of the run has left. Until then,
+        measures the machine's speed once more. Returns why there can be no trace, on rank 0, where that is so.
         """
         recorder = self._fabric.recorder
         if self._saved:
-            return
+            return None
         if whole and not recorder.finished:
             if len(self._speeds) < _MOST_CALIBRATIONS - 1:
                 self._calibrate()
-            return
+            return None
         events = recorder.events()
         if not len(events):
-            return
+            return None
         self._saved = True
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
         others = self._others_cores()
@@ -58,7 +59,9 @@ class TraceSample:
         mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
         with self._fabric.accounting("control"):
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
-        if self._fabric.rank == 0:
+        if self._fabric.rank != 0 or (not whole and self._path.exists()):
+            return None
+        try:
             trace = merge(
                 [np.frombuffer(part, dtype=EVENT) for part in gathered],
                 batch_size=self._batch_size,
@@ -68,7 +71,10 @@ class TraceSample:
                 window=recorder.window,
                 transport=self._fabric.uses_transport,
             )
-            save_trace(trace, self._path)
+        except ValueError as error:  # nodes that did not do alike, such as a model whose parts take turns
+            return str(error)
+        save_trace(trace, self._path)
+        return None
 
     def _others_cores(self) -> float | None:
         """Cores of rank 0's machine that others than its nodes used since `start`; None where that is not known."""

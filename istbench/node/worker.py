@@ -81,23 +81,23 @@ class Node:
         self._method = self._build_method()
         if self._config.compile:
             self._compile()
+        for traffic in self._fabric.traffic.values():
+            traffic.sent = traffic.received = 0
         self._resume()
         ahead = self._workload.batches_ahead
         recorder = self._fabric.recorder
         self._ahead = BatchesAhead(self._made, self._totals.step, self._config.steps, ahead, recorder)
         self._wall_started = time.perf_counter() - self._totals.wall_s
         self._saved = time.perf_counter()
-        for traffic in self._fabric.traffic.values():
-            traffic.sent = traffic.received = 0
         finished = self._totals.step == 0 and self._evaluate(None)
         self._trace.start()
         while not finished and self._totals.step < self._config.steps:
             finished = self._evaluate(self._train_segment())
             self._tell()
-            self._trace.save(whole=True)
+            self._save_trace(whole=True)
             self._save_if_due(finished)
         self._ahead.close()
-        self._trace.save(whole=False)
+        self._save_trace(whole=False)
         self._finish()
 
     def _build_method(self) -> Method:
@@ -173,6 +173,7 @@ class Node:
         if totals.step % round_steps:
             self._method.close_round()
         self._method.drain()
+        self._ahead.settle()
         seconds = self._clock.elapsed()
         self._memory.stop()
         self._segment = totals.step - first
@@ -240,12 +241,16 @@ class Node:
             self._sinks.record(Note(message=self._method.note()))
         self._told = True
 
+    def _save_trace(self, *, whole: bool) -> None:
+        why_not = self._trace.save(whole=whole)
+        if why_not:
+            self._sinks.record(Note(message=f"no trace, and no replays: {why_not}"))
+
     def _count_bytes(self) -> None:
-        """Add the training traffic since the last count, of the busiest node, to the totals."""
+        """Take the training traffic so far, of the busiest node, into the totals."""
         traffic = self._fabric.traffic["training"]
-        self._totals.bytes_sent += self._fabric.maximum(traffic.sent)
-        self._totals.bytes_received += self._fabric.maximum(traffic.received)
-        traffic.sent = traffic.received = 0
+        self._totals.bytes_sent = self._fabric.maximum(traffic.sent)
+        self._totals.bytes_received = self._fabric.maximum(traffic.received)
 
     def _save_if_due(self, finished: bool) -> None:
         if finished or self._totals.step >= self._config.steps:
@@ -253,7 +258,12 @@ class Node:
         due = time.perf_counter() - self._saved >= self._config.checkpoint_every_s
         if self._fabric.maximum(float(due)) == 0:
             return
-        state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
+        traffic = self._fabric.traffic["training"]
+        state = {
+            "method": self._method.state_dict(),
+            "random": checkpoint.random_state(self._fabric.device),
+            "traffic": {"sent": traffic.sent, "received": traffic.received},
+        }
         self._parts.write(self._totals, state)
         self._saved = time.perf_counter()
 
@@ -267,6 +277,10 @@ class Node:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
             self._method.load_state_dict(state["method"])
             checkpoint.set_random_state(state["random"], self._fabric.device)
+            # Checkpoints of before have the busiest node's alone.
+            before = state.get("traffic", {"sent": totals.bytes_sent, "received": totals.bytes_received})
+            traffic = self._fabric.traffic["training"]
+            traffic.sent, traffic.received = int(before["sent"]), int(before["received"])
         self._totals = totals
 
     def _finish(self) -> None:

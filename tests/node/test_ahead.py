@@ -47,6 +47,24 @@ def test_they_are_made_by_another_thread_up_to_so_many_ahead_and_none_beyond_the
     assert len({thread for _, thread in made}) == 1
 
 
+def test_once_settled_nothing_more_is_made_before_the_next_is_taken() -> None:
+    made: list[int] = []
+    free = threading.Event()
+
+    def make(step: int) -> Batch:
+        if step:
+            free.wait(30)
+        made.append(step)
+        return batch(step)
+
+    batches = ahead_of(make, 0, 9, 2)
+    batches.take(0)
+    threading.Timer(0.05, free.set).start()
+    batches.settle()
+    assert made == [0, 1, 2]
+    batches.close()
+
+
 def test_what_goes_wrong_comes_out_where_the_batch_is_taken() -> None:
     def make(step: int) -> Batch:
         if step == 1:
@@ -55,6 +73,7 @@ def test_what_goes_wrong_comes_out_where_the_batch_is_taken() -> None:
 
     batches = ahead_of(make, 0, 3, 2)
     batches.take(0)
+    batches.settle()
     with pytest.raises(ValueError, match="broken"):
         batches.take(1)
     batches.close()

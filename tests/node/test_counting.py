@@ -61,6 +61,34 @@ def node_counts(fabric, config, folder):
     return counts
 
 
+def node_counts_by_evaluations(fabric, configs, folder):
+    """Bytes at the end of runs that differ in nothing but how often they are evaluated."""
+    found = []
+    for number, config in enumerate(configs):
+        counted = Counts()
+        sinks = Sinks([counted] if fabric.rank == 0 else [])
+        fabric.recorder = Recorder(fabric.device)
+        run = RunDirectory(folder / str(number))
+        Node(run, config, open_workload("toy", config.workload_options), fabric, sinks).live()
+        found.append(counted.by_step.get("result"))
+    return found
+
+
+def test_the_busiest_node_is_that_of_the_whole_run_however_often_is_evaluated(tmp_path):
+    requests = [
+        RunRequest(
+            workload="toy", method="ist", nodes=3, steps=12, eval_every=every,
+            workload_options={"hidden": "7"}, method_options={"local_steps": "1"},
+        )
+        for every in (1, 12)
+    ]  # fmt: skip
+    configs = [prepare_cell(request, lambda *_: None).config for request in requests]
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    often, once = on_nodes(node_counts_by_evaluations, 3, configs, tmp_path)[0]
+    assert often == once > [0, 0]
+
+
 @pytest.mark.parametrize("method", ["p3", "parameter_server"])
 def test_a_resumed_run_tells_the_bytes_of_one_that_never_stopped(tmp_path, method):
     request = RunRequest(workload="toy", method=method, nodes=2, steps=6, eval_every=2, checkpoint_every_s=0)

@@ -6,6 +6,7 @@ import torch
 from istbench.conformance.training import through_disk
 from istbench.errors import UserError
 from istbench.node.checkpoint import random_state, set_random_state
+from istbench.node.measure import matmul_gflops
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)
 
@@ -25,6 +26,12 @@ def test_the_cpus_goes_on_through_a_checkpoint():
     wanted = torch.rand(5)
     set_random_state(state, CPU)
     assert torch.equal(torch.rand(5), wanted)
+
+
+def test_measuring_how_fast_a_machine_is_draws_none_of_trainings():
+    before = torch.get_rng_state()
+    assert matmul_gflops(8, 8, 8, CPU) > 0
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_gpus_goes_on_beside_the_cpus(gpus):

@@ -1,0 +1,46 @@
+"""What is kept of a trace, and where there can be none. Functions named `node_*` run on every node."""
+
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import open_workload
+from istbench.node.trace_sample import TraceSample
+
+
+def node_saves_what_there_is(fabric, folder):
+    """What lies at a path before and after two parts of a run, the later with a few rounds only."""
+    found = []
+    for name in ("new", "kept"):
+        path = folder / name
+        if name == "kept":
+            path.write_bytes(b"an earlier part's")
+        sample = TraceSample(path, open_workload("toy", {}), fabric, 4)
+        sample.start()
+        for _ in range(3):
+            fabric.recorder.mark("round")
+            fabric.recorder.mark("step")
+        found.append([sample.save(whole=False), path.read_bytes()[:4].decode("latin-1")])
+    return found
+
+
+def test_a_part_of_a_trace_does_not_take_the_place_of_an_earlier_one(tmp_path):
+    assert on_nodes(node_saves_what_there_is, 1, tmp_path)[0] == [[None, "PK\x03\x04"], [None, "an e"]]
+
+
+def node_does_not_do_alike(fabric, path):
+    """Receives that are posted for messages of another size than is sent."""
+    sample = TraceSample(path, open_workload("toy", {}), fabric, 4)
+    sample.start()
+    peer = 1 - fabric.rank
+    for _ in range(3):
+        if fabric.recorder.running:
+            fabric.recorder.post("send", 8, (peer,))
+            fabric.recorder.post("receive", 16, (peer,))
+        fabric.recorder.mark("round")
+        fabric.recorder.mark("step")
+    return sample.save(whole=False)
+
+
+def test_nodes_that_do_not_do_alike_leave_no_trace_and_say_why(tmp_path):
+    first, second = on_nodes(node_does_not_do_alike, 2, tmp_path / "trace.npz")
+    assert "differ in size" in first
+    assert second is None
+    assert not (tmp_path / "trace.npz").exists()
