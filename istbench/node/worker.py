@@ -84,6 +84,7 @@ class Node:
         for traffic in self._fabric.traffic.values():
             traffic.sent = traffic.received = 0
         self._resume()
+        torch.set_num_threads(self._config.threads)  # a served model has set it for threads that are yet to start
         ahead = self._workload.batches_ahead
         recorder = self._fabric.recorder
         self._ahead = BatchesAhead(self._made, self._totals.step, self._config.steps, ahead, recorder)
