@@ -13,6 +13,7 @@ from istbench.errors import UserError
 from istbench.methods.base import materialise
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.base import Progress
+from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
 
 TRAIN = "3 4 5\n0,2 1:0.5 3:1\n 0:2\n4 2:1\n"
@@ -65,6 +66,39 @@ def test_one_file_without_a_split_holds_out_a_fifth_and_says_so(tmp_path: Path, 
     assert source.note == "anything.txt comes without a split: every 5th point is for testing"
     workload.open(source)
     assert labels_of(workload, "test") == [[4], [9]]
+
+
+def linked(root: Path, files: dict[str, Path]) -> Path:
+    """A folder of links, by name."""
+    root.mkdir()
+    for name, target in files.items():
+        (root / name).symlink_to(target)
+    return root
+
+
+def test_linked_files_go_by_their_links_names(tmp_path: Path) -> None:
+    store = folder(tmp_path / "store", ab12=TRAIN, cd34=TEST)
+    named = {"wiki_train.txt": store / "ab12.txt", "wiki_test.txt": store / "cd34.txt"}
+    workload = opened(linked(tmp_path / "data", named), tmp_path / "cache")
+    assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0, 2], [], [4]], [[1], [3, 0]])
+    assert workload._propensity == "wikipedia"
+
+
+def test_a_linked_file_given_itself_goes_by_its_links_name(tmp_path: Path, no_progress: Progress) -> None:
+    store = folder(tmp_path / "store", ab12="5 4 5\n" + 5 * "0 0:1\n")
+    data = linked(tmp_path / "data", {"amazon.txt": store / "ab12.txt"})
+    workload = Amazon670k()
+    source = workload.prepare(data / "amazon.txt", tmp_path / "cache", no_progress)
+    assert source.note.startswith("amazon.txt comes without a split")
+    assert source.name == "data"
+    assert workload._propensity == "amazon"
+
+
+def test_a_link_is_known_again_as_the_file_it_leads_to(tmp_path: Path) -> None:
+    plain = folder(tmp_path / "plain", train=TRAIN, test=TEST)
+    links = linked(tmp_path / "links", {name: plain / name for name in ("train.txt", "test.txt")})
+    assert find_files(links).cache_key() == find_files(plain).cache_key()
+    assert find_files(links / "train.txt").cache_key() == find_files(plain / "train.txt").cache_key()
 
 
 BROKEN: dict[str, tuple[dict[str, str], str]] = {

@@ -135,12 +135,12 @@ def find_files(data: Path) -> RepositoryFiles:
     """
     with named_errors(str(data)):
         if data.is_file():
-            return RepositoryFiles(data.parent.resolve(), {"data": data.resolve()})
+            return _files_in(data.parent, {"data": data})
         if not data.is_dir():
             raise UserError(f"{printable(str(data))}: no such directory; {_EXPECTED}")
         own = _found(data)
         if own:
-            return RepositoryFiles(data.resolve(), {kind: path.resolve() for kind, path in own.items()})
+            return _files_in(data, own)
         inside = [folder for folder in sorted(visible(data)) if folder.is_dir() and _found(folder)]
     if len(inside) > 1:
         names = listed([folder.name for folder in inside])
@@ -148,6 +148,12 @@ def find_files(data: Path) -> RepositoryFiles:
     if not inside:
         raise UserError(f"{printable(str(data))}: no repository text in it; {_EXPECTED}")
     return find_files(inside[0])
+
+
+def _files_in(folder: Path, files: dict[str, Path]) -> RepositoryFiles:
+    """`files` of `folder`, resolved but for their own names: a link's target may lie anywhere, named anyhow."""
+    root = folder.resolve()
+    return RepositoryFiles(root, {kind: root / path.name for kind, path in files.items()})
 
 
 def _found(folder: Path) -> dict[str, Path]:
