@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import nn
 
 from istbench.config.numbers import Classes, Count, Resolution, Units
@@ -142,7 +141,7 @@ class ImageNet(ImageClassifier):
         self._learn_classes(source)
         if options.pixels <= LARGEST_DECODED:
             return DecodedImages(Path(source.path))
-        return FileImages(Path(source.path), options.pixels, threads=torch.get_num_threads())
+        return FileImages(Path(source.path), options.pixels)
 
     def _learn_classes(self, source: DataSource) -> None:
         self._classes, self._noise = len(open_classes(Path(source.path))), False

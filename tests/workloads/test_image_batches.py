@@ -1,6 +1,9 @@
 """Batches of images: augmented as the generator says, alike whoever asks; noise; and made ahead of the steps."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from istbench.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
+from istbench.workloads.image_data import sources
 from istbench.workloads.image_data.augment import cropped_and_mirrored, normalised
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
 from istbench.workloads.images import ImageClassifier
@@ -74,6 +78,36 @@ def test_a_batch_is_that_of_its_indices_and_generator(tmp_path: Path, no_progres
     assert classes.tolist() == [1, 0, 2]
     assert torch.equal(workload.train_batch(indices, generator())[0], images)
     assert not torch.equal(workload.train_batch(indices, generator(1))[0], images)
+
+
+@pytest.fixture
+def intra_op_threads() -> Iterator[None]:
+    """torch's number of threads, put back after the test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("intra_op_threads")
+def test_files_are_decoded_by_as_many_threads_as_the_node_has_then(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node is told its threads once its data is open, and evaluates by others than it trains by."""
+    torch.set_num_threads(2)
+    workload = small("files", tmp_path, no_progress)
+    in_order, asked = sources.in_order, list[int]()
+
+    def noted(threads: int, *work: Any, **ahead: int) -> Iterator[Any]:
+        asked.append(threads)
+        return in_order(threads, *work, **ahead)
+
+    monkeypatch.setattr(sources, "in_order", noted)
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(1) as maker:  # of batches made ahead
+        maker.submit(workload.train_batch, torch.tensor([0]), generator()).result()
+    torch.set_num_threads(3)
+    next(iter(workload.test_batches()))
+    assert asked == [1, 3]
 
 
 @pytest.mark.parametrize("kind", ["decoded", "files"])

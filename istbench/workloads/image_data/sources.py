@@ -62,7 +62,7 @@ class DecodedImages:
 
 
 class FileImages:
-    """Images decoded from their files when they are asked for, by so many threads.
+    """Images decoded from their files when they are asked for, by as many threads as torch may use then.
 
     An image's shorter side is scaled to 8/7 of the resolution, then a random square of it is taken to train on, its
     middle to test on.
@@ -71,10 +71,10 @@ class FileImages:
         UserError: when the prepared directory is missing or damaged.
     """
 
-    def __init__(self, directory: Path, resolution: int, threads: int) -> None:
+    def __init__(self, directory: Path, resolution: int) -> None:
         _, self._train, self._test = open_listed(directory)
         self.labels = torch.tensor(self._train.labels)
-        self._resolution, self._threads, self._test_batch = resolution, threads, _test_batch(resolution)
+        self._resolution, self._test_batch = resolution, _test_batch(resolution)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Random squares, half of them mirrored."""
@@ -106,7 +106,9 @@ class FileImages:
                     f"{printable(str(path))} changed during the run: {why}; run the command again"
                 ) from None
 
-        return np.stack(list(in_order(self._threads, read, zip(chosen, places, strict=True), ahead=4)))
+        # Asked for anew: a node sets its threads after opening the data, and evaluates by others than it trains by.
+        threads = torch.get_num_threads()
+        return np.stack(list(in_order(threads, read, zip(chosen, places, strict=True), ahead=4)))
 
 
 class Noise:
