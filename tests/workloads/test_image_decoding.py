@@ -152,6 +152,16 @@ def test_large_images_are_scanned_once_and_listed(
     assert train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_large_images_need_a_folder_whose_name_can_be_written_down(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folders(tmp_path / os.fsdecode(b"caf\xe9") / "data")
+    Cifar10().prepare(root, tmp_path / "cache", no_progress)
+    monkeypatch.setattr(scan, "read_file", lambda path: pytest.fail(f"decoded {path} before"))
+    with pytest.raises(UserError, match=r"caf\\udce9/data: the name of .* must be text in UTF-8; rename it"):
+        ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
+
+
 def test_an_image_that_goes_bad_after_the_scan_is_named(tmp_path: Path, no_progress: Progress) -> None:
     root = folders(tmp_path / "data", side=80)
     workload = ImageNet(LARGE)

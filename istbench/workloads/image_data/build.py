@@ -20,7 +20,7 @@ from istbench.workloads.image_data.folders import ImageFiles
 from istbench.workloads.image_data.scan import Scan
 from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.prepared import SPLITS, require_room, sizes, source_of
+from istbench.workloads.prepared import SPLITS, require_room, sizes, source_of, utf8_name
 
 SYNTHETIC_NOTE = (
     "synthetic image data: made-up textures, not photographs "
@@ -65,8 +65,10 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
     """Image files looked at once, each decoded, and listed under `cache`.
 
     Raises:
-        UserError: naming the images that cannot be decoded, or for a cache that cannot be written.
+        UserError: naming the images that cannot be decoded; for a folder whose name is not UTF-8, or a cache that
+            cannot be written.
     """
+    root = utf8_name(str(files.root), files.root, "the images' folder, and of those above it,")
 
     def make(directory: Path) -> ListedSummary:
         scan = Scan(files, whole, progress)
@@ -82,7 +84,7 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
             train=len(files.labels) - tests,
             test=tests,
             converted=scan.converted,
-            root=str(files.root),
+            root=root,
             bytes=sizes(directory),
         )
 
