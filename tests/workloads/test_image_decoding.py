@@ -50,6 +50,16 @@ def test_other_sizes_are_scaled_and_cut_to_the_middle_as_in_torchvision(
     assert np.array_equal(found.image.transpose(1, 2, 0), expected)
 
 
+@pytest.mark.parametrize(("side", "resized"), [(32, False), (64, True), (256, True)])
+def test_a_jpeg_that_is_decoded_at_a_fraction_of_its_size_counts_as_scaled(
+    tmp_path: Path, side: int, resized: bool
+) -> None:
+    save(tmp_path / "image.jpg", pixels(1, side)[0])
+    found = scaled((tmp_path / "image.jpg").read_bytes(), 32)
+    assert found.image.shape == (3, 32, 32)
+    assert found.resized == resized
+
+
 def test_a_crop_is_where_it_is_asked_for(tmp_path: Path) -> None:
     across = np.broadcast_to(np.arange(64, dtype=np.uint8)[None, :, None], (64, 64, 3))
     save(tmp_path / "image.png", across)

@@ -20,7 +20,7 @@ from istbench.workloads.base import Progress
 from istbench.workloads.image_data.folders import MOST_CLASSES
 from istbench.workloads.prepared import SPLITS, SplitWriter, damaged, map_array, open_labels
 
-VERSION = 1
+VERSION = 2
 """Part of every cache key: to be raised when the pixels of an image change, or what is kept beside them."""
 LARGEST_DECODED = 64
 """Images up to this resolution are kept decoded."""

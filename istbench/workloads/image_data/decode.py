@@ -58,8 +58,8 @@ def scaled(content: bytes, resolution: int) -> Pixels:
     Raises:
         BrokenImage: saying why it cannot be decoded.
     """
-    with _decoded(content, resolution) as image:
-        converted, resized = image.mode != "RGB", image.size != (resolution, resolution)
+    with _decoded(content, resolution) as (image, size):
+        converted, resized = image.mode != "RGB", size != (resolution, resolution)
         rgb = _shorter_side(image.convert("RGB"), resolution)
         left, top = round((rgb.width - resolution) / 2), round((rgb.height - resolution) / 2)
         return Pixels(_pixels(rgb, left, top, resolution), converted, resized)
@@ -73,7 +73,7 @@ def cropped(content: bytes, resolution: int, side: int, place: tuple[float, floa
     Raises:
         BrokenImage: saying why it cannot be decoded.
     """
-    with _decoded(content, side) as image:
+    with _decoded(content, side) as (image, _):
         rgb = _shorter_side(image.convert("RGB"), side)
         left, top = (round((room - resolution) * at) for room, at in zip(rgb.size, place, strict=True))
         return _pixels(rgb, left, top, resolution)
@@ -85,13 +85,13 @@ def whole(content: bytes) -> Pixels:
     Raises:
         BrokenImage: saying why it cannot be decoded.
     """
-    with _decoded(content, None) as image:
+    with _decoded(content, None) as (image, _):
         return Pixels(np.empty((3, 0, 0), np.uint8), image.mode != "RGB", False)
 
 
 @contextmanager
-def _decoded(content: bytes, side: int | None) -> Iterator[Image.Image]:
-    """The decoded image, a JPEG possibly at a fraction of its size where `side` pixels are enough."""
+def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    """The decoded image and its own width and height; a JPEG may be at a fraction where `side` pixels do."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -100,10 +100,11 @@ def _decoded(content: bytes, side: int | None) -> Iterator[Image.Image]:
                     raise BrokenImage(f"{image.width} x {image.height} pixels are too many")
                 if max(image.size) > _NARROWEST * min(image.size):  # scaled to a square's side, it fills the memory
                     raise BrokenImage(f"{image.width} x {image.height} pixels are too narrow")
+                size = image.size
                 if side is not None:
                     image.draft(None, (side, side))  # None keeps the mode
                 image.load()
-                yield image
+                yield image, size
     except BrokenImage:
         raise
     except Image.UnidentifiedImageError:
