@@ -15,6 +15,7 @@ import msgspec
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
+from istbench.config.lab import Lab
 from istbench.config.options import option_text
 from istbench.door import encode_own
 from istbench.report.targets import Target, resolve_targets
@@ -206,7 +207,14 @@ def _settings(run: Run) -> dict[str, Any]:
     config = run.header.config
     plain = msgspec.to_builtins(config, enc_hook=encode_own)
     flat = {name: value for name, value in plain.items() if name not in _NAMED_ELSEWHERE}
-    return {**config.workload_options, **config.method_options, **flat}
+    return {**config.workload_options, **config.method_options, **flat, "lab": _lab_words(config.lab)}
+
+
+def _lab_words(lab: Lab | None) -> str:
+    """The lab in words that tell it from others; machines of fewer cores slow the same links down further."""
+    if lab is None:
+        return "none"
+    return lab.summary if lab.dilation == 1 else f"{lab.summary}, {lab.dilation:g} times slower"
 
 
 def _label(label: str, settings: Mapping[str, Any], differing: set[str]) -> str:

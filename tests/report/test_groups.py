@@ -1,7 +1,8 @@
 """Which runs share a table, and which are one row."""
 
 import pytest
-from fake_runs import header, ramp, write_run
+from fake_clusters import sweep_of
+from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import table_of
 
 from istbench.report.groups import group_runs
@@ -45,3 +46,38 @@ def test_threads_may_differ_between_numbers_of_nodes(results):
         head["config"]["threads"] = 8 // nodes
         write_run(results, head, ramp(9.0))
     assert [row[0].text for row in table_of(results).rows] == ["ist", "ist"]
+
+
+def in_lab(method, bandwidth, *, seed=0, dilation=1.0):
+    """A header of a run in a lab whose links have so many Mbit/s."""
+    head = header(method, seed=seed, cell=f"{method}-{bandwidth}-{dilation}-s{seed}")
+    summary = f"links shaped to {bandwidth} Mbit/s"
+    head["host"] = {**head["host"], "lab": summary}
+    head["config"]["lab"] = {"summary": summary, "bandwidth": bandwidth * 1e6, "dilation": dilation}
+    return head
+
+
+def test_one_seed_in_several_labs_and_outside_is_as_many_rows_when_replayed(results):
+    for head in (
+        *(header("ist", seed=seed) for seed in range(3)),
+        *(in_lab("ist", 100, seed=seed) for seed in range(2)),
+        in_lab("ist", 300),
+        in_lab("ist", 300, dilation=2.5),
+        header("ddp"),
+    ):
+        write_run(results, head, ramp(9.0), trace=averaging_trace(2))
+    (group,) = sweep_of(results, 8e6).groups
+    assert [(contender.label, len(contender.runs)) for contender in group.contenders] == [
+        ("ddp", 1),
+        ("ist lab=links shaped to 100 Mbit/s", 2),
+        ("ist lab=links shaped to 300 Mbit/s", 1),
+        ("ist lab=links shaped to 300 Mbit/s, 2.5 times slower", 1),
+        ("ist lab=none", 3),
+    ]
+    assert all(len(contender.seconds(0.8)) == len(contender.runs) for contender in group.contenders)
+
+
+def test_runs_of_one_lab_do_not_name_it_in_every_row(results):
+    for method in ("ddp", "ist"):
+        write_run(results, in_lab(method, 100), ramp(9.0))
+    assert [row[0].text for row in table_of(results).rows] == ["ddp", "ist"]
