@@ -24,6 +24,8 @@ def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
         "budget": group.budget,
         "host": group.host.name if group.profile is None else group.profile.name,
         "cores": group.host.cores if group.profile is None else None,
+        "machine": (group.host.machine or None) if group.profile is None else None,
+        "lab": group.host.lab if group.profile is None else None,
         "device": group.device,
         "clock": group.clock,
         "timing_rule": group.timing_rule,

@@ -3,6 +3,7 @@
 import csv
 import io
 
+import pytest
 from fake_clusters import BARE, write_pair
 from fake_runs import header, ramp, write_run
 from read_tables import printed
@@ -37,3 +38,22 @@ def test_csv_has_one_line_a_row_with_times_and_where_they_go(results):
     assert (first["method"], second["method"]) == ("ddp", "local_sgd")
     assert float(first["cluster_s_to_0.8_median"]) < float(first["cluster_s"])
     assert float(first["compute_percent"]) < float(second["compute_percent"])
+
+
+def test_csv_keeps_rows_apart_that_differ_in_the_lab_or_the_machine(results):
+    hosts = [{"lab": None}, {"lab": "links shaped to 100 Mbit/s"}, {"lab": None, "machine": "aarch64"}]
+    for seconds, changed in enumerate(hosts, start=10):
+        host = {"name": "laptop", "cores": 8, "machine": "x86_64", **changed}
+        write_run(results, header(host=host, cell=f"ddp-{seconds}"), ramp(seconds))
+    rows = list(csv.DictReader(io.StringIO(printed(build_report(results), "csv")[0])))
+    assert sorted((row["lab"], row["machine"], float(row["train_s_to_0.8_median"])) for row in rows) == [
+        ("", "aarch64", pytest.approx(12 * 8 / 9)),
+        ("", "x86_64", pytest.approx(10 * 8 / 9)),
+        ("links shaped to 100 Mbit/s", "x86_64", pytest.approx(11 * 8 / 9)),
+    ]
+
+
+def test_where_it_ran_is_not_said_of_a_replay(results):
+    write_pair(results)
+    (first, _) = csv.DictReader(io.StringIO(tables_csv(build_report_on_clusters(results, {"bare": [BARE]}).tables)))
+    assert (first["host"], first["cores"], first["lab"], first["machine"]) == ("bare", "", "", "")
