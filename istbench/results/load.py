@@ -8,6 +8,7 @@ from istbench.cluster.clock import ClusterTime
 from istbench.errors import UserError
 from istbench.results.curves import Curve, Reached, time_to_target
 from istbench.results.header import Header
+from istbench.results.hosts import changes
 from istbench.results.store import RunDirectory
 
 
@@ -16,12 +17,14 @@ class Run:
     """One cell as it was recorded: its header and its learning curve.
 
     Attributes:
+        changes: of machine, versions or source tree between its parts, a line each (`results.hosts`).
         cluster: how its time is spent on the cluster that its curve is on the clock of, if any (`run_on_cluster`).
     """
 
     header: Header
     curve: Curve
     directory: RunDirectory
+    changes: tuple[str, ...] = ()
     cluster: ClusterTime | None = None
 
     @property
@@ -47,13 +50,14 @@ def load_run(directory: RunDirectory) -> Run:
         UserError: naming the file, where it cannot be read or lacks something.
     """
     header = directory.header()
-    curve = Curve.from_events(directory.events(), header.metric)
+    events = directory.events()
+    curve = Curve.from_events(events, header.metric)
     if header.status == "done" and not curve.evaluations:
         raise UserError(
             f"{directory.events_jsonl} holds no evaluation of a finished run; "
             f"delete {directory.path} to run it anew"
         )
-    return Run(header=header, curve=curve, directory=directory)
+    return Run(header=header, curve=curve, directory=directory, changes=tuple(changes(header, events)))
 
 
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.groups import Group
 from istbench.report.phrases import count_nodes, data_line
+from istbench.results.load import Run
 from istbench.results.stats import interval_name
 
 
@@ -36,6 +37,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     if group.contenders:
         yield _speed_up_line(group, baseline)
     yield from _versions_line(group)
+    yield from _changes_line(group)
     yield from _unfinished_lines(group)
 
 
@@ -52,8 +54,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
         assert first.cluster is not None
         yield (
             f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, such as "
-            f"{first.header.method_label} on {count_nodes(first.header.nodes)} seed {first.header.seed}: "
-            f"{first.cluster.doubt}. Run them again with --again on a quiet machine."
+            f"{_named(first)}: {first.cluster.doubt}. Run them again with --again on a quiet machine."
         )
 
 
@@ -105,12 +106,20 @@ def _versions_line(group: Group) -> Iterable[str]:
             yield f"Careful: these runs are of several versions of {name}: {', '.join(found)}."
 
 
+def _changes_line(group: Group) -> Iterable[str]:
+    changed = [run for contender in group.contenders for run in contender.runs if run.changes]
+    if changed:
+        yield (
+            f"Careful: {len(changed)} of {_total(group)} runs trained in parts that differ, such as "
+            f"{_named(changed[0])}, {'; '.join(changed[0].changes)}."
+        )
+
+
 def _unfinished_lines(group: Group) -> Iterable[str]:
     if not group.unfinished:
         return
     named = ", ".join(
-        f"{run.header.method_label} on {count_nodes(run.header.nodes)} seed {run.header.seed} "
-        f"({'unfinished' if run.header.status == 'running' else run.header.status})"
+        f"{_named(run)} ({'unfinished' if run.header.status == 'running' else run.header.status})"
         for run in group.unfinished[:8]
     )
     more = f" and {len(group.unfinished) - 8} more" if len(group.unfinished) > 8 else ""
@@ -119,3 +128,8 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
 
 def _total(group: Group) -> int:
     return len(group.unfinished) + sum(len(contender.runs) for contender in group.contenders)
+
+
+def _named(run: Run) -> str:
+    header = run.header
+    return f"{header.method_label} on {count_nodes(header.nodes)} seed {header.seed}"

@@ -9,6 +9,8 @@ from read_tables import column, footer, printed, table_of
 
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.tables.summary import run_summary
+from istbench.results.events import Part, Resume
+from istbench.results.header import Host
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
@@ -138,6 +140,20 @@ def test_several_versions_in_one_table_are_pointed_out(results):
     assert "Careful" not in footer(table_of(results))
     write_run(results, header("ist", versions={"istbench": "0.2.0", "torch": "2.11.0"}), ramp(9.0))
     assert "several versions of istbench: 0.1.0, 0.2.0" in footer(table_of(results))
+
+
+def test_runs_that_went_on_elsewhere_are_pointed_out_on_every_clock(results):
+    for seed in range(2):
+        directory = write_run(results, header("ist", seed=seed), ramp(9.0), trace=averaging_trace(2))
+        directory.append(Resume(step=50, part=Part(host=Host(name="server", cores=64))))
+        directory.append(Resume(step=70, part=Part(host=Host(name="laptop", cores=8))))
+    write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace(2))
+    said = (
+        "Careful: 2 of 3 runs trained in parts that differ, such as ist on 2 nodes seed 0, resumed on another "
+        "machine: server (64 cores), from step 70 on laptop (8 cores)."
+    )
+    assert said in table_of(results).footer
+    assert said in build_report_on_clusters(results, {"bare": [BARE]}).tables[0].footer
 
 
 def test_memory_has_a_column_only_where_it_was_measured(results):
