@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ from istbench.door import encode_own
 from istbench.errors import UserError, shown
 from istbench.launch.meeting import Card
 from istbench.launch.prepare import Cell
+from istbench.results.header import Host
 
 _OWN = {"threads", "plugins", "save"}  # what hosts may differ in
 
@@ -88,10 +88,18 @@ def _is_loopback(address: str) -> bool:
 
 
 def agreed(cell: Cell, cards: Sequence[Card]) -> Cell:
-    """Rank 0's `cell` as all ranks run it: with threads that every host has cores for, and the hosts' names."""
+    """Rank 0's `cell` as all ranks run it: with threads that all hosts have cores for, their names and cores."""
     threads = min(json.loads(card.config)["threads"] for card in cards)
     config = msgspec.structs.replace(cell.config, threads=threads)
     name = config.cell(cell.header.data_source.fingerprint)
-    host = msgspec.structs.replace(cell.header.host, name=", ".join(Counter(host_names(cards))))
+    host = _together(cell.header.host, cards)
     header = msgspec.structs.replace(cell.header, cell=name, config=config, host=host)
     return Cell(name=name, config=config, header=header)
+
+
+def _together(host: Host, cards: Sequence[Card]) -> Host:
+    """Rank 0's `host` as all machines of `cards`, with each one's cores once."""
+    cores = {name: card.cores for name, card in zip(host_names(cards), cards, strict=True)}
+    known = [count for count in cores.values() if count is not None]
+    together = sum(known) if len(known) == len(cores) else None
+    return msgspec.structs.replace(host, name=", ".join(cores), count=len(cores), cores=together)

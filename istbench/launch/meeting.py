@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
+from istbench.config.numbers import Count
 from istbench.door import decode_json, encode_own
 from istbench.errors import RunFailed, UserError
 from istbench.launch.asked import host_name
@@ -35,7 +36,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host, address: its machine, and that machine's address towards the others.
         versions: of istbench, torch and Python. config: a `RunConfig` as JSON, which another version may not read.
-        fingerprint: of its data. own_gpu: whether it has a GPU that no other process of its machine has.
+        fingerprint: of its data. cores: of its machine, None if not known.
+        own_gpu: whether it has a GPU that no other process of its machine has.
         error: why it cannot train; status: the exit status that goes with it.
     """
 
@@ -45,6 +47,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     config: str = "{}"
     fingerprint: str = ""
+    cores: Count | None = None
     own_gpu: bool = False
     error: str = ""
     status: int = 0

@@ -87,6 +87,7 @@ def card_of(world: World, cell: Cell, route: Route) -> Card:
         versions=cell.header.versions,
         config=as_text(cell.config),
         fingerprint=cell.header.data_source.fingerprint,
+        cores=cell.header.host.cores,
         own_gpu=own_gpu,
     )
 

@@ -108,9 +108,8 @@ class Group:
         """The machine in words."""
         if self.profile is not None:
             return self.profile.name
-        cores = f"{self.host.cores} cores, " if self.host.cores else ""
-        lab = f", {self.host.lab}" if self.host.lab else ""
-        return f"{self.host.name} ({cores}{self.device}{lab})"
+        about = [self.host.cores_words, self.device, self.host.lab or ""]
+        return f"{self.host.name} ({', '.join(filter(None, about))})"
 
     @property
     def clock_words(self) -> str:

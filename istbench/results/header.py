@@ -19,12 +19,24 @@ Metrics = dict[str, float | None]
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine that clocks depend on, and its network where that is a lab's."""
+    """The machines that clocks depend on, most often one, and their network where that is a lab's.
+
+    Attributes:
+        name: of all machines, with commas. count: of machines. cores: of all together, None where not known.
+        machine: architecture of rank 0's. lab: its links in words.
+    """
 
     name: str = "an unnamed machine"
+    count: Count = 1
     cores: Count | None = None
     machine: str = ""
     lab: str | None = None
+
+    @property
+    def cores_words(self) -> str:
+        """`8 cores`; `6 cores together` where they are of several machines; nothing where they are not known."""
+        together = " together" if self.count > 1 else ""
+        return f"{self.cores} cores{together}" if self.cores else ""
 
 
 class Git(msgspec.Struct, frozen=True):

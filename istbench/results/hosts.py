@@ -42,7 +42,7 @@ def _change(what: str, there: Sequence[tuple[int, Part | None]], of: Callable[[P
 
 def _machine(part: Part) -> str:
     host = part.host
-    about = [f"{host.cores} cores" if host.cores else "", host.machine, host.lab or ""]
+    about = [host.cores_words, host.machine, host.lab or ""]
     return f"{host.name} ({', '.join(filter(None, about))})" if any(about) else host.name
 
 

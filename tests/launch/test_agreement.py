@@ -65,6 +65,19 @@ def test_the_cell_has_threads_that_every_host_has_cores_for_and_the_hosts_names(
     assert wider.name == wider.header.cell != cell.name
 
 
+def test_a_run_has_the_cores_of_all_its_hosts_each_counted_once():
+    cell = prepare_cell(RunRequest(workload="toy", method="ist", nodes=3, threads=1), lambda *_: None)
+    config = as_text(cell.config)
+    cards = [Card(rank=0, host="a", address="10.0.0.1", config=config, cores=2)]
+    alone = agreed(cell, [*cards, Card(rank=1, host="a", address="10.0.0.1", config=config, cores=2)]).header.host
+    assert (alone.name, alone.cores, alone.count) == ("a", 2, 1)
+    cards += [Card(rank=rank, host="b", address="10.0.0.2", config=config, cores=4) for rank in (1, 2)]
+    together = agreed(cell, cards).header.host
+    assert (together.name, together.cores, together.count) == ("a, b", 6, 2)
+    unknown = agreed(cell, [*cards, Card(rank=3, host="c", config=config)]).header.host
+    assert (unknown.cores, unknown.count) == (None, 3)
+
+
 def test_hosts_of_one_name_are_told_apart_and_processes_of_one_host_are_not():
     cards = [FIRST, msgspec.structs.replace(FIRST, rank=1), second(host="b"), second(host="b", address="10.0.0.3")]
     assert host_names(cards) == ["a", "a", "b (10.0.0.2)", "b (10.0.0.3)"]

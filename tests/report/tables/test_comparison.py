@@ -135,6 +135,16 @@ def test_synthetic_data_clock_rule_and_budget_are_said(results):
     assert table.context["clock"] == "train_s"
 
 
+def test_several_hosts_have_the_cores_of_all_of_them(results):
+    host = {"name": "a, b, c", "cores": 6, "count": 3, "machine": "x86_64"}
+    write_run(results, header(nodes=3, host=host), ramp(9.0))
+    table = table_of(results)
+    assert "on a, b, c (6 cores together, cpu)" in table.title
+    assert "More nodes than cores" not in footer(table)
+    write_run(results, header("ist", nodes=7, host=host), ramp(9.0))
+    assert "nodes took turns on 6 cores" in footer(table_of(results))
+
+
 def test_several_versions_in_one_table_are_pointed_out(results):
     write_run(results, header(), ramp(9.0))
     assert "Careful" not in footer(table_of(results))
