@@ -7,6 +7,7 @@ import click
 from istbench.cli import compare_command, run_command, validate_command
 from istbench.cli.options import lab_nodes_option, latency_option, parse_time
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.errors import UserError
 from istbench.launch.lab import ShapedNetwork, check
 
 
@@ -28,6 +29,7 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
     # What torch says about the names of hosts is true of namespaces, and no use to anyone.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if context.invoked_subcommand == "validate":
+        _check_nothing_named(context)
         return
     place = ShapedNetwork(
         nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency, "--latency")
@@ -35,6 +37,18 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
     check()
     context.obj = place
     _say(place)
+
+
+def _check_nothing_named(context: click.Context) -> None:
+    """Refuse the lab's options before `validate`, which has its own."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    named = [
+        option.opts[0]
+        for option in context.command.params
+        if context.get_parameter_source(option.name or "") == typed
+    ]
+    if named:
+        raise UserError(f"validate makes labs of its own: give {', '.join(named)} after it")
 
 
 def _say(place: ShapedNetwork) -> None:

@@ -49,6 +49,18 @@ def test_replays_are_measured_against_shaped_links(namespaces, tmp_path, istbenc
 
 
 @pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--nodes", "4", "--latency", "5ms", "--bandwidth", "100mbit"], "--nodes, --bandwidth, --latency"),
+        (["--nodes", "2"], "--nodes"),
+    ],
+)
+def test_links_named_before_validate_are_not_passed_over(istbench, given, named):
+    status, _, said = istbench("lab", *given, "validate", "--workload", "none such")
+    assert (status, said) == (2, f"istbench: validate makes labs of its own: give {named} after it\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--bandwidth", "1gbyte", "--", "run"], "'1gbyte' is not a bandwidth"),
