@@ -135,7 +135,8 @@ def _mark_places(area: "Axes", plot: Plot) -> None:
         area.set_xticks(plot.tick_places or range(len(plot.ticks)), plot.ticks)
         area.set_xlim(-0.5, len(plot.ticks) - 0.5)
         return
-    places = [x for panel in plot.panels for series in panel.series for x in (*series.x, *series.missed)]
+    drawn = [x for panel in plot.panels for series in panel.series for x in (*series.x, *series.missed)]
+    places = drawn or plot.tick_places
     room = (max(places) / min(places)) ** 0.12
     area.set_xticks(plot.tick_places, plot.ticks, fontsize="small")
     area.xaxis.minorticks_off()

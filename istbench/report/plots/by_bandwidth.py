@@ -9,6 +9,7 @@ from istbench.report.phrases import count_nodes
 from istbench.report.plots.of_group import contender_styles, plot_title
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.sweep import Sweep
+from istbench.report.targets import Target
 from istbench.results.stats import interval_name
 
 _PANELS = 2
@@ -27,12 +28,13 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
         for target in group.targets
         if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, target.level))
     ]
+    shown = (reached or list(group.targets))[-_PANELS:]
     panels = tuple(
         Panel(
             title=f"to {target.of(group.metric)}",
             series=tuple(_series(sweep, label, styles[label], nodes, target.level) for label in labels),
         )
-        for target in (reached or list(group.targets))[-_PANELS:]
+        for target in shown
     )
     kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if c.nodes == nodes and len(c.runs) > 1})
     spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
@@ -40,7 +42,8 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     return Plot(
         stem=f"{sweep.stem}-n{nodes}",
         title=f"{plot_title(group)}, {count_nodes(nodes)}",
-        subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}",
+        subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}"
+        f"{_not_drawn(sweep, labels, nodes, shown)}",
         kind="points",
         x_label="bandwidth of a node's link",
         y_label=f"{group.time_name} to target (s)",
@@ -64,6 +67,20 @@ def _series(sweep: Sweep, label: str, style: MethodStyle, nodes: int, level: flo
         high=tuple(at.high for _, at in there),
         missed=tuple(bits for bits, at in times if math.isinf(at.median)),
     )
+
+
+def _not_drawn(sweep: Sweep, labels: Sequence[str], nodes: int, targets: Sequence[Target]) -> str:
+    """The methods that reached a target before their first step: a logarithmic axis has no zero."""
+    at_once = [
+        f"{', '.join(found)} to {target.short}"
+        for target in targets
+        if (found := [label for label in labels if _takes_no_time(sweep, label, nodes, target.level)])
+    ]
+    return f"; in 0 s and not drawn: {', '.join(at_once)}" if at_once else ""
+
+
+def _takes_no_time(sweep: Sweep, label: str, nodes: int, level: float) -> bool:
+    return any(at.median == 0 for at in sweep.times(label, nodes, level))
 
 
 def _tick_places(bandwidths: Sequence[float]) -> tuple[float, ...]:

@@ -2,7 +2,9 @@
 
 import pytest
 from fake_clusters import sweep_of, write_pair
+from fake_runs import averaging_trace, evaluation, header, write_run
 
+from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 
 
@@ -31,3 +33,23 @@ def test_the_picture_has_a_panel_for_the_highest_two_targets_reached(results):
 def test_ticks_are_few_and_have_units(results, bandwidths, ticks):
     write_pair(results)
     assert time_by_bandwidth(sweep_of(results, *bandwidths), 2).ticks == ticks
+
+
+def write_started_well(results, *targets):
+    """A pair of runs that have an accuracy of 0.6 before their first step."""
+    for method in ("ddp", "ist"):
+        events = [evaluation(0, 0.0, 0.6), evaluation(100, 5.0, 0.9)]
+        write_run(results, header(method, targets=list(targets)), events, trace=averaging_trace(2))
+
+
+def test_what_is_reached_in_no_time_is_named_as_a_logarithmic_axis_has_no_zero(results):
+    write_started_well(results, 0.5, 0.8)
+    plot = time_by_bandwidth(sweep_of(results, 8e6, 8e7), 2)
+    assert [[len(series.x) for series in panel.series] for panel in plot.panels] == [[0, 0], [2, 2]]
+    assert plot.subtitle.endswith("one seed; in 0 s and not drawn: ddp, ist to 0.5")
+
+
+def test_a_picture_of_nothing_but_what_is_reached_in_no_time_is_drawn(results):
+    write_started_well(results, 0.5)
+    plot = time_by_bandwidth(sweep_of(results, 8e6, 8e7), 2)
+    assert len(draw_plots([plot], results / "report")) == 2
