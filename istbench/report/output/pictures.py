@@ -153,10 +153,11 @@ def _plain_ticks(axis: "Axis") -> None:
 
 
 def _draw_line(area: "Axes", series: Series) -> None:
-    style = series.style
+    style, count = series.style, len(series.x)
+    first = max(1, count // 8) if count > 1 else 0  # a curve of one point is nothing but its marker
     area.plot(
         series.x, series.y, color=style.colour, linestyle=style.line, linewidth=2, marker=style.marker,
-        markersize=5, markevery=(max(1, len(series.x) // 8), max(1, len(series.x) // 6)),
+        markersize=5, markevery=(first, max(1, count // 6)),
     )  # fmt: skip
     if series.low != series.high:
         area.fill_between(series.x, series.low, series.high, color=style.colour, alpha=0.18, linewidth=0)

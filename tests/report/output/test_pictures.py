@@ -5,9 +5,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from fake_runs import evaluation, header, ramp, write_plausible, write_run
+from read_tables import group_of
 
 from istbench.errors import UserError
 from istbench.report.output.pictures import draw_plots
+from istbench.report.plots.over_time import metric_over_time
 from istbench.report.report import build_report
 
 
@@ -47,6 +49,19 @@ def test_pictures_of_nothing_reached_and_of_diverged_runs_are_drawn(results):
 def test_without_plots_there_is_no_folder(tmp_path):
     assert draw_plots([], tmp_path / "report") == []
     assert not (tmp_path / "report").exists()
+
+
+def test_a_curve_of_one_point_is_a_marker_beside_the_legends(results):
+    write_run(results, header("ist"), ramp(1.0))
+    write_run(results, header("ddp"), ramp(100.0))
+    plot = metric_over_time(group_of(results))
+    assert [len(series.x) for series in plot.panels[0].series] == [1, 1]  # time zero is on no logarithmic axis
+    _, svg = draw_plots([plot], results / "report")
+    markers = [
+        use.get("style", "").lower() for use in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}use")
+    ]
+    for series in plot.panels[0].series:
+        assert sum(series.style.colour.lower() in style for style in markers) == 2
 
 
 def test_an_open_ended_interval_is_drawn(results):
