@@ -121,10 +121,10 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
     if suite is not None:
         from_default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
         typed = {name: given[name] for name in given if context.get_parameter_source(name) not in from_default}
-        clashing = [name for name in typed if name not in _OF_THE_MACHINE]
+        flags = {option.name: option.opts[0] for option in context.command.params}
+        clashing = [flags[name] for name in typed if name not in _OF_THE_MACHINE]
         if clashing:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in clashing)
-            raise UserError(f"a suite says what to run: leave out {flags}, or the suite")
+            raise UserError(f"a suite says what to run: leave out {', '.join(clashing)}, or the suite")
         requests = [request for part in read_suite(suite) for request in part.requests(plugins)]
         return [dataclasses.replace(request, **typed) for request in requests]
     methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")

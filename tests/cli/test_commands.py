@@ -79,6 +79,8 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, is
         (["--workload", "toy", "--set", "local_step=3"], "did you mean 'local_steps'"),
         (["none.toml"], "no file none.toml; give a TOML suite"),
         (["suite.toml", "--nodes", "2"], "leave out --nodes"),
+        (["suite.toml", "--set", "lr=1"], "leave out --set, or the suite"),
+        (["suite.toml", "--workload-set", "hidden=8"], "leave out --workload-set, or the suite"),
     ],
 )
 def test_compare_refuses_bad_input_in_one_line(tmp_path, istbench, arguments, message):

@@ -82,7 +82,9 @@ def test_no_number_where_the_baseline_never_got_there(results):
 
 def test_without_a_baseline_the_footer_says_why_there_is_no_speed_up(results):
     write_run(results, header("ist", nodes=2), ramp(9.0))
-    assert "none, for want of one finished row of ddp" in footer(table_of(results))
+    assert ("none, for want of one finished row of ddp; `istbench report --baseline` names another.") in footer(
+        table_of(results)
+    )
     write_run(results, header("ist", nodes=4), ramp(9.0))
     write_run(results, header("ddp", nodes=4), ramp(9.0))
     table = table_of(results)
