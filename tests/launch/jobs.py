@@ -17,10 +17,14 @@ def write_environment(folder):
     (Path(folder) / os.environ["RANK"]).write_text(" ".join(os.environ[name] for name in names))
 
 
-def print_and_end(status):
+def print_and_end(status, log):
+    """Print, and end; rank 1 with `status`, and once `log` has what rank 0 printed: that ends rank 0 too."""
     print("said on stdout")
     print("said on stderr", file=sys.stderr)
     if os.environ["RANK"] == "1":
+        until = time.monotonic() + 60
+        while not (Path(log).exists() and Path(log).stat().st_size) and time.monotonic() < until:
+            time.sleep(0.01)
         sys.exit(status)
 
 

@@ -63,10 +63,11 @@ def test_workers_are_told_who_they_are(tmp_path):
 
 
 def test_a_worker_that_dies_is_named_with_what_it_said(tmp_path):
-    job = Job(target=jobs.print_and_end, args=(7,), nodes=2, logs=tmp_path / "logs")
+    log = tmp_path / "logs/rank-0/stdout.log"
+    job = Job(target=jobs.print_and_end, args=(7, str(log)), nodes=2, logs=tmp_path / "logs")
     with pytest.raises(RunFailed, match="^worker 1 ended with exit status 7; its last lines:\n  said on stderr$"):
         launch(LocalLauncher(), job)
-    assert (tmp_path / "logs/rank-0/stdout.log").read_text() == "said on stdout\n"
+    assert log.read_text() == "said on stdout\n"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_workers_that_are_stuck_end_with_a_launcher_that_is_killed(tmp_path):
         launcher.kill()
         launcher.wait()
         workers, fork_server = at_work(tmp_path)
-        assert until(lambda: not any(map(is_alive, workers | fork_server)), within=5)
+        assert until(lambda: not any(map(is_alive, workers | fork_server)), within=60)
 
 
 def test_importing_the_launcher_starts_and_opens_nothing():
