@@ -1,6 +1,9 @@
 """Shared set-up of the tests."""
 
+import fcntl
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +39,14 @@ def wide_terminal():
     patch.setenv("COLUMNS", "120")
     yield
     patch.undo()
+
+
+@pytest.fixture
+def only_lab():
+    """Be the only test that makes a lab, or looks for what one needs: a machine has one at a time."""
+    with Path(tempfile.gettempdir(), f"istbench-tests-lab-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

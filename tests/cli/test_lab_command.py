@@ -10,7 +10,7 @@ from istbench.launch import lab
 
 
 @pytest.fixture
-def namespaces(monkeypatch):
+def namespaces(only_lab, monkeypatch):
     try:
         lab.check()
     except UserError as reason:

@@ -22,6 +22,7 @@ try:
     lab.check()
 except UserError as reason:
     pytest.skip(str(reason), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("only_lab")
 
 
 def seconds_of_all_reduce(fabric, count):
