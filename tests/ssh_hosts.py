@@ -35,6 +35,7 @@ GOOD = Facts(
 
 _SSHD = "/usr/sbin/sshd"
 _SUBNET = "10.79.0"
+_STARTS_S = _ENDS_S = 60.0
 _unique = itertools.count()
 # What each host sees of the machine: all of it but the results directory, which is its own.
 _HOST = 'mount -t tmpfs none "$1" && hostname "$2" && exec "$3" -D -e -f "$4"'
@@ -114,6 +115,13 @@ class Hosts:
                     words = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
                     found += [words] if words and not words.startswith((_SSHD, "sshd")) else []
         return found
+
+    def assert_nothing_left(self) -> None:
+        """Wait until nothing is left on the hosts: whoever asked does not, beyond a moment."""
+        until = time.monotonic() + _ENDS_S
+        while left := self.left():
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
 
     def named(self, what: object) -> str:
         """The network namespace of a host, by its number, or of who asks."""
@@ -196,7 +204,7 @@ def _server(number: int, folder: Path, install: str) -> str:
 
 
 def _await_listener(found: Hosts, number: int) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + _STARTS_S
     while ":22 " not in found.inside(number, "ss", "-ltn"):
         assert time.monotonic() < until, (found.folder / f"sshd{number}.log").read_text()
         time.sleep(0.05)

@@ -56,7 +56,7 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
     (run,) = (hosts.out / "runs").iterdir()
     assert sorted(path.name for path in run.iterdir()) == ["events.jsonl", "run.json", "trace.npz"]
     assert json.loads((run / "run.json").read_text())["host"]["name"] == "host0, host1"
-    assert hosts.left() == []
+    hosts.assert_nothing_left()
 
 
 def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
@@ -80,7 +80,7 @@ def test_doctor_names_a_slow_link(hosts):
     assert [words[1] for words in lines if words[0] == "ok"] == hosts.names
     (slow,) = [words[2] for words in lines if words[0] == "slow"]
     assert slow.startswith("host1 to host0 carries 4")
-    assert hosts.left() == []
+    hosts.assert_nothing_left()
 
 
 class Answers:
