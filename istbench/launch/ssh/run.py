@@ -155,9 +155,11 @@ class _Session:
     def _await_cell(self) -> str:
         """The name of the cell, once all are ready to train it."""
         self._watch(lambda: bool(self._cell))
-        if self._cell:
+        # All may have been ended for one of them while the first said which cell it is.
+        cause = self._ends.cause(self._hosts) if self._ends.over(self._hosts) else None
+        if self._cell and cause is None:
             return self._cell
-        raise self._ends.cause(self._hosts) or RunFailed(f"{self._first.name}: ended before it trained")
+        raise cause or RunFailed(f"{self._first.name}: ended before it trained")
 
     def _finish(self, here: RunDirectory) -> RunDirectory:
         theirs = f"{self._theirs}/runs/{self._cell}"
