@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from free_port import free_port
 from said import messages
 
 from istbench.results.events import Fault, Resume
@@ -38,8 +39,7 @@ def start(words, *options):
 
 def run_on_two(words, tmp_path):
     """Run `words` on two hosts, each with an --out of its own; what each printed, and its exit status."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    endpoint = f"127.0.0.1:{free_port()}"
     both = [
         start(
             [*words, "--out", tmp_path / f"host{host}"],

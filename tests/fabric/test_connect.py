@@ -1,10 +1,10 @@
 """Joining a process group whose other members do not come."""
 
-import socket
 import threading
 from datetime import timedelta
 
 import pytest
+from free_port import free_port
 from torch.distributed import TCPStore
 
 from istbench.fabric import FabricError, connect
@@ -14,8 +14,7 @@ from istbench.fabric.words import Words
 @pytest.fixture
 def first_of_two(monkeypatch):
     """This process as rank 0 of two; the port its store will listen on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in where.items():
         monkeypatch.setenv(name, value)
