@@ -19,8 +19,23 @@ from istbench.results.store import RunDirectory
 
 TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist"]
 LONG = [*TOY, "--epochs", 100_000]
-RESUMED = [*TOY, "--epochs", 12, "--set", "momentum=0.5", "--checkpoint-every", 0, "--json",
-           "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
+RESUMED = ["run", "--workload", "held", "--nodes", 2, "--method", "ist", "--epochs", 12, "--set", "momentum=0.5",
+           "--checkpoint-every", 0, "--json", "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
+# Goes no further than the middle where HELD is in the environment.
+HELD = """
+import os, time
+from istbench.workloads.toy import Toy
+
+class Held(Toy):
+    name = "held"
+    passes = 0
+
+    def loss(self, model, batch):
+        Held.passes += 1
+        if "HELD" in os.environ and Held.passes == 100:
+            time.sleep(600)
+        return super().loss(model, batch)
+"""
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):
@@ -45,13 +60,18 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):
         subprocess.run(["umount", disk], check=True)
 
 
-def start(tmp_path, *words, until):
+def start(tmp_path, *words, until, **environment):
     """Start `istbench ...` with its results in `tmp_path`, in a process group of its own; waits for a file."""
     command = [sys.executable, "-m", "istbench", *map(str, words), "--out", str(tmp_path)]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **environment},
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for path in tmp_path.glob("runs/*"):
             if until(path):
@@ -59,7 +79,7 @@ def start(tmp_path, *words, until):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     process.kill()
-    raise AssertionError("the run did not start within a minute")
+    raise AssertionError("the run did not start within two minutes")
 
 
 def start_long_run(tmp_path):
@@ -85,7 +105,7 @@ def members(group):
     return alive
 
 
-def group_is_gone(group, within=15):
+def group_is_gone(group, within=60):
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         if not members(group):
@@ -100,7 +120,7 @@ def test_a_cell_is_run_by_one_istbench_at_a_time_and_ctrl_c_ends_it_with_every_p
     assert status == 2
     assert "another istbench is running toy-ist-n2-s0-" in one_line(said)
     os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted; run the same command again" in said
     assert "Traceback" not in said
@@ -137,10 +157,22 @@ def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path, istbench):
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
+def resumed(tmp_path_factory):
+    """Words of a run that can be held."""
+    plugin = tmp_path_factory.mktemp("plugin") / "held.py"
+    plugin.write_text(HELD)
+    return [*RESUMED, "--plugin", plugin]
+
+
+@pytest.fixture(scope="module")
+def killed(resumed, tmp_path_factory):
     """Results of a run that was killed with its launcher, once there was something to resume from."""
+
+    def has_checkpoint(path):
+        return (path / "checkpoint" / "latest.json").exists()
+
     out = tmp_path_factory.mktemp("killed")
-    process, run = start(out, *RESUMED, until=lambda path: (path / "checkpoint" / "latest.json").exists())
+    process, run = start(out, *resumed, until=has_checkpoint, HELD="1")
     process.kill()
     process.communicate()
     assert group_is_gone(process.pid)  # its workers end by themselves
@@ -148,9 +180,11 @@ def killed(tmp_path_factory):
     return out
 
 
-def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(tmp_path, killed, istbench):
+def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped(
+    tmp_path, killed, resumed, istbench
+):
     shutil.copytree(killed, tmp_path / "killed")
-    one, other = (json.loads(istbench(*RESUMED, "--out", tmp_path / name)[1]) for name in ("whole", "killed"))
+    one, other = (json.loads(istbench(*resumed, "--out", tmp_path / name)[1]) for name in ("whole", "killed"))
     assert one["weights_sha256"] == other["weights_sha256"]
     assert one["bytes_sent_per_node"] == other["bytes_sent_per_node"]
     curves = [load_run(RunDirectory(Path(result["run_dir"]))).curve for result in (one, other)]
@@ -161,11 +195,11 @@ def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped
     assert not (Path(other["run_dir"]) / "checkpoint").exists()
 
 
-def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path, killed, istbench):
+def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path, killed, resumed, istbench):
     shutil.copytree(killed, tmp_path / "killed")
     (latest,) = tmp_path.glob("killed/runs/*/checkpoint/latest.json")
     for path in (latest.parent / str(json.loads(latest.read_text())["step"]) / "rank-1.json", latest):
         path.write_text('{"method": {"steps": -1}}')
-        status, _, said = istbench(*RESUMED, "--out", tmp_path / "killed")
+        status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
         assert status == 2
         assert f"delete {latest.parent} to start the cell anew" in one_line(said)
