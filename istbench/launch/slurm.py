@@ -4,9 +4,7 @@ Every job runs one cell on one machine, as `istbench run` does there. The result
 share: what became of a cell stands in its run directory, wherever it ran.
 """
 
-import contextlib
 import dataclasses
-import json
 import logging
 import tempfile
 import time
@@ -20,9 +18,9 @@ from msgspec import Meta
 
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
-from istbench.door import convert, decode_json, read_bytes
+from istbench.door import convert
 from istbench.errors import RunFailed, UserError, printable
-from istbench.files import writing_whole
+from istbench.launch.slurm_jobs import Noted
 from istbench.launch.slurm_queue import Queue, queued_jobs
 
 Say = Callable[[str], None]
@@ -113,14 +111,14 @@ def run_as_jobs(
         KeyboardInterrupt: after a line that says which jobs go on; those of other executors are ended.
     """
     executor = _executor(out, options)
-    noted = _Noted(out / "slurm" / "jobs.json")
+    noted = Noted(out / "slurm" / "jobs.json")
     jobs: dict[str, Any] = {}
     try:
         for request, name in zip(requests, names, strict=True):
             if not again and _is_done(out, name):
                 say(f"{name}: done before")
                 continue
-            jobs[name] = noted.find(name, options) or _submit(
+            jobs[name] = noted.find(name, options.executor) or _submit(
                 executor, CellJob(request=request, out=str(out.resolve()), again=again)
             )
             noted.add(name, str(jobs[name].job_id))
@@ -231,39 +229,3 @@ def _is_done(out: Path, name: str) -> bool:
 
     run = run_directory(out, name)
     return run.exists() and run.header().status == "done"
-
-
-@dataclass
-class _Noted:
-    """The jobs that were submitted, by cell, in a file beside the results."""
-
-    path: Path
-
-    def find(self, name: str, options: SlurmOptions) -> Any:
-        """The job of a cell that Slurm still has; None where there is none."""
-        identity = self._read().get(name)
-        if identity is None or options.executor != "slurm":
-            return None
-        import submitit
-
-        job: Any = submitit.SlurmJob(folder=self.path.parent / "%j", job_id=identity)
-        queued = queued_jobs()
-        with contextlib.suppress(OSError):
-            if not job.done(force_check=True) and (queued is None or identity in queued):
-                return job
-        return None
-
-    def add(self, name: str, identity: str) -> None:
-        """Note the job of a cell."""
-        text = json.dumps({**self._read(), name: identity}, indent=1)
-        try:
-            with writing_whole(self.path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
-
-    def _read(self) -> dict[str, str]:
-        if not self.path.exists():
-            return {}
-        content = read_bytes(self.path, "the jobs of a results directory")
-        return decode_json(content, dict[str, str], str(self.path), "delete it, once none of its jobs is left")
