@@ -20,7 +20,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.door import convert
 from istbench.errors import RunFailed, UserError, printable
-from istbench.launch.slurm_jobs import Noted
+from istbench.launch.slurm_jobs import Noted, Submission
 from istbench.launch.slurm_queue import Queue, queued_jobs
 
 Say = Callable[[str], None]
@@ -104,29 +104,27 @@ def run_as_jobs(
     """Run every cell of `requests`, called `names`, as a job, wait for all, and return a line for each that failed.
 
     Cells that are done are not run again, unless `again`; a job that an earlier call submitted, and that is still
-    there, is waited for.
+    there, is waited for. Those that Slurm has no room for are submitted as others end.
 
     Raises:
-        UserError: where submitit or Slurm is missing, or Slurm refuses a job.
-        KeyboardInterrupt: after a line that says which jobs go on; those of other executors are ended.
+        UserError: where submitit or Slurm is missing, Slurm takes no job at all, or `out` cannot be written.
+        KeyboardInterrupt: by a signal.
+        Both after a line that says which jobs go on; those of other executors are ended.
     """
-    executor = _executor(out, options)
     noted = Noted(out / "slurm" / "jobs.json")
-    jobs: dict[str, Any] = {}
+    submission = Submission(_executor(out, options), noted, say)
     try:
         for request, name in zip(requests, names, strict=True):
             if not again and _is_done(out, name):
                 say(f"{name}: done before")
-                continue
-            jobs[name] = noted.find(name, options.executor) or _submit(
-                executor, CellJob(request=request, out=str(out.resolve()), again=again)
-            )
-            noted.add(name, str(jobs[name].job_id))
-        if jobs:
-            say(f"{len(jobs)} jobs: {' '.join(str(job.job_id) for job in jobs.values())}")
-        return _collect(jobs, say)
-    except KeyboardInterrupt:
-        _leave(jobs, options, say)
+            elif job := noted.find(name, options.executor):
+                submission.jobs[name] = job
+            else:
+                submission.left[name] = CellJob(request=request, out=str(out.resolve()), again=again)
+        submission.more(len(submission.jobs))
+        return _collect(submission.jobs, say, submission.more) + submission.failures
+    except (KeyboardInterrupt, UserError):
+        _leave(submission.jobs, options, say)
         raise
 
 
@@ -159,32 +157,29 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     return executor
 
 
-def _submit(executor: Any, job: CellJob) -> Any:
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
+def _collect(jobs: dict[str, Any], say: Say, more: Callable[[int], int] = lambda alive: 0) -> list[str]:
+    """Wait for all jobs, and say of each when it has ended; returns a line for each that failed.
 
-    try:
-        return executor.submit(job)
-    except (FailedJobError, FailedSubmissionError, OSError) as error:
-        said = printable(" ".join(str(error).split()))[:400]
-        raise UserError(f"Slurm took no job: {said}; see the options of --slurm") from None
-
-
-def _collect(jobs: dict[str, Any], say: Say) -> list[str]:
-    """Wait for all jobs, and say of each when it has ended; returns a line for each that failed."""
-    left, failures, queue = dict(jobs), [], Queue()
-    while left:
-        for name, job in list(left.items()):
+    `more` is called with how many have not ended, may add to `jobs`, and returns how many are to be added later.
+    """
+    ended: set[str] = set()
+    failures, queue = [], Queue()
+    while True:
+        to_come = more(len(jobs) - len(ended))
+        for name, job in jobs.items():
+            if name in ended:
+                continue
             gone = _is_slurms(job) and queue.lacks(str(job.job_id))
             if not job.done() and not gone:
                 continue
-            del left[name]
+            ended.add(name)
             failure = _failure(job) if job.done() else _gone(job)
-            say(f"[{len(jobs) - len(left)}/{len(jobs)}] {name}: {'failed' if failure else 'done'}")
+            say(f"[{len(ended)}/{len(jobs) + to_come}] {name}: {'failed' if failure else 'done'}")
             if failure:
                 failures.append(f"{name}: {failure}")
-        if left:
-            time.sleep(_EVERY_S)
-    return failures
+        if len(ended) == len(jobs) and not to_come:
+            return failures
+        time.sleep(_EVERY_S)
 
 
 def _failure(job: Any) -> str | None:

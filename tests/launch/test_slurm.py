@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 import submitit
 from garbage import one_line
+from submitit.core.utils import FailedJobError
 
 from istbench.cli import main
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
-from istbench.launch import execute, prepare, slurm
+from istbench.launch import execute, prepare, slurm, slurm_jobs
 from istbench.launch.slurm import SlurmOptions, run_as_jobs
+from istbench.launch.slurm_jobs import Noted
 
 REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("ddp", "ist", "p3")]
 NAMES = ["a", "b", "c"]
@@ -61,14 +63,19 @@ class FakeJob:
 
 
 class FakeExecutor:
-    """Numbers the jobs that it is given."""
+    """Numbers the jobs that it is given, and takes so many at a time, and in all."""
 
     def __init__(self):
-        self.given = []
+        self.given, self.jobs = [], []
+        self.at_a_time = self.in_all = 100
 
     def submit(self, job):
+        alive = [job for job in self.jobs if job.asked < 2]
+        if len(alive) >= self.at_a_time or len(self.jobs) >= self.in_all:
+            raise FailedJobError("sbatch: error:\nQOSMaxSubmitJobPerUserLimit")
         self.given.append(job.request.method)
-        return FakeJob("there", str(8 + len(self.given)))
+        self.jobs.append(FakeJob("there", str(8 + len(self.given))))
+        return self.jobs[-1]
 
 
 @pytest.fixture
@@ -76,6 +83,7 @@ def executor(monkeypatch):
     made = FakeExecutor()
     monkeypatch.setattr(slurm, "_executor", lambda *_: made)
     monkeypatch.setattr(slurm, "_EVERY_S", 0)
+    monkeypatch.setattr(slurm_jobs, "_SETTLES_S", 0)
     monkeypatch.setattr(submitit, "SlurmJob", FakeJob)
     return made
 
@@ -112,6 +120,69 @@ def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said
     with pytest.raises(KeyboardInterrupt):
         run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said[-1] == "3 jobs go on, and the same command waits for them; `scancel 9 10 11` ends them"
+
+
+def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, said, tmp_path):
+    executor.at_a_time = 1
+    failures = run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert executor.given == ["ddp", "ist", "p3"]
+    assert [failure[:13] for failure in failures] == ["a: job 9 ende", "b: job 10 end", "c: job 11 end"]
+    assert said == [
+        "1 job: 9",
+        "2 cells wait until jobs have ended, as Slurm takes no more: sbatch: error: QOSMaxSubmitJobPerUserLimit",
+        "[1/3] a: failed",
+        "1 job: 10",
+        "[2/3] b: failed",
+        "1 job: 11",
+        "[3/3] c: failed",
+    ]
+
+
+def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path, monkeypatch):
+    tried = []
+    submit = executor.submit
+    monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
+    executor.at_a_time = 1
+    submission = slurm_jobs.Submission(executor, Noted(tmp_path / "jobs.json"), said.append)
+    submission.left.update(
+        {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
+    )
+    assert [submission.more(alive) for alive in (0, 1, 1, 1)] == [2, 2, 2, 2]
+    assert tried == ["ddp", "ist"]
+    executor.jobs[0].asked = 2
+    assert [submission.more(alive) for alive in (0, 1)] == [1, 1]
+    assert tried == ["ddp", "ist", "ist", "p3"]
+
+
+def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0)
+    executor.in_all = 1
+    first, *others = run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert first.startswith("a: job 9 ended: ")
+    why = "Slurm took no job for it: sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    assert others == [f"b: {why}", f"c: {why}"]
+
+
+def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
+    executor.in_all = 0
+    with pytest.raises(
+        UserError, match="^Slurm took no job: sbatch: error: QOS.*Limit; see the options of --slurm$"
+    ):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said == []
+
+
+def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
+    executor, said, tmp_path, monkeypatch
+):
+    def add(noted, name, identity):
+        if name == "b":
+            raise UserError("cannot write")
+
+    monkeypatch.setattr(Noted, "add", add)
+    with pytest.raises(UserError, match="^cannot write$"):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said == ["2 jobs go on, and the same command waits for them; `scancel 9 10` ends them"]
 
 
 def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():
