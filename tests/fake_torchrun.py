@@ -20,6 +20,13 @@ rank, seed = option("node-rank"), option("seed")
 run = Path(option("out"), "runs", "cell")
 
 
+def write(path, text):
+    """Write a file whole, as istbench does: it is read meanwhile."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 def fail(message, status):
     if rank == "0":
         (folder / "failed").write_text(json.dumps({"message": message, "status": status}))
@@ -29,7 +36,7 @@ def fail(message, status):
 signal.signal(signal.SIGTERM, lambda *_: fail("interrupted", 130))
 os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
 if rank == "0":
-    (folder / "cell").write_text("cell")
+    write(folder / "cell", "cell")
     while not (folder / "go").exists():
         time.sleep(0.01)
     if seed == "2":
@@ -38,9 +45,9 @@ if rank == "0":
     step = json.loads(latest.read_text())["step"] if latest.exists() else 0
     part = latest.parent / str(step + 10) / "rank-0.json"
     part.parent.mkdir(parents=True, exist_ok=True)
-    part.write_text("{}")
-    (run / "run.json").write_text("{}")
-    latest.write_text(json.dumps({"step": step + 10}))
+    write(part, "{}")
+    write(run / "run.json", "{}")
+    write(latest, json.dumps({"step": step + 10}))
     with (folder / "said").open("a") as said:
         said.write(f"at step {step + 10}\n")
 elif seed == "3":
