@@ -80,12 +80,14 @@ class Hosts:
     Attributes:
         names: as ssh knows them. out: a path that is another directory on each of them, and on this machine.
         folder: of keys and such. unique: what tells these hosts from others of this process.
+        servers: their sshd's, each of which sees the machine as its host does.
     """
 
     names: list[str]
     out: Path
     folder: Path
     unique: int
+    servers: list[subprocess.Popen[bytes]]
 
     def command(self, *words: object) -> list[str]:
         """`istbench` with `words`."""
@@ -138,12 +140,12 @@ class Hosts:
 
     def resize(self, number: int, size: str) -> None:
         """Have the results directory of host `number` be a disk of so many bytes."""
-        enter = ["nsenter", "--mount", "--target", self.pids(number)[0]]
+        enter = ["nsenter", "--mount", "--target", str(self.servers[number].pid)]
         subprocess.run([*enter, "mount", "-o", f"remount,size={size}", str(self.out)], check=True)
 
     def results(self, number: int) -> Path:
-        """The results directory as host `number` sees it, while it has a process."""
-        return Path(f"/proc/{self.pids(number)[0]}/root{self.out}")
+        """The results directory as host `number` sees it, while it has its sshd."""
+        return Path(f"/proc/{self.servers[number].pid}/root{self.out}")
 
 
 @contextlib.contextmanager
@@ -153,7 +155,8 @@ def hosts(count: int, folder: Path, install: str = "") -> Iterator[Hosts]:
     `install` is where their Pythons look for packages first.
     """
     names = [f"host{number}" for number in range(count)]
-    found = Hosts(names, folder / "results", folder, next(_unique))
+    servers: list[subprocess.Popen[bytes]] = []
+    found = Hosts(names, folder / "results", folder, next(_unique), servers)
     found.out.mkdir(parents=True)
     Path("/run/sshd").mkdir(exist_ok=True)
     for key in ("host_key", "user_key"):
@@ -165,7 +168,6 @@ def hosts(count: int, folder: Path, install: str = "") -> Iterator[Hosts]:
     beside = f"ip netns exec {ask}"
     wrapper.write_text(f'#!/bin/sh\nexec {beside} {shutil.which("ssh")} -F {folder}/config "$@"\n')
     wrapper.chmod(0o755)
-    servers: list[subprocess.Popen[bytes]] = []
     try:
         _ip(f"netns add {ask}")
         _ip(f"-n {ask} link add switch type bridge")
