@@ -21,6 +21,7 @@ from istbench.launch.ssh.hello import Agent
 
 _POLL_S = 0.1
 _GRACE_S = 25.0  # torchrun gives its processes thirty seconds, ours need five
+_READS_S = 5.0  # for what it said last to be read, once nobody is left who could say more
 _LAST_LINES = 8
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _running: list["_Run"] = []
@@ -67,7 +68,8 @@ class _Run:
             env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, FOLDER: str(self.folder), HOST: asked["name"]},
             start_new_session=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def end(self) -> None:
@@ -96,6 +98,7 @@ class _Run:
                 self._agent.say({"cell": cell.read_text()})
                 told = True
         _kill_descendants()
+        self._reader.join(_READS_S)
         self._pass_on(said)
         failure = None
         with contextlib.suppress(OSError, ValueError):
