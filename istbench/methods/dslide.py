@@ -39,7 +39,8 @@ from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
 from istbench.slide.softmax import Normaliser
-from istbench.slide.tables import tables_bytes
+from istbench.slide.tables import Tables, tables_bytes
+from istbench.slide.threads import Threads
 from istbench.workloads.base import Workload
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
@@ -136,32 +137,42 @@ class DistributedSLIDE(ActiveOutputs):
             limit=options.bucket_limit or None,
             share=options.rebuild_share,
         )
-        self._hidden = self._some_hidden(workload)
+        self._chosen_by = self._some_inputs(workload)
         self._index = Index(
             _FAMILIES[options.family],
             index,
             weight,
             bias,
-            self._hidden,
             self._threads,
             seed=derived_seed(self.seed, "tables", self._fabric.rank),
         )
-        if options.rebuild_share < 1:  # compiled here, off the clock
-            nothing = np.empty((len(self._index.tables.rows), 0), np.int32)
-            self._index.tables.update(np.empty(0, np.int64), nothing, self._threads)
+        self._note = ""
+        if options.rebuild_share < 1:
+            _compile_update(self._threads)
         return self._shard_of(weight, bias, index=self._index, random=random)
 
-    def _some_hidden(self, workload: Workload) -> np.ndarray:
-        """Hidden vectors of some samples, float32 [b, units], which the first tables are chosen by."""
+    def _some_inputs(self, workload: Workload) -> Any:
+        """Some samples, which the first tables are chosen by."""
         count = min(_CHOSEN_BY, workload.train_size)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "choosing"))
         some = torch.randperm(workload.train_size, generator=generator)[:count]
-        inputs, _ = workload.train_batch(some, generator)
-        with torch.no_grad(), self._fabric.accounting("control"):
-            hidden = self._exchange.gather(self._softmax.hidden(self._part, inputs))
-        return np.asarray(hidden.contiguous().numpy())
+        return workload.train_batch(some, generator)[0]
+
+    @torch.no_grad()
+    def _build_tables(self) -> None:
+        """Build the first tables, unless they are there. Called on every rank, in the first step: on the clock."""
+        if self._index.built:
+            return
+        with self._fabric.accounting("control"):
+            hidden = self._exchange.gather(self._softmax.hidden(self._part, self._chosen_by))
+        self._index.build(np.asarray(hidden.contiguous().numpy()))
+        self._note = self._starting_note()
 
     def note(self) -> str:
+        return self._note
+
+    def _starting_note(self) -> str:
+        """What the tables are like that this process starts with."""
         choice, outputs = self._index.choice, self._softmax.outputs.size
         told = f"; meant to make {self.options.active(outputs):,} of {outputs:,} outputs active"
         return (
@@ -194,6 +205,8 @@ class DistributedSLIDE(ActiveOutputs):
 
     def _step_outputs(self, hidden: np.ndarray, targets: Any) -> tuple[float, np.ndarray]:
         self._hidden = hidden
+        with self._times("rebuild"):
+            self._build_tables()
         return super()._step_outputs(hidden, targets)
 
     def _joined(self, mine: Normaliser) -> Normaliser:
@@ -205,6 +218,7 @@ class DistributedSLIDE(ActiveOutputs):
         self._index.stepped(self.local_step + 1, self._hidden)
 
     def state_dict(self) -> dict[str, Any]:
+        self._build_tables()
         state = {
             name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             for name, value in self._index.state().items()
@@ -222,6 +236,13 @@ class DistributedSLIDE(ActiveOutputs):
             drawn=counted(index, "drawn"),
             rebuilds=counted(index, "rebuilds"),
         )
+        self._note = self._starting_note()
+
+
+def _compile_update(threads: Threads) -> None:
+    """Compile what a rebuild of a share runs, off the clock: it may first be due long after the warm-up."""
+    tables = Tables(np.zeros((1, 1), np.int32), np.array([[0, 1]], np.int32))
+    tables.update(np.empty(0, np.int64), np.empty((1, 0), np.int32), threads)
 
 
 def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: int) -> None:

@@ -10,7 +10,7 @@ from istbench.slide.choosing import Choice, choose
 from istbench.slide.common import common_rows, largest
 from istbench.slide.hashing import Family
 from istbench.slide.schedule import RebuildSchedule
-from istbench.slide.tables import Tables
+from istbench.slide.tables import NO_LIMIT, Tables
 from istbench.slide.threads import Threads
 
 COMMON_EVERY = 10
@@ -46,7 +46,10 @@ def functions_seed(seed: int, drawn: int) -> int:
 class Index:
     """Tables over the rows of a weight (float32 [n, width]) and a bias (float32 [n]), which the caller trains.
 
+    There are none before `build` or `load`.
+
     Attributes:
+        built: whether there are tables.
         changes: float32 [n], how much every row changed since it was hashed last; `kernels.backward` adds to it.
         common: int32, the rows with the largest outputs for the mean hidden vector, a few steps ago at most.
         choice: K and L, and how many active rows they were expected to make. rebuilds: so far.
@@ -58,7 +61,6 @@ class Index:
         options: IndexOptions,
         weight: np.ndarray,
         bias: np.ndarray,
-        hidden: np.ndarray,
         threads: Threads,
         *,
         seed: int,
@@ -67,8 +69,13 @@ class Index:
         self._weight, self._bias, self._drawn = weight, bias, 0
         self.changes = np.zeros(len(weight), np.float32)
         self.rebuilds = 0
+        self.built = False
+
+    def build(self, hidden: np.ndarray) -> None:
+        """Build the first tables; `hidden`: float32 [b, width], hidden vectors, which K and L are chosen by."""
         self._draw(hidden)
-        self.common = common_rows(weight, bias, hidden, options.common, threads)
+        self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
+        self.built = True
 
     def _draw(self, hidden: np.ndarray) -> None:
         """New functions, by which all rows are hashed."""
@@ -141,6 +148,6 @@ class Index:
         if not whole or (changes.shape, changes.dtype) != (self.changes.shape, self.changes.dtype):
             raise ValueError("the tables of another index")
         self.family, self.choice = family, Choice(functions=functions, tables=tables, active=0)
-        self.tables = Tables(rows.copy(), starts.copy(), self.tables.limit)
+        self.tables = Tables(rows.copy(), starts.copy(), self._options.limit or NO_LIMIT)
         self.common, self.changes[:] = common.copy(), changes
-        self._drawn, self.rebuilds = drawn, rebuilds
+        self._drawn, self.rebuilds, self.built = drawn, rebuilds, True

@@ -110,7 +110,8 @@ def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[Out
         common=common,
         schedule=RebuildSchedule(first=1, growth=0),
     )
-    index = Index(family, options, weight, bias, hidden, threads, seed=0)
+    index = Index(family, options, weight, bias, threads, seed=0)
+    index.build(hidden)
     optimizer = RowOptimizer.of(RULES[arguments.rule], weight, bias)
     return OutputShard(weight, bias, optimizer, threads, index=index, random=random, seed=0), index, threads
 

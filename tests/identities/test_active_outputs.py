@@ -1,5 +1,7 @@
 """Active outputs of a wide softmax: all of them are the dense model. Functions named `node_*` run on every node."""
 
+from unittest.mock import patch
+
 import pytest
 
 from istbench.conformance.processes import on_nodes
@@ -14,6 +16,7 @@ from istbench.conformance.training import (
 )
 from istbench.node.digest import weights_sha256
 from istbench.optimizer import OptimizerOptions
+from istbench.slide.tables import Tables
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
 STEPS = 6
@@ -36,6 +39,9 @@ SPARSE = {
     "dslide, all outputs exchanged": ("dslide", {**FEW, **HASHED, "exchange": "sparse_outputs"}),
     "dslide, small exchange": ("dslide", {**FEW, **HASHED}),
 }
+# In the first step, and at every second one unless a share is hashed; from step 3 on at the fourth and the sixth.
+BUILDS = {"sampled_softmax": [0, 0], "dslide": [2, 1]}
+BUILDS |= {"dslide, all outputs exchanged": [4, 2], "dslide, small exchange": [4, 2]}
 
 
 def small():
@@ -67,20 +73,28 @@ def test_all_outputs_active_are_the_dense_model(nodes):
 
 
 def node_few_active(fabric):
-    """Of each method the digest and the losses of a run with few active outputs, and of that run resumed."""
+    """Of each method the digest and the losses of a run with few active outputs, and of that run resumed.
+
+    And how often tables were built in either.
+    """
     workload, seen = small(), {}
     for name, (method, options) in SPARSE.items():
-        whole, first, second = (set_up(fabric, workload, method, options, steps=STEPS) for _ in range(3))
+        with patch.object(Tables, "build") as built:
+            whole, first, second = (set_up(fabric, workload, method, options, steps=STEPS) for _ in range(3))
+        assert not built.called, "tables are built before training, which no clock counts"
         before = fabric.traffic["training"].sent
-        losses = train(fabric, workload, whole, 0, STEPS)
+        with patch.object(Tables, "build", side_effect=Tables.build) as built:
+            losses = train(fabric, workload, whole, 0, STEPS)
         sent = fabric.traffic["training"].sent - before
         figures = whole.figures()
         train(fabric, workload, first, 0, 3)
         second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
-        train(fabric, workload, second, 3, STEPS)
+        with patch.object(Tables, "build", side_effect=Tables.build) as built_again:
+            train(fabric, workload, second, 3, STEPS)
+        builds = [built.call_count, built_again.call_count]
         models = [assembled(fabric, built) for built in (whole, second)]
         if models[0] is not None:
-            seen[name] = [*map(weights_sha256, models), losses, sent / STEPS, figures]
+            seen[name] = [*map(weights_sha256, models), losses, sent / STEPS, figures, builds]
     return seen
 
 
@@ -90,8 +104,9 @@ def test_few_outputs_active_resume_exactly_whatever_is_exchanged(nodes):
     assert seen.keys() == SPARSE.keys()
     hidden = 4 * 32 * 9 // nodes
     small_exchange = (nodes - 1) * (hidden + 12 * 32 + hidden)
-    for name, (digest, resumed, losses, sent, figures) in seen.items():
+    for name, (digest, resumed, losses, sent, figures, builds) in seen.items():
         assert digest == resumed, name
+        assert builds == BUILDS[name], name
         assert len(losses) == STEPS
         assert sent == small_exchange or (sent > small_exchange and "exchanged" in name and nodes > 1), name
         assert nodes <= figures["active_outputs"] < UNEVEN["labels"], name

@@ -23,9 +23,12 @@ BIAS = normal(SIZE, seed=9)
 HIDDEN = np.maximum(normal(40, WIDTH, seed=8), 0)
 
 
-def index(weight, *, kind=SimHash, **options):
+def index(weight, *, kind=SimHash, built=True, **options):
     chosen = {"functions": 4, "tables": 3, "schedule": EVERY_5, **options}
-    return Index(kind, IndexOptions(**chosen), weight, BIAS[: len(weight)], HIDDEN, ONE, seed=2)
+    kept = Index(kind, IndexOptions(**chosen), weight, BIAS[: len(weight)], ONE, seed=2)
+    if built:
+        kept.build(HIDDEN)
+    return kept
 
 
 def same(one: Tables, other: Tables) -> bool:
@@ -75,7 +78,8 @@ def test_new_functions_hash_all_rows():
 def test_active_rows_stay_as_many_when_all_rows_turn_away_from_the_hidden_vectors(kind):
     weight, hidden = normal(3000, 32), np.maximum(normal(60, 32, seed=8) + normal(32, seed=7), 0)
     chosen = IndexOptions(target=100, common=7, schedule=EVERY_5)
-    kept = Index(kind, chosen, weight, normal(3000), hidden, ONE, seed=2)
+    kept = Index(kind, chosen, weight, normal(3000), ONE, seed=2)
+    kept.build(hidden)
 
     def size():
         codes, nobody = kept.codes(hidden), labels_of([[] for _ in hidden])
@@ -117,9 +121,12 @@ def trained(shard: OutputShard, first: int, last: int) -> list[float]:
     return losses
 
 
+OF_SHARD = {"functions": 0, "tables": 0, "target": 10, "common": 5, "share": 0.5, "limit": 6}
+
+
 def shard(weight: np.ndarray, bias: np.ndarray) -> OutputShard:
     optimizer = RowOptimizer.of(Rule.LAZY_ADAM, weight, bias)
-    kept = index(weight, functions=0, tables=0, target=10, common=5, share=0.5, limit=6)
+    kept = index(weight, **OF_SHARD)
     return OutputShard(weight, bias, optimizer, ONE, index=kept, random=8, seed=4)
 
 
@@ -131,6 +138,7 @@ def test_training_on_active_sets_lowers_the_loss_and_goes_on_exactly_from_a_stat
     assert trained(part, 1, 13) == losses[:12]
     again = shard(part.weight.copy(), part.bias.copy())
     again.optimizer = part.optimizer
+    again.index = index(again.weight, built=False, **OF_SHARD)
     again.index.load(**part.index.state())
     assert trained(again, 13, 24) == losses[12:]
     np.testing.assert_array_equal(again.weight, whole.weight)
