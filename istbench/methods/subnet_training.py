@@ -338,4 +338,4 @@ class SubnetTraining(Method):
         shape = self._home[name][0].shape
         if len(loaded) not in (1, 1 + len(self.options.slots)) or any(plane.shape != shape for plane in loaded):
             raise ValueError(f"home shards of {name} of another shape")
-        return loaded
+        return [plane.to(self._home[name][0].device) for plane in loaded]

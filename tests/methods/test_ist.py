@@ -1,4 +1,4 @@
-"""What IST refuses before any process starts."""
+"""IST without processes: what it refuses before any starts, and what it takes from a checkpoint."""
 
 from types import SimpleNamespace
 
@@ -63,3 +63,10 @@ def test_layers_that_take_turns_need_a_wave_each() -> None:
 
 def test_ist_without_streaming_is_the_ordinary_one() -> None:
     assert type(build_method("ist", {})) is IndependentSubnetTraining
+
+
+def test_home_shards_of_a_checkpoint_go_where_they_were_set_up() -> None:
+    method = build_method("ist", {"momentum": 0.9})
+    method._home = {"weight": [torch.empty(3, 4, device="meta")]}  # stands for a GPU; checkpoints are on the CPU
+    loaded = method._loaded("weight", {"0": torch.ones(3, 4), "1": torch.ones(3, 4)})
+    assert [plane.device.type for plane in loaded] == ["meta"] * 2
