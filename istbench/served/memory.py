@@ -64,6 +64,8 @@ class StagedMemory(DirectMemory):
         return torch.empty_like(super().empty(slice), pin_memory=self._on_gpu)
 
     def fetch(self, number: int, gradient: Tensor, then: Callable[[Tensor], None]) -> None:
+        if self._stream is not None:  # an update may still read it there when Python lets it go
+            gradient.record_stream(self._stream)
         host = self._gradients[number].copy_(gradient, non_blocking=True)
         copied = torch.cuda.current_stream().record_event() if self._on_gpu else None
         self._fetcher.put([(0, partial(_after, copied, then, host))])
