@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from istbench.conformance import of_methods, of_workloads
 from istbench.conformance.processes import on_nodes
-from istbench.errors import RunFailed
+from istbench.errors import RunFailed, UserError
 from istbench.registry import load_method
 
 
@@ -61,8 +61,11 @@ def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) 
 def _here(check: Callable[..., str], workload: Any) -> Outcome:
     try:
         return Outcome(_title(check.__name__), "holds", check(workload))
-    except (of_workloads.DoesNotHold, ValueError) as failure:  # ValueError: of groups that do not fit the model
+    except (of_workloads.DoesNotHold, UserError, ValueError) as failure:  # ValueError: groups that do not fit
         return Outcome(_title(check.__name__), "failed", str(failure))
+    except Exception as failure:  # whatever a plug-in's code raises
+        first = str(failure).strip().partition("\n")[0]
+        return Outcome(_title(check.__name__), "failed", f"{type(failure).__name__}: {first}")
 
 
 def _title(name: str) -> str:
