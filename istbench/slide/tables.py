@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from istbench.errors import UserError
-from istbench.slide.hashing import MOST_BITS, HashFamily
+from istbench.slide.hashing import HashFamily
 from istbench.slide.sorting import codes_of_sorted, sort_by_code
 from istbench.slide.threads import Threads
 
@@ -69,17 +68,3 @@ class Tables:
 def tables_bytes(size: int, tables: int, functions: int, bits: int) -> int:
     """Bytes that `tables` tables over `size` rows take, by `functions` functions of `bits` bits each."""
     return 4 * tables * (size + (1 << functions * bits) + 1)
-
-
-def check_tables(size: int, tables: int, functions: int, bits: int, room: int) -> None:
-    """Refuse tables that do not fit into `room` bytes, before any is made.
-
-    Raises:
-        UserError: with what they would take.
-    """
-    wanted = tables_bytes(size, tables, functions, bits)
-    if functions * bits > MOST_BITS or wanted > room:
-        raise UserError(
-            f"{tables} tables of 2^{functions * bits} buckets over {size:,} rows take {wanted / 1e9:,.2f} GB, "
-            f"{room / 1e9:,.2f} GB are there: K={functions} functions of {bits} bits are too many; lower K or L"
-        )

@@ -1,13 +1,12 @@
-"""Tables: every row once in each, rebuilt in part as in whole, refused where they do not fit."""
+"""Tables: every row once in each, rebuilt in part as in whole, of known bytes."""
 
 import numpy as np
 import pytest
 from slide_problems import normal
 
-from istbench.errors import UserError
 from istbench.slide.dwta import DWTA
 from istbench.slide.simhash import SimHash
-from istbench.slide.tables import Tables, check_tables, tables_bytes
+from istbench.slide.tables import Tables, tables_bytes
 from istbench.slide.threads import Threads
 
 ONE = Threads(1)
@@ -70,11 +69,3 @@ def test_bytes_are_known_before():
     assert tables.bytes == tables_bytes(301, family.tables, family.functions, family.bits) == 4 * 6 * (301 + 65)
     # 50 tables over Amazon-670K: 134 MB of rows, and 52 MB to find 2^18 buckets in them.
     assert tables_bytes(670_091, 50, 6, 3) == 134_018_200 + 52_429_000
-
-
-def test_tables_that_do_not_fit_are_refused_with_the_sizes():
-    check_tables(670_091, 50, 6, 3, room=186_447_200)
-    with pytest.raises(UserError, match=r"50 tables of 2\^18 buckets over 670,091 rows take 0\.19 GB.*K=6.*3 bits"):
-        check_tables(670_091, 50, 6, 3, room=186_447_199)
-    with pytest.raises(UserError, match=r"2 tables of 2\^33 buckets over 10 rows take 68\.72 GB, 1,000\.00 GB are"):
-        check_tables(10, 2, 11, 3, room=10**12)
