@@ -9,6 +9,7 @@ out. Every evaluation estimates them anew (istbench/node/evaluate.py).
 """
 
 import collections
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ from istbench.methods.base import Method, materialise
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
+_DEFAULT_MB, _FIRST_BYTES = 25.0, 2**20  # torch's own
+
 
 class DataParallel(Method):
     """One optimizer step on the mean gradient of all nodes' minibatches."""
@@ -36,26 +39,34 @@ class DataParallel(Method):
     class Options(OptimizerOptions):
         """Options of `ddp`."""
 
-        bucket_mb: Mebibytes = field(default=25.0, metadata={"help": "gradient bucket size in MiB"})
+        bucket_mb: Mebibytes = field(
+            default=_DEFAULT_MB,
+            metadata={"help": "gradient bucket size in MiB; at 25 the first bucket is of 1, as torch has it"},
+        )
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model. Gradients are copied into buckets, of which each is one all-reduce in place."""
         sizes = [parameter.numel() * parameter.element_size() for parameter in trained(model)]
-        capacity = self.options.bucket_mb * 2**20
 
         def rounds(node: PlannedNode) -> Iterator[None]:
             while True:
                 collections.deque(node.forward(), maxlen=0)
-                bucket, ops = 0, []
+                capacities = self._capacities()
+                bucket, capacity, ops = 0, next(capacities), []
                 for number in node.backward():
                     bucket += sizes[number]
                     if bucket >= capacity:
                         ops.append(node.post("all_reduce", bucket))
-                        bucket = 0
+                        bucket, capacity = 0, next(capacities)
                 node.wait([*ops, node.post("all_reduce", bucket)] if bucket else ops)
                 yield
 
         return whole_model(model, self.options, rounds, batch_size, gradients_copied=True)
+
+    def _capacities(self) -> Iterator[float]:
+        """Bytes from which on a gradient bucket is full, of each bucket in turn."""
+        rest = itertools.repeat(self.options.bucket_mb * 2**20)
+        return itertools.chain([_FIRST_BYTES], rest) if self.options.bucket_mb == _DEFAULT_MB else rest
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -65,7 +76,8 @@ class DataParallel(Method):
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
         self._replica = DistributedDataParallel(
             self._model,
-            bucket_cap_mb=self.options.bucket_mb,
+            # torch's first bucket is its small one only where it is told nothing.
+            bucket_cap_mb=None if self.options.bucket_mb == _DEFAULT_MB else self.options.bucket_mb,
             broadcast_buffers=False,
             init_sync=False,
             gradient_as_bucket_view=True,  # an averaged bucket is not copied back into gradients

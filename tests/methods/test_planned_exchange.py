@@ -1,0 +1,59 @@
+"""What a method plans to exchange is what it exchanges. Functions named `node_*` run on every node."""
+
+import pytest
+import torch
+
+from istbench.cluster.trace import POST
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import open_workload, set_up, train
+from istbench.fabric.recorder import Recorder
+from istbench.footprint import PlannedNode
+from istbench.plan.step import step_cost
+from istbench.registry import build_method, build_workload
+
+WIDE = {"hidden": 600, "layers": 3}  # two of its matrices are over a mebibyte
+MIB = 2**20
+CASES = {
+    "ddp": ("ddp", {}),
+    "ddp, buckets of another size": ("ddp", {"bucket_mb": 24.0}),
+    "ddp, small buckets": ("ddp", {"bucket_mb": 0.5}),
+}
+
+
+def node_posted(fabric):
+    """Bytes of each all-reduce of a round, by case."""
+    workload, seen = open_workload("toy", WIDE), {}
+    for name, (method, options) in CASES.items():
+        recorder = fabric.recorder = Recorder(fabric.device)
+        built = set_up(fabric, workload, method, options)
+        for step in range(2):  # from the end of the first on it is recorded
+            train(fabric, workload, built, step, step + 1)
+            recorder.mark("step")
+        events = recorder.events()
+        seen[name] = events["bytes"][events["code"] == POST].tolist()
+    return seen
+
+
+@pytest.fixture(scope="module")
+def posted():
+    return on_nodes(node_posted, 2)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_round_is_exchanged_as_planned(posted, name):
+    method, options = CASES[name]
+    workload = build_workload("toy", WIDE)
+    with torch.device("meta"):
+        model = workload.build_model()
+    footprint = build_method(method, options, workload=workload).footprint(model, workload, 2, 16)
+    cost = step_cost(footprint.model, workload, 16, copied=footprint.gradients_copied)
+    node = PlannedNode(0, 2, cost, 1.0)
+    next(footprint.rounds(node))
+    events = node.builder.to_arrays()
+    assert posted[name] == events["bytes"][events["code"] == POST].tolist()
+
+
+def test_the_first_bucket_of_torchs_defaults_is_small(posted):
+    first, rest = posted["ddp"]
+    assert MIB <= first < 2 * MIB
+    assert posted["ddp, buckets of another size"] == [first + rest]
