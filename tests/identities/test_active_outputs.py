@@ -108,7 +108,8 @@ def test_few_outputs_active_resume_exactly_whatever_is_exchanged(nodes):
         assert digest == resumed, name
         assert builds == BUILDS[name], name
         assert len(losses) == STEPS
-        assert sent == small_exchange or (sent > small_exchange and "exchanged" in name and nodes > 1), name
+        assert sent >= small_exchange, name
+        assert (sent > small_exchange) == ("all outputs exchanged" in name and nodes > 1), name
         assert nodes <= figures["active_outputs"] < UNEVEN["labels"], name
         assert sum(own for part, own in figures.items() if part.startswith("time_")) == pytest.approx(1), name
         assert ("recall@100" in figures) == (name != "sampled_softmax")
