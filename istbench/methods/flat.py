@@ -14,16 +14,21 @@ def floating_tensors(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *buffers]
 
 
+def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """`tensors` in groups of one dtype each, in their order."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())
+
+
 def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Move `tensors` into flat buffers, one a dtype, and make each a view of its place there.
 
     The tensors stay the same objects, so optimizers and modules that hold them go on working.
     """
-    groups: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor)
     flats = []
-    for group in groups.values():
+    for group in by_dtype(tensors):
         flat = torch.cat([flattened(tensor.detach(), tensor) for tensor in group])
         offset = 0
         for tensor in group:

@@ -3,21 +3,22 @@
 Stich, "Local SGD converges fast and communicates little", ICLR 2019. The average is one fused all-reduce of all
 parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights (every
 evaluation estimates them anew, istbench/node/evaluate.py). The optimizer's state stays local unless
-`average_optimizer` is set.
+`average_optimizer` is set, which averages it by another.
 """
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from istbench.config.numbers import Count
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.base import Method, counted, materialise
-from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.methods.flat import by_dtype, flatten_in_place, floating_tensors
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
 from istbench.workloads.base import Batch, Workload
 
@@ -40,7 +41,7 @@ class LocalSGD(Method):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model, averaged in place."""
         slots = self.options.slots if self.options.average_optimizer else ()
-        state = [tensor_bytes([parameter]) for parameter in trained(model) for _ in slots]
+        state = [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
         averaged = [tensor_bytes(floating_tensors(model)), *state]
 
         def rounds(node: PlannedNode) -> Iterator[None]:
@@ -50,7 +51,8 @@ class LocalSGD(Method):
                     node.all_reduce(size)
                 yield
 
-        return whole_model(model, self.options, rounds, batch_size)
+        whole = whole_model(model, self.options, rounds, batch_size)
+        return replace(whole, round_buffers=max(state, default=0))
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -84,11 +86,18 @@ class LocalSGD(Method):
         for flat in self._flat:
             self._fabric.all_reduce_mean(flat, "averaging models")
         if self.options.average_optimizer:
-            for parameter in self._model.parameters():
-                slots = self.options.slots if parameter.requires_grad else ()
-                for value in started(self._optimizer, parameter, slots):
-                    self._fabric.all_reduce_mean(value, "averaging optimizer state")
+            self._average_state()
         self._fabric.recorder.mark("round")
+
+    def _average_state(self) -> None:
+        """Replace the optimizer's state by its mean over nodes: one all-reduce, or one a dtype."""
+        slots = self.options.slots
+        state = [value for own in trained(self._model) for value in started(self._optimizer, own, slots)]
+        for values in by_dtype(state):
+            flat = torch.cat([value.reshape(-1) for value in values])
+            self._fabric.all_reduce_mean(flat, "averaging optimizer state")
+            for value, mean in zip(values, flat.split([value.numel() for value in values]), strict=True):
+                value.copy_(mean.view(value.shape))
 
     def assemble(self) -> nn.Module | None:
         if self._steps == 0:

@@ -17,6 +17,7 @@ CASES = {
     "ddp": ("ddp", {}),
     "ddp, buckets of another size": ("ddp", {"bucket_mb": 24.0}),
     "ddp, small buckets": ("ddp", {"bucket_mb": 0.5}),
+    "local_sgd": ("local_sgd", {"local_steps": 1, "optimizer": "adam", "average_optimizer": True}),
 }
 
 
@@ -57,3 +58,8 @@ def test_the_first_bucket_of_torchs_defaults_is_small(posted):
     first, rest = posted["ddp"]
     assert MIB <= first < 2 * MIB
     assert posted["ddp, buckets of another size"] == [first + rest]
+
+
+def test_the_state_of_an_optimizer_is_averaged_at_once(posted):
+    weights, state = posted["local_sgd"]
+    assert state == 2 * weights
