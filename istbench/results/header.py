@@ -10,7 +10,7 @@ from istbench.config.numbers import Count, Duration, Level, Natural, Nodes, Seed
 from istbench.config.run import RunConfig
 
 SCHEMA = 1
-TIMING_RULE = 2
+TIMING_RULE = 3
 
 Status = Literal["running", "done", "failed", "interrupted"]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
