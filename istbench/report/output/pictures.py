@@ -58,6 +58,7 @@ def _fill(plot: Plot, figure: "Figure") -> None:
     if plot.kind == "points" and not _finite_heights(plot):
         # Without a number of seconds anywhere any scale would be made up.
         axes[0].set_yticks([])
+        axes[0].yaxis.minorticks_off()
     for panel, area in zip(plot.panels, axes, strict=False):
         _name_levels(area, panel)
     for spare in axes[len(plot.panels) :]:

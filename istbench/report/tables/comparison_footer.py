@@ -89,8 +89,10 @@ def _entry_line(group: Group) -> str:
 def _speed_up_line(group: Group, baseline: str) -> str:
     lacking = [nodes for nodes in group.nodes if group.contender(baseline, nodes) is None]
     if lacking == list(group.nodes):
-        other = "`istbench report --baseline` names another"
-        return f"Speed-up: none, for want of one finished row of {baseline}; {other}."
+        return (
+            f"Speed-up: none, for want of one finished row of {baseline}; "
+            "`istbench report --baseline` names another."
+        )
     some = f" None on {', '.join(map(str, lacking))} nodes, where there is no such row." if lacking else ""
     return (
         f"Speed-up: seconds of {baseline} over seconds of the row on as many nodes, paired by seed, to the "

@@ -56,4 +56,4 @@ def test_csv_keeps_rows_apart_that_differ_in_the_lab_or_the_machine(results):
 def test_where_it_ran_is_not_said_of_a_replay(results):
     write_pair(results)
     (first, _) = csv.DictReader(io.StringIO(tables_csv(build_report_on_clusters(results, {"bare": [BARE]}).tables)))
-    assert (first["host"], first["cores"], first["lab"], first["machine"]) == ("bare", "", "", "")
+    assert (first["host"], first["cores"], first["lab"], first["machine"]) == (BARE.name, "", "", "")
