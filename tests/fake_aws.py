@@ -86,10 +86,11 @@ class FakeAws:
         bucket = f"{StackName}-bucket-{len(self.stacks)}"
         self.buckets[bucket] = {}
         stack["Outputs"].append({"OutputKey": "Bucket", "OutputValue": bucket})
-        for resource in resources.values():
+        for name, resource in resources.items():
             if resource["Type"] == "AWS::EC2::Instance":
                 tags = resource["Properties"]["Tags"]
                 rank = next(int(tag["Value"]) for tag in tags if tag["Key"] == "istbench:rank")
+                stack["Outputs"].append({"OutputKey": name, "OutputValue": f"i-{len(self.machines):08x}"})
                 self.add_machine(region, cluster, rank, tags)
         return {"StackId": identity}
 

@@ -162,6 +162,8 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
     except KeyboardInterrupt:
         errands.stop(cluster, run, _say)
         raise
+    except errands.MachineLost:
+        raise
     except RunFailed:
         _say("the run goes on wherever its machines do; the same command follows it again")
         raise

@@ -8,6 +8,9 @@ from pathlib import Path
 import fake_aws
 import pytest
 
+from istbench.launch.aws import errands
+from istbench.launch.aws.wheel import Package
+
 NAME = "2xm5-2xlarge"
 UP = ["aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2"]
 
@@ -94,6 +97,30 @@ def test_without_leave_to_list_regions_those_used_are_looked_at(aws, istbench):
     status, printed, said = istbench("aws", "status")
     assert (status, NAME in printed) == (0, True)
     assert "only regions that were used from here are looked at" in said
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_run_that_is_not_followed_to_its_end_is_said_to_go_on_unless_a_machine_is_lost(
+    aws, istbench, monkeypatch, lost
+):
+    istbench(*UP, "--yes")
+    monkeypatch.setattr(errands, "package", lambda *_: Package(wheel=None, requirement="istbench"))
+
+    def fail(_):
+        if lost:
+            aws.machines[aws.machine(1)]["State"] = {"Name": "terminated"}
+        else:
+            aws.refuse = {"ListObjectsV2": ("ExpiredToken", "expired")}
+
+    monkeypatch.setattr(errands, "pause", fail)
+    status, _, said = istbench("aws", "run", "--", "run", "--method", "ist", "--workload", "toy")
+    assert (status, "the run goes on" in said) == (1, not lost)
+    assert ("machine 1 (i-00000001): ended before the run" in said) == lost
+    if lost:  # and no other is trained on fewer machines
+        told = len(aws.told)
+        status, _, said = istbench("aws", "run", "--", "run", "--method", "ddp", "--workload", "toy")
+        assert (status, len(aws.told)) == (1, told)
+        assert "has 1 of its 2 machines left" in said
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from msgspec import Meta
 from istbench.door import decode_json
 from istbench.errors import RunFailed, UserError, printable
 from istbench.launch.aws.commands import UNIT, Errand, node_words, prepare_lines, start_lines, stop_lines
-from istbench.launch.aws.machines import Machine, find_machines, tell, wait_online
+from istbench.launch.aws.machines import UP, Machine, find_machines, tell, wait_online
 from istbench.launch.aws.session import Aws, calls
 from istbench.launch.aws.spec import ClusterSpec
 from istbench.launch.aws.stack import Say
@@ -25,6 +25,10 @@ from istbench.launch.aws.wheel import package
 _CURRENT = "runs/current.json"
 _EVERY_S, _LOOK_EVERY = 5.0, 6
 _INSTALL_S, _START_S, _STOP_S = 1800.0, 120.0, 180.0
+
+
+class MachineLost(RunFailed):
+    """A machine has ended before the run, which is over on all."""
 
 
 class _Current(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +111,8 @@ def follow(cluster: StandingCluster, run: str) -> int:
     """Print what the first machine prints until the run has ended on all; returns its exit status.
 
     Raises:
-        RunFailed: where a machine is gone, naming it; the run is ended on the others.
+        MachineLost: where a machine is gone, naming it; the run is ended on the others.
+        RunFailed: where AWS refuses, or cannot be reached; the run goes on.
     """
     printed = _Printed(cluster, run)
     rounds = 0
@@ -196,15 +201,14 @@ def _look_after(cluster: StandingCluster, run: str) -> None:
     left = [machine for machine in cluster.machines if machine.identity in alive and machine.rank not in ended]
     if left:
         tell(cluster.aws, dict.fromkeys(left, stop_lines()), "end the run", _STOP_S)
-    raise RunFailed(
+    raise MachineLost(
         f"{', '.join(map(str, silent))}: ended before the run, as when its hours are over or AWS takes it back; "
         "`istbench aws fetch`, `down` and `up`, and the same command goes on"
     )
 
 
 def _alive(cluster: StandingCluster) -> Sequence[Machine]:
-    found = find_machines(cluster.aws, cluster.name).get(cluster.name, [])
-    return [machine for machine in found if machine.state in ("pending", "running")]
+    return find_machines(cluster.aws, cluster.name, UP).get(cluster.name, [])
 
 
 def _read(cluster: StandingCluster, key: str) -> bytes:

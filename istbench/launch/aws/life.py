@@ -6,7 +6,7 @@ from pathlib import Path
 
 from istbench.errors import RunFailed, UserError
 from istbench.launch.aws.errands import StandingCluster
-from istbench.launch.aws.machines import end_machines, find_machines, wait_online
+from istbench.launch.aws.machines import UP, Machine, end_machines, find_machines, wait_online
 from istbench.launch.aws.remembered import Remembered, forget, recall, remember, remember_fetched
 from istbench.launch.aws.session import Aws, calls
 from istbench.launch.aws.spec import ClusterSpec, Region
@@ -48,12 +48,7 @@ def up(aws: Aws, plan: Plan, say: Say) -> None:
     try:
         identity = standing.identity if standing else _begin(aws, plan)
         wait_until_made(aws, name, identity, say)
-        machines = find_machines(aws, name).get(name, [])
-        if len(machines) < plan.spec.count:
-            raise RunFailed(
-                f"cluster {name} has {len(machines)} of its {plan.spec.count} machines left: its hours are over, "
-                f"or AWS took them back; `istbench aws fetch`, `istbench aws down --name {name}`, and up again"
-            )
+        machines = _all_machines(aws, name, plan.spec.count)
         say(f"{len(machines)} machines boot")
         wait_online(aws, machines)
     except KeyboardInterrupt:
@@ -77,7 +72,8 @@ def stand(aws: Aws, name: str) -> StandingCluster:
 
     Raises:
         UserError: where there is none.
-        RunFailed: where it is not complete, or has no machines.
+        RunFailed: where it is not complete, or one of its machines has ended: what runs on the others would be
+            another measurement.
     """
     stack = find_stack(aws, name)
     if stack is None:
@@ -85,15 +81,24 @@ def stand(aws: Aws, name: str) -> StandingCluster:
     if not stack.complete:
         raise RunFailed(f"cluster {name} is {stack.status}; `istbench aws up` goes on, `istbench aws down` ends it")
     bucket = bucket_of(aws, stack)
-    machines = [
-        machine for machine in find_machines(aws, name).get(name, []) if machine.state in ("pending", "running")
-    ]
-    ranks = [machine.rank for machine in machines]
-    if bucket is None or ranks != list(range(len(ranks))) or not ranks:
+    if bucket is None:
+        raise RunFailed(f"cluster {name} has no bucket; `istbench aws down --name {name}`, and up again")
+    return StandingCluster(aws=aws, name=name, bucket=bucket, machines=_all_machines(aws, name, stack.count))
+
+
+def _all_machines(aws: Aws, name: str, count: int) -> tuple[Machine, ...]:
+    """The machines of a cluster that was made with `count`, by rank.
+
+    Raises:
+        RunFailed: where one has ended.
+    """
+    machines = tuple(find_machines(aws, name, UP).get(name, []))
+    if not machines or [machine.rank for machine in machines] != list(range(count)):
         raise RunFailed(
-            f"machines of cluster {name} have ended; `istbench aws fetch`, `istbench aws down`, and up again"
+            f"cluster {name} has {len(machines)} of its {count} machines left: its hours are over, or AWS took "
+            f"them back; `istbench aws fetch`, `istbench aws down --name {name}`, and up again"
         )
-    return StandingCluster(aws=aws, name=name, bucket=bucket, machines=tuple(machines))
+    return machines
 
 
 def fetch(aws: Aws, name: str, out: Path, say: Say) -> int:

@@ -10,7 +10,9 @@ from istbench.launch.aws.template import TAG
 from istbench.launch.aws.waiting import wait_for
 
 _EVERY_S, _ONLINE_S, _LEAST_SSM_S = 5.0, 900.0, 60
-_ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+UP = ("pending", "running")
+"""States of a machine that can be told something, or soon can."""
+_ALIVE = (*UP, "stopping", "stopped", "shutting-down")
 _UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 
 
@@ -28,11 +30,14 @@ class Machine:
         return f"machine {self.rank} ({self.identity})"
 
 
-def find_machines(aws: Aws, cluster: str | None = None) -> dict[str, list[Machine]]:
-    """The machines that are not ended, of one cluster or of all, by cluster and then by rank."""
+def find_machines(aws: Aws, cluster: str | None = None, states: Sequence[str] = _ALIVE) -> dict[str, list[Machine]]:
+    """The machines in one of `states`, of one cluster or of all, by cluster and then by rank.
+
+    Without `states`, those that are not ended.
+    """
     filters = [
         {"Name": f"tag:{TAG}", "Values": [cluster or "*"]},
-        {"Name": "instance-state-name", "Values": list(_ALIVE)},
+        {"Name": "instance-state-name", "Values": list(states)},
     ]
     with calls(f"for machines in {aws.region}"):
         pages = aws.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)

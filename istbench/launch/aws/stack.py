@@ -9,7 +9,7 @@ from typing import Any
 from istbench.errors import RunFailed
 from istbench.launch.aws.session import Aws, calls, error_code
 from istbench.launch.aws.spec import ClusterSpec
-from istbench.launch.aws.template import TAG, stack_name, template
+from istbench.launch.aws.template import NODE, TAG, stack_name, template
 from istbench.launch.aws.waiting import wait_for
 
 Say = Callable[[str], None]
@@ -49,6 +49,11 @@ class Stack:
     def complete(self) -> bool:
         """Whether all of it was made."""
         return self.status == "CREATE_COMPLETE"
+
+    @property
+    def count(self) -> int:
+        """How many machines it was made with."""
+        return sum(name.startswith(NODE) for name in self.outputs)
 
 
 def create_stack(aws: Aws, spec: ClusterSpec, max_hours: float, ends: datetime) -> str:

@@ -7,6 +7,8 @@ from istbench.launch.aws.spec import LEAST_HOURS, MOST_HOURS, ClusterSpec
 
 TAG = "istbench:cluster"
 """The tag that everything of a cluster has; its value is the cluster's name."""
+NODE = "Node"
+"""What the names of the machines begin with, as resources of the stack and as its outputs."""
 
 # What the agent of Systems Manager calls; AWS knows no narrower resource for these than all.
 AGENT_ACTIONS = (
@@ -33,7 +35,7 @@ def stack_name(cluster: str) -> str:
 
 def node_ids(spec: ClusterSpec) -> list[str]:
     """The machines' logical ids, by rank."""
-    return [f"Node{rank}" for rank in range(spec.count)]
+    return [f"{NODE}{rank}" for rank in range(spec.count)]
 
 
 def template(spec: ClusterSpec) -> dict[str, Any]:

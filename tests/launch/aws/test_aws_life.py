@@ -221,8 +221,17 @@ def test_a_machine_that_is_taken_back_ends_the_run_on_the_others(cluster, said, 
     with pytest.raises(RunFailed, match=r"machine 1 \(i-00000001\): ended before the run"):
         errands.follow(place, run)
     assert "systemctl stop istbench-run" in cluster.lines(0)[-1]
+    for again in (lambda: up(HERE, PLAN, said.append), lambda: stand(HERE, NAME)):
+        with pytest.raises(RunFailed, match="has 1 of its 2 machines left: .*fetch.*down --name 2xm5-2xlarge.*up"):
+            again()
+
+
+@pytest.mark.parametrize("state", ["terminated", "shutting-down"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_cluster_that_lost_a_machine_stands_no_more(cluster, rank, state):
+    cluster.machines[cluster.machine(rank)]["State"] = {"Name": state}
     with pytest.raises(RunFailed, match="has 1 of its 2 machines left"):
-        up(HERE, PLAN, said.append)
+        stand(HERE, NAME)
 
 
 @pytest.mark.parametrize("step", ["pip install", "systemd-run"])
