@@ -77,7 +77,7 @@ class FakeAws:
         stack = {
             "StackId": identity, "StackName": StackName, "Tags": Tags, "CreationTime": NOW,
             "StackStatus": "CREATE_IN_PROGRESS", "Region": region, "Events": events, "Outputs": [],
-            "Parameters": Parameters,
+            "Parameters": Parameters, "TemplateBody": TemplateBody,
         }  # fmt: skip
         self.stacks[identity] = stack
         if events:

@@ -10,7 +10,7 @@ from msgspec import Meta
 from istbench.door import convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError, unknown_name
 
-MOST_MACHINES = 64
+MOST_MACHINES = 32  # of more, the template is larger than AWS takes
 # A boot takes some minutes, and a month is a slip of the pen.
 LEAST_HOURS, MOST_HOURS = 0.25, 240.0
 _MOST_SETUP_BYTES = 8000  # of 16 KiB, which AWS allows for user data

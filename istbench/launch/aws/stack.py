@@ -65,7 +65,7 @@ def create_stack(aws: Aws, spec: ClusterSpec, max_hours: float, ends: datetime) 
     with calls(f"to make cluster {spec.cluster} in {aws.region}"):
         answer = aws.client("cloudformation").create_stack(
             StackName=stack_name(spec.cluster),
-            TemplateBody=json.dumps(template(spec)),
+            TemplateBody=json.dumps(template(spec), separators=(",", ":")),
             Parameters=[
                 {"ParameterKey": "MaxMinutes", "ParameterValue": str(round(max_hours * 60))},
                 {"ParameterKey": "EndsAt", "ParameterValue": ends.strftime("%Y-%m-%dT%H:%M:%S")},

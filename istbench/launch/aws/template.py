@@ -223,7 +223,7 @@ def _machines(spec: ClusterSpec) -> dict[str, Any]:
 
 
 def _guard(spec: ClusterSpec) -> dict[str, Any]:
-    """A schedule that ends the machines from outside, should one of them not end itself."""
+    """Schedules that end the machines from outside, should one of them not end itself."""
     of_this_cluster = {"StringEquals": {f"ec2:ResourceTag/{TAG}": spec.cluster}}
     terminate = {
         "Effect": "Allow",
@@ -231,7 +231,8 @@ def _guard(spec: ClusterSpec) -> dict[str, Any]:
         "Resource": _sub("arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/*"),
         "Condition": of_this_cluster,
     }
-    machines = ",".join(f'"${{{name}}}"' for name in node_ids(spec))
+    # One for each: of a request that names a machine which has ended, AWS ends none.
+    guards = {f"Guard{rank}": _schedule(name) for rank, name in enumerate(node_ids(spec))}
     return {
         "GuardRole": _resource(
             "IAM::Role",
@@ -239,17 +240,22 @@ def _guard(spec: ClusterSpec) -> dict[str, Any]:
             Policies=[{"PolicyName": "guard", "PolicyDocument": _policy(terminate)}],
             Tags=_tags(spec),
         ),
-        "Guard": _resource(
-            "Scheduler::Schedule",
-            ScheduleExpression=_sub("at(${EndsAt})"),
-            FlexibleTimeWindow={"Mode": "OFF"},
-            Target={
-                "Arn": _sub("arn:${AWS::Partition}:scheduler:::aws-sdk:ec2:terminateInstances"),
-                "RoleArn": _attribute("GuardRole", "Arn"),
-                "Input": _sub(f'{{"InstanceIds":[{machines}]}}'),
-            },
-        ),
+        **guards,
     }
+
+
+def _schedule(name: str) -> dict[str, Any]:
+    """One that ends machine `name`."""
+    return _resource(
+        "Scheduler::Schedule",
+        ScheduleExpression=_sub("at(${EndsAt})"),
+        FlexibleTimeWindow={"Mode": "OFF"},
+        Target={
+            "Arn": _sub("arn:${AWS::Partition}:scheduler:::aws-sdk:ec2:terminateInstances"),
+            "RoleArn": _attribute("GuardRole", "Arn"),
+            "Input": _sub(f'{{"InstanceIds":["${{{name}}}"]}}'),
+        },
+    )
 
 
 def _resource(kind: str, **properties: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def test_a_spec_is_what_its_file_says(tmp_path):
     [
         ({"instance_type": "m5"}, "line 1: instance_type must be an instance type, such as m5.2xlarge, not 'm5'"),
         ({"count": 0}, "count must be a whole number of at least 1, not 0"),
-        ({"count": 1000}, "count must be a whole number of at most 64"),
+        ({"count": 1000}, "count must be a whole number of at most 32"),
         ({"max_hours": 1000}, "max_hours must be a number of at most 240"),
         ({"region": "us-east"}, "region must be a region, such as us-east-1"),
         ({"zone": "us-east-1b"}, "zone us-east-1b is not in region eu-west-1; leave one of them out"),
@@ -71,7 +71,7 @@ def _read_or_refuse(tmp_path_factory, table):
     except UserError as error:
         refused = one_line(error)
     else:
-        assert 1 <= spec.count <= 64
+        assert 1 <= spec.count <= 32
         return
     assert "cluster.toml" in refused
 

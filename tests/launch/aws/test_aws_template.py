@@ -2,14 +2,18 @@
 
 import json
 import subprocess
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
 from istbench.launch.aws.boot import user_data
-from istbench.launch.aws.spec import SetupLine, Zone, preset, presets
+from istbench.launch.aws.session import Aws
+from istbench.launch.aws.spec import MOST_MACHINES, ClusterName, SetupLine, Zone, preset, presets
+from istbench.launch.aws.stack import create_stack
 from istbench.launch.aws.template import AGENT_ACTIONS, TAG, template
 
+HERE = Aws("us-east-1")
 SPECS = [
     *presets().values(),
     msgspec.structs.replace(preset("2xm5.2xlarge"), spot=True, placement_group=False, zone=Zone("us-east-1b")),
@@ -58,10 +62,26 @@ def test_the_guard_may_end_machines_of_this_cluster_alone(spec, resources):
     (statement,) = statements(resources, "GuardRole")
     assert statement["Action"] == ["ec2:TerminateInstances"]
     assert statement["Condition"] == {"StringEquals": {f"ec2:ResourceTag/{TAG}": spec.cluster}}
-    target = resources["Guard"]["Properties"]["Target"]
-    ids = json.loads(target["Input"]["Fn::Sub"])["InstanceIds"]
-    assert ids == [f"${{Node{rank}}}" for rank in range(spec.count)]
-    assert resources["Guard"]["Properties"]["ScheduleExpression"] == {"Fn::Sub": "at(${EndsAt})"}
+
+
+def test_the_guard_ends_every_machine_by_itself(spec, resources):
+    guards = of(resources, "Scheduler::Schedule")
+    targets = [guard["Target"] for guard in guards]
+    ids = [json.loads(target["Input"]["Fn::Sub"])["InstanceIds"] for target in targets]
+    # AWS ends no machine where one of those that a request names has ended long ago.
+    assert ids == [[f"${{Node{rank}}}"] for rank in range(spec.count)]
+    assert all(target["Arn"]["Fn::Sub"].endswith(":aws-sdk:ec2:terminateInstances") for target in targets)
+    assert all(guard["ScheduleExpression"] == {"Fn::Sub": "at(${EndsAt})"} for guard in guards)
+
+
+def test_the_template_of_the_largest_cluster_is_one_that_aws_takes(aws):
+    longest = [SetupLine("a" * 999)] * 8
+    spec = msgspec.structs.replace(
+        preset("8xp3.2xlarge"), count=MOST_MACHINES, spot=True, name=ClusterName("a" * 40), setup=longest
+    )
+    create_stack(HERE, spec, 1.0, datetime(2026, 1, 1, tzinfo=UTC))
+    (stack,) = aws.stacks.values()
+    assert 30_000 < len(stack["TemplateBody"]) < 51_200
 
 
 def test_nobody_outside_reaches_a_machine(resources):
