@@ -156,7 +156,8 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
     if spec is None:
         raise UserError(f"cluster {chosen.name} was not made from here: what its machines install is not known")
     cluster = stand(chosen.aws, chosen.name)
-    run = errands.start(cluster, spec, asked, out or results_of(chosen.name), linger, _say)
+    folder = out or results_of(chosen.name)
+    run = errands.start(cluster, spec, asked, folder, linger, _say)
     try:
         status = errands.follow(cluster, run)
     except KeyboardInterrupt:
@@ -170,6 +171,8 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
     _say(
         f"ended with status {status}; the machines end themselves in {linger} minutes: `istbench aws fetch`, `down`"
     )
+    if asked.saved is not None and status == 0:
+        _say(f"`istbench aws fetch` brings the weights too, into {folder / asked.saved}")
     return status
 
 

@@ -99,6 +99,18 @@ def test_without_leave_to_list_regions_those_used_are_looked_at(aws, istbench):
     assert "only regions that were used from here are looked at" in said
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_where_saved_weights_come_is_said_once_there_are_any(aws, istbench, monkeypatch, status):
+    istbench(*UP, "--yes")
+    monkeypatch.setattr(errands, "package", lambda *_: Package(wheel=None, requirement="istbench"))
+    monkeypatch.setattr(errands, "follow", lambda *_: status)
+    train = ("run", "--method", "ist", "--workload", "toy")
+    _, _, said = istbench("aws", "run", "--", *train, "--save", "weights")
+    assert ("into results/aws/2xm5-2xlarge/saved/weights" in said) == (status == 0)
+    assert any("--save /opt/istbench/results/saved/weights" in lines for lines in aws.lines(0))
+    assert "weights" not in istbench("aws", "run", "--", *train)[2]
+
+
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_run_that_is_not_followed_to_its_end_is_said_to_go_on_unless_a_machine_is_lost(
     aws, istbench, monkeypatch, lost

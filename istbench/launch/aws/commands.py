@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from istbench.errors import UserError, shown, unknown_name
 from istbench.launch.aws.boot import BOOTED, HOME
@@ -28,15 +28,18 @@ class Errand:
     Attributes:
         words: as the machines see them. files: those of this machine it needs, by their name there.
         data: the directory of this machine that `--data` names, if it is one.
+        saved: where `--save` leaves weights, below the results directory, so that they come back with it.
     """
 
     words: tuple[str, ...]
     files: Mapping[str, Path]
     data: Path | None = None
+    saved: PurePosixPath | None = None
 
 
 def errand(words: Sequence[str]) -> Errand:
-    """The errand of an istbench command line; profiles, plug-ins and data of this machine go along.
+    """The errand of an istbench command line; profiles, plug-ins and data of this machine go along, and weights
+    that it saves come back with the results.
 
     Raises:
         UserError: for a command that makes no sense there, an option that is the cluster's to set, a file that is
@@ -50,21 +53,30 @@ def errand(words: Sequence[str]) -> Errand:
         raise unknown_name("command for a cluster", words[0], (*_TRAINING, *_EACH))
     files: dict[str, Path] = {}
     there = []
-    data = None
+    data = saved = None
     for number, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if flag in _OURS:
             raise UserError(f"leave out {flag}: {_OURS[flag]}")
         own_flag = bool(equals) and flag.startswith("--")
-        before = flag if own_flag else words[number - 1]
+        before = flag if own_flag else words[max(number - 1, 0)]
         name = value if own_flag else word
-        if before == "--data" and Path(name).is_dir():
+        if before == "--save":
+            saved = _saved(name)
+            name = f"{RESULTS}/{saved}"
+        elif before == "--data" and Path(name).is_dir():
             data = Path(name)
             name = f"{DATA}/{data.resolve().name}"
         elif Path(name).suffix in (".toml", ".py"):
             name = f"{FILES}/{_take_along(Path(name), files)}"
         there.append(f"{flag}={name}" if own_flag else name)
-    return Errand(words=tuple(there), files=files, data=data)
+    return Errand(words=tuple(there), files=files, data=data, saved=saved)
+
+
+def _saved(given: str) -> PurePosixPath:
+    """The place below the results directory for what is to be saved in directory `given`."""
+    path = Path(given)
+    return PurePosixPath("saved", *(part for part in path.parts if part not in (path.anchor, "..")))
 
 
 def _take_along(path: Path, files: dict[str, Path]) -> str:

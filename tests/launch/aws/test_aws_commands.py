@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from istbench.errors import UserError
-from istbench.launch.aws.commands import errand, node_words, prepare_lines, start_lines, stop_lines
+from istbench.launch.aws.commands import RESULTS, errand, node_words, prepare_lines, start_lines, stop_lines
 from istbench.launch.aws.export import export
 from istbench.launch.aws.spec import PipArgument, Zone, preset
 
@@ -35,6 +35,20 @@ def test_profiles_plug_ins_and_data_go_along(tmp_path):
     assert asked.words == there
     assert (asked.files, asked.data) == ({"mine.toml": profile, "mine.py": plugin}, data)
     assert errand(["run", "--data", "/mnt/there"]).words == ("run", "--data", "/mnt/there")
+
+
+@pytest.mark.parametrize(
+    ("given", "saved"),
+    [("weights", "saved/weights"), ("/tmp/w.py", "saved/tmp/w.py"), ("../ist/w", "saved/ist/w"), (".", "saved")],
+)
+def test_weights_are_saved_among_the_results_which_come_back(given, saved):
+    there = f"{RESULTS}/{saved}"
+    for words, wanted in ((["--save", given], ["--save", there]), ([f"--save={given}"], [f"--save={there}"])):
+        asked = errand(["run", *words, "--workload", "toy"])
+        assert asked.words == ("run", *wanted, "--workload", "toy")
+        assert str(asked.saved) == saved
+    assert errand(RUN).saved is None
+    assert errand(["run", "--save"]).words == ("run", "--save")
 
 
 @pytest.mark.parametrize(
