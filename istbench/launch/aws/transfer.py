@@ -5,12 +5,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from istbench.errors import RunFailed, UserError, printable, shown
+from istbench.launch.aws.checkpoints import HELD, LATEST, checkpoint_of, checkpoints, hold, let_go
 
 RESULTS = "results/"
 """Where the results directory of the machines lies in the bucket."""
 
-# Those that say that others are complete go last.
-_LAST = ("run.json", "latest.json")
+# Those that say that others are complete are brought last, and deleted first.
+Stamp = tuple[int, int]
+_LAST = ("run.json", LATEST)
 
 
 def versions(s3: Any, bucket: str, prefix: str) -> dict[str, str]:
@@ -20,7 +22,10 @@ def versions(s3: Any, bucket: str, prefix: str) -> dict[str, str]:
 
 
 class Pushed:
-    """A folder as a bucket has it under `prefix`; `push` brings there what changed since."""
+    """A folder as a bucket has it under `prefix`; `push` brings there what changed since.
+
+    The bucket has the last checkpoint that a run has published, all of it: it goes once a newer one is there.
+    """
 
     def __init__(self, s3: Any, bucket: str, prefix: str, folder: Path) -> None:
         self._s3, self._bucket, self._prefix, self._folder = s3, bucket, prefix, folder
@@ -31,22 +36,58 @@ class Pushed:
 
         `everything` brings also what was there from the start.
         """
+        if everything:
+            self._seen = {}
+        let_go(self._folder)
+        try:
+            return self._push()
+        finally:
+            let_go(self._folder)
+
+    def _push(self) -> int:
         now = _stamps(self._folder)
-        before = {} if everything else self._seen
-        changed = [name for name, stamp in now.items() if before.get(name) != stamp]
+        sources, left = self._hold(now)
+        changed = [name for name, stamp in now.items() if self._seen.get(name) != stamp]
         count = 0
         for name in sorted(changed, key=lambda name: (name.rpartition("/")[2] in _LAST, name)):
+            if checkpoint_of(name) in left:
+                continue
             try:
-                self._s3.upload_file(str(self._folder / name), self._bucket, self._prefix + name)
+                source = sources.get(name, self._folder / name)
+                self._s3.upload_file(str(source), self._bucket, self._prefix + name)
             except FileNotFoundError:  # deleted meanwhile
                 now.pop(name)
+                left |= {checkpoint_of(name)} - {""}
                 continue
+            self._seen[name] = now[name]
             count += 1
-        gone = self._seen.keys() - now.keys()
-        for name in gone:
+        gone = [name for name in self._seen if name not in now and checkpoint_of(name) not in left]
+        for name in sorted(gone, key=lambda name: name.rpartition("/")[2] not in _LAST):
             self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + name)
-        self._seen = now
+            del self._seen[name]
         return count + len(gone)
+
+    def _hold(self, now: dict[str, Stamp]) -> tuple[dict[str, Path], set[str]]:
+        """Hold the checkpoints that are new, and leave in `now` no file of them but these.
+
+        Returns:
+            Where to read what is held, by name, and the checkpoints that are left as the bucket has them.
+        """
+        sources: dict[str, Path] = {}
+        left: set[str] = set()
+        for checkpoint in checkpoints(now):
+            latest = f"{checkpoint}/{LATEST}"
+            held = None
+            if latest in now and self._seen.get(latest) != now[latest]:
+                held = hold(self._folder, checkpoint)
+            if held is None:
+                left.add(checkpoint)
+                continue
+            for name in [name for name in now if checkpoint_of(name) == checkpoint]:
+                del now[name]
+            now |= {name: _stamp(path) for name, path in held.items()}
+            sources |= held
+        return sources, left
 
 
 def pull(s3: Any, bucket: str, prefix: str, folder: Path, have: Mapping[str, str]) -> dict[str, str]:
@@ -106,15 +147,19 @@ def _relative(name: str) -> PurePosixPath:
     return path
 
 
-def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
+def _stamps(folder: Path) -> dict[str, Stamp]:
     """Size and time of every file, by its name in `folder`."""
     stamps = {}
     for path in folder.rglob("*"):
         try:
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not path.is_file() or path.is_relative_to(folder / HELD):
                 continue
-            found = path.stat()
+            stamps[path.relative_to(folder).as_posix()] = _stamp(path)
         except OSError:  # deleted meanwhile
             continue
-        stamps[path.relative_to(folder).as_posix()] = (found.st_size, found.st_mtime_ns)
     return stamps
+
+
+def _stamp(path: Path) -> Stamp:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
