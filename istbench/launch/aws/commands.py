@@ -171,6 +171,15 @@ def start_lines(
     ]
 
 
+def keep_lines(minutes: int) -> list[str]:
+    """Shell by which a machine that waits for its end waits `minutes` from now; another is left as it is."""
+    again = f"systemd-run --quiet --unit={_LINGER} --on-active={minutes}m /sbin/shutdown -P now > /dev/null"
+    return [
+        f"if systemctl is-active --quiet {_LINGER}.timer; then systemctl stop {_LINGER}.timer; "
+        f"systemctl reset-failed {_LINGER}.service 2> /dev/null || true; {again}; fi"
+    ]
+
+
 def stop_lines() -> list[str]:
     """Shell that ends what runs on a machine, as Ctrl-C would."""
     return [f"systemctl stop {UNIT} 2> /dev/null || true"]

@@ -13,7 +13,15 @@ from msgspec import Meta
 
 from istbench.door import decode_json
 from istbench.errors import RunFailed, UserError, printable
-from istbench.launch.aws.commands import UNIT, Errand, node_words, prepare_lines, start_lines, stop_lines
+from istbench.launch.aws.commands import (
+    UNIT,
+    Errand,
+    keep_lines,
+    node_words,
+    prepare_lines,
+    start_lines,
+    stop_lines,
+)
 from istbench.launch.aws.machines import UP, Machine, find_machines, tell, wait_online
 from istbench.launch.aws.session import Aws, calls
 from istbench.launch.aws.spec import ClusterSpec
@@ -25,6 +33,8 @@ from istbench.launch.aws.wheel import package
 _CURRENT = "runs/current.json"
 _EVERY_S, _LOOK_EVERY = 5.0, 6
 _INSTALL_S, _START_S, _STOP_S = 1800.0, 120.0, 180.0
+# What is brought may be large; machines that waited for it in vain end themselves after that.
+_BRING_S = 7200.0
 
 
 class MachineLost(RunFailed):
@@ -71,7 +81,7 @@ def start(
         RunFailed: where a machine cannot be reached or set up, naming it.
     """
     wait_online(cluster.aws, cluster.machines)
-    running = _running(cluster)
+    running = _running(cluster, _minutes(_INSTALL_S) + linger_minutes)
     if running is not None:
         if running.words != list(errand.words):
             raise UserError(
@@ -82,6 +92,8 @@ def start(
         return running.run
     say(f"installing istbench on {len(cluster.machines)} machines, for some minutes the first time")
     _install(cluster, spec)
+    keep = keep_lines(_minutes(_BRING_S) + linger_minutes)
+    tell(cluster.aws, dict.fromkeys(cluster.machines, keep), "wait for what it is to do", _START_S)
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     _bring(cluster, run, errand, out, say)
     addresses = [machine.address for machine in cluster.machines]
@@ -167,15 +179,19 @@ def _bring(cluster: StandingCluster, run: str, errand: Errand, out: Path, say: S
                 say(f"{taken} files of earlier results in {out} go along")
 
 
-def _running(cluster: StandingCluster) -> _Current | None:
-    """The run that at least one machine is at work on."""
-    ask = {machine: [f"systemctl is-active {UNIT} || true"] for machine in cluster.machines}
-    states = tell(cluster.aws, ask, "say whether it is at work", _START_S)
+def _running(cluster: StandingCluster, minutes: int) -> _Current | None:
+    """The run that at least one machine is at work on; machines that are at none wait `minutes` for one."""
+    ask = [*keep_lines(minutes), f"systemctl is-active {UNIT} || true"]
+    states = tell(cluster.aws, dict.fromkeys(cluster.machines, ask), "say whether it is at work", _START_S)
     if all(state.strip() not in ("active", "deactivating") for state in states.values()):
         return None
     with calls("what is running"):
         noted = _read(cluster, _CURRENT)
     return decode_json(noted, _Current, _CURRENT, "run `istbench aws down`") if noted else None
+
+
+def _minutes(seconds: float) -> int:
+    return round(seconds / 60)
 
 
 def _ended(cluster: StandingCluster, run: str) -> dict[int, int]:

@@ -7,7 +7,15 @@ import msgspec
 import pytest
 
 from istbench.errors import UserError
-from istbench.launch.aws.commands import RESULTS, errand, node_words, prepare_lines, start_lines, stop_lines
+from istbench.launch.aws.commands import (
+    RESULTS,
+    errand,
+    keep_lines,
+    node_words,
+    prepare_lines,
+    start_lines,
+    stop_lines,
+)
 from istbench.launch.aws.export import export
 from istbench.launch.aws.spec import PipArgument, Zone, preset
 
@@ -99,6 +107,23 @@ def test_whatever_ends_a_run_the_machine_then_ends_itself():
     assert "--property=KillSignal=SIGINT" in words
     # A run that starts while the machine lingers keeps it.
     assert any(line.startswith("systemctl stop istbench-linger.timer") for line in lines)
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_a_machine_that_lingers_is_kept_for_longer_and_another_is_left_as_it_is(tmp_path, lingers):
+    called = tmp_path / "called"
+    for name, status in (("systemctl", "test $1 != is-active || exit $LINGERS"), ("systemd-run", "")):
+        command = tmp_path / name
+        command.write_text(f'#!/bin/sh\necho {name} "$@" >> {called}\necho printed\n{status}\n')
+        command.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LINGERS": str(int(not lingers))}
+    told = subprocess.run(["sh", "-eu", "-c", keep_lines(45)[0]], env=path, capture_output=True, text=True)
+    assert told.returncode == 0
+    calls = called.read_text().splitlines()
+    assert calls[0] == "systemctl is-active --quiet istbench-linger.timer"
+    kept = "systemd-run --quiet --unit=istbench-linger --on-active=45m /sbin/shutdown -P now"
+    stopped = ["systemctl stop istbench-linger.timer", "systemctl reset-failed istbench-linger.service"]
+    assert calls[1:] == [*stopped, kept] * lingers
 
 
 def test_a_skypilot_task_is_yaml_with_what_the_spec_says():

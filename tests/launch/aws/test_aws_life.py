@@ -166,7 +166,7 @@ def test_a_run_brings_back_results_and_down_waits_for_them_to_be_fetched(
     place = do_its_work(cluster, tmp_path, monkeypatch, script)
     assert start_and_follow(place, tmp_path, said) == 0
     assert capsys.readouterr().out == "said\n"
-    started = [lines for rank in (0, 1) for lines in cluster.lines(rank) if "systemd-run" in lines]
+    started = [lines for rank in (0, 1) for lines in cluster.lines(rank) if "--unit=istbench-run" in lines]
     assert ["--node-rank 0" in started[0], "--node-rank 1" in started[1]] == [True, True]
     assert f"--rdzv-endpoint {place.machines[0].address}:29500" in started[1]
     with pytest.raises(UserError, match="1 files of cluster 2xm5-2xlarge were not fetched, such as a: .*--discard"):
@@ -199,6 +199,25 @@ def test_earlier_results_go_along_to_a_new_cluster(cluster, said, monkeypatch, t
     start_and_follow(place, tmp_path, said)
     for rank in (0, 1):
         assert (tmp_path / f"machine{rank}/results/runs/x/run.json").read_text() == "{}"
+
+
+def test_machines_that_linger_are_kept_while_a_command_is_prepared(cluster, said, tmp_path):
+    place, told = stand(HERE, NAME), {0: [], 1: []}
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips/a").write_text("1")
+
+    def shell(rank, lines):
+        brought = any(key.startswith("data/") for key in cluster.buckets[place.bucket])
+        told[rank].append((lines, brought))
+        return 0, "", ""
+
+    cluster.shell = shell
+    asked = errand([*RUN.words, "--data", str(tmp_path / "clips")])
+    errands.start(place, PLAN.spec, asked, tmp_path / "out", 15, said.append)
+    for rank in (0, 1):
+        parts = ("--on-active=45m", "pip install", "--on-active=135m", "--unit=istbench-run")
+        assert [part in lines for part, (lines, _) in zip(parts, told[rank], strict=True)] == [True] * 4
+        assert [brought for _, brought in told[rank]] == [False, False, False, True]
 
 
 def test_the_same_command_follows_a_run_and_another_is_refused(cluster, said, monkeypatch, tmp_path):
@@ -234,7 +253,7 @@ def test_a_cluster_that_lost_a_machine_stands_no_more(cluster, rank, state):
         stand(HERE, NAME)
 
 
-@pytest.mark.parametrize("step", ["pip install", "systemd-run"])
+@pytest.mark.parametrize("step", ["pip install", "--unit=istbench-run"])
 def test_a_machine_that_cannot_be_set_up_is_named_and_none_is_left_at_work(cluster, said, tmp_path, step):
     def shell(rank, lines):
         return (
@@ -246,7 +265,7 @@ def test_a_machine_that_cannot_be_set_up_is_named_and_none_is_left_at_work(clust
     cluster.shell = shell
     with pytest.raises(RunFailed, match=r"machine 1 \(i-00000001\): .* failed: no space left"):
         errands.start(stand(HERE, NAME), PLAN.spec, RUN, tmp_path / "out", 15, said.append)
-    if step == "systemd-run":
+    if step == "--unit=istbench-run":
         assert "systemctl stop istbench-run" in cluster.lines(0)[-1]
 
 
