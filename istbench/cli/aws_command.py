@@ -74,25 +74,31 @@ def export_command(style: Format, max_hours: float | None, **given: Any) -> None
 @click.option("--yes", is_flag=True, help="Do not ask whether the cost is all right.")
 @click.option("--dry-run", is_flag=True, help="Print the template, the cost and every call, and do nothing.")
 def up_command(max_hours: float | None, price: float | None, yes: bool, dry_run: bool, **given: Any) -> None:
-    """Make a cluster, after saying what it costs."""
+    """Make a cluster, after saying what it costs; one that is there already stays as it was made."""
     spec = given_spec(**given)
     hours = resolved_hours(max_hours, spec)
-    cost = cluster_cost(spec, hours, price)
     if dry_run:
-        region = region_text(spec)
+        region, cost = region_text(spec), cluster_cost(spec, hours, price)
         click.echo(json.dumps(template(spec), indent=2))
         for line in [*cost_lines(spec, cost, region), *_calls_of_up(spec, hours, region)]:
             _say(line)
         return
     from istbench.launch.aws.life import Plan, up
     from istbench.launch.aws.session import connect
+    from istbench.launch.aws.standing import standing, standing_lines
 
     aws = connect(spec.region)
-    for line in cost_lines(spec, cost, aws.region):
+    there = standing(aws, spec)
+    if there:
+        per_hour, lines = there.made.per_hour, standing_lines(there, aws.region, hours)
+    else:
+        cost = cluster_cost(spec, hours, price)
+        per_hour, lines = cost.per_hour, cost_lines(spec, cost, aws.region)
+    for line in lines:
         _say(line)
-    if not yes:
+    if not (yes or there):
         _ask()
-    up(aws, Plan(spec=spec, max_hours=hours, per_hour=cost.per_hour), _say)
+    up(aws, Plan(spec=spec, max_hours=hours, per_hour=per_hour), _say)
     _say(
         f"cluster {spec.cluster} is up: `istbench aws run -- run --method ist ...`, and `istbench aws down` ends it"
     )

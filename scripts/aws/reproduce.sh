@@ -4,6 +4,8 @@
 #   scripts/aws/4xm5.2xlarge.sh                       # prints template, cost and commands, and starts nothing
 #   scripts/aws/4xm5.2xlarge.sh --max-hours 6 --yes   # does it; interrupted at any point, the same command goes on
 #
+# A cluster that stands is used until its own hours are over, which are those of the first call.
+#
 # Called as: reproduce.sh PRESET METHODS OPTION... -- [--max-hours H] [--yes] [--region R] [--data DIR]: a run of each of
 # METHODS (a,b,c), one after another, with those options of `istbench run`. The machines download Speech Commands
 # themselves, unless --data DIR goes along.

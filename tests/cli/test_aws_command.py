@@ -9,6 +9,7 @@ import fake_aws
 import pytest
 
 from istbench.launch.aws import errands
+from istbench.launch.aws.remembered import memory_file
 from istbench.launch.aws.wheel import Package
 
 NAME = "2xm5-2xlarge"
@@ -60,6 +61,61 @@ def test_up_says_the_cost_and_starts_nothing_unless_told_to(aws, istbench):
     assert (status, aws.times("CreateStack")) == (2, 0)
     assert "at most $1.58" in said
     assert "give --yes" in said
+
+
+def test_a_cluster_that_stands_is_said_with_its_own_end_and_cost(aws, istbench):
+    made = ("aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "10", "--yes")
+    _, _, said = istbench(*made)
+    assert "after 10 h" in said
+    ends = json.loads(istbench("aws", "status", "--json")[1])["clusters"][0]["ends"]
+    status, _, said = istbench("aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "1", "--price", "9")
+    assert (status, aws.times("CreateStack")) == (0, 1)
+    assert f"end themselves by {ends}, 10 h after" in said
+    assert "--max-hours 1 changes nothing" in said
+    assert "$0.79 an hour" in said
+    assert "at most $7.92 in all" in said
+    status, _, said = istbench(*made)
+    assert (status, aws.times("CreateStack"), "changes nothing" in said) == (0, 1, False)
+    assert f"by {ends}" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"spot": "true"}, "its spot is false, not true"),
+        ({"count": "1"}, "its count is 2, not 1"),
+        (
+            {"instance_type": '"c5.xlarge"', "zone": '"us-east-1b"'},
+            "its instance_type is m5.2xlarge, not c5.xlarge; ",
+        ),
+        ({"setup": '["true"]'}, "its setup is another"),
+    ],
+)
+def test_another_spec_under_the_name_of_a_cluster_that_stands_is_refused(aws, istbench, tmp_path, changed, message):
+    istbench(*UP, "--yes")
+    fields = {"instance_type": '"m5.2xlarge"', "count": "2", "name": f'"{NAME}"', **changed}
+    (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in fields.items()))
+    status, _, said = istbench("aws", "up", "mine.toml", "--max-hours", "2", "--yes")
+    assert (status, len(said.splitlines()), aws.times("CreateStack")) == (2, 1, 1)
+    assert message in said
+    assert "`istbench aws down --name 2xm5-2xlarge` first, or give this one another --name" in said
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_cluster_of_someone_elses_is_not_taken_for_ones_own(aws, istbench, remembered):
+    istbench(*UP, "--yes")
+    (stack,) = aws.stacks.values()
+    ends = "2026-01-02T03:04:05"
+    if remembered:  # one of that name, which was taken down elsewhere
+        stack["Parameters"] = [{"ParameterKey": "EndsAt", "ParameterValue": ends}]
+    else:
+        memory_file().unlink()
+    status, _, said = istbench(*UP, "--yes")
+    assert (status, len(said.splitlines())) == (2, 1)
+    assert "it was not made from here" in said
+    assert (ends in said) == remembered
+    assert istbench("aws", "down", "--name", NAME, "--region", "us-east-1")[0] == 0
+    assert "--name 2xm5-2xlarge --region us-east-1` first" in said
 
 
 def test_a_cluster_up_in_the_status_and_down(aws, istbench):

@@ -18,6 +18,7 @@ from istbench.launch.aws.stack import (
     find_stack,
     wait_until_made,
 )
+from istbench.launch.aws.standing import standing
 from istbench.launch.aws.survey import left_over
 from istbench.launch.aws.transfer import RESULTS, empty, pull, unfetched, versions
 
@@ -35,26 +36,23 @@ def up(aws: Aws, plan: Plan, say: Say) -> None:
     """Make the cluster, or go on making it; returns when all machines are reached.
 
     Raises:
+        UserError: where another of that name stands; see `standing`.
         RunFailed: where AWS cannot make it, or there are remains of an earlier one in the way.
         KeyboardInterrupt: after a line that says what is being made, and how to end it.
     """
     name = plan.spec.cluster
-    _refuse_twins(name, aws.region)
-    standing = find_stack(aws, name)
-    if standing is not None and standing.status not in ("CREATE_IN_PROGRESS", "CREATE_COMPLETE"):
-        raise RunFailed(
-            f"cluster {name} in {aws.region} is {standing.status}: run `istbench aws down --name {name}` first"
-        )
+    there = standing(aws, plan.spec)
+    paid = there.made if there else plan
     try:
-        identity = standing.identity if standing else _begin(aws, plan)
+        identity = there.stack.identity if there else _begin(aws, plan)
         wait_until_made(aws, name, identity, say)
         machines = _all_machines(aws, name, plan.spec.count)
         say(f"{len(machines)} machines boot")
         wait_online(aws, machines)
     except KeyboardInterrupt:
         say(
-            f"cluster {name} is there or being made in {aws.region}, at ${plan.per_hour:.2f} an hour for "
-            f"{plan.max_hours:g} h at most; `istbench aws down --name {name}` ends it, the same `up` goes on"
+            f"cluster {name} is there or being made in {aws.region}, at ${paid.per_hour:.2f} an hour for "
+            f"{paid.max_hours:g} h at most; `istbench aws down --name {name}` ends it, the same `up` goes on"
         )
         raise
 
@@ -162,12 +160,6 @@ def _refuse_unfetched(aws: Aws, name: str, bucket: str) -> None:
             f"{len(missing)} files of cluster {name} were not fetched, such as {missing[0].removeprefix(RESULTS)}: "
             f"`istbench aws fetch --name {name}` first, or --discard"
         )
-
-
-def _refuse_twins(name: str, region: str) -> None:
-    known = recall().clusters.get(name)
-    if known is not None and known.region != region:
-        raise UserError(f"cluster {name} is in {known.region}: take it down first, or give this one another --name")
 
 
 def _remembered(plan: Plan, region: str, began: datetime, ends: datetime) -> Remembered:

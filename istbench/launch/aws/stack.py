@@ -37,13 +37,17 @@ _WAYS_OUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A stack as AWS has it. `identity` still names it when it is deleted."""
+    """A stack as AWS has it.
+
+    `identity` still names it when it is deleted. `ends`: when AWS ends its machines, UTC, as it was told.
+    """
 
     cluster: str
     identity: str
     status: str
     began: datetime
     outputs: dict[str, str]
+    ends: str
 
     @property
     def complete(self) -> bool:
@@ -95,12 +99,14 @@ def find_stack(aws: Aws, cluster: str) -> Stack | None:
 def as_stack(described: dict[str, Any]) -> Stack:
     """A stack from AWS's description."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
+    parameters = described.get("Parameters", [])
     return Stack(
         cluster=tags.get(TAG, ""),
         identity=described["StackId"],
         status=described["StackStatus"],
         began=described["CreationTime"],
         outputs={part["OutputKey"]: part["OutputValue"] for part in described.get("Outputs", [])},
+        ends=next((part["ParameterValue"] for part in parameters if part["ParameterKey"] == "EndsAt"), ""),
     )
 
 
