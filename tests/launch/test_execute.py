@@ -114,7 +114,7 @@ def test_a_run_of_another_timing_rule_is_not_gone_on_with(run, scratch):
         run.checkpoint, checkpoint.Totals(step=5, train_s=1, wall_s=1, bytes_sent=0, bytes_received=0)
     )
     before, launcher = run.run_json.read_bytes(), Pretended()
-    with pytest.raises(UserError, match=r"^\S+ was begun under timing rule 1, .* rule 2; --again starts it anew$"):
+    with pytest.raises(UserError, match=r"^\S+ was begun under timing rule 2, .* rule 3; --again starts it anew$"):
         execute(CELL, run, scratch, launcher)
     assert run.run_json.read_bytes() == before
     assert execute(CELL, run, scratch, launcher, again=True)
