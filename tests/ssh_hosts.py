@@ -134,10 +134,6 @@ class Hosts:
         listed = ["ip", "netns", "pids", self.named(number)]
         return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
 
-    def lose(self, number: int) -> None:
-        """Have host `number` gone: all its processes are killed."""
-        subprocess.run(["kill", "-9", *self.pids(number)], check=False)
-
     def resize(self, number: int, size: str) -> None:
         """Have the results directory of host `number` be a disk of so many bytes."""
         enter = ["nsenter", "--mount", "--target", str(self.servers[number].pid)]

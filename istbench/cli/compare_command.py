@@ -18,6 +18,7 @@ from istbench.cli.options import (
     plugin_option,
     request_fields,
     split_list,
+    typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.run import RUN_OPTIONS, RunRequest
@@ -83,7 +84,7 @@ def command(
     if hosts is not None:
         if lab is not None or jobs is not None:
             raise UserError("--hosts says where cells are run: leave it out, or the lab, or --slurm")
-        if click.get_current_context().get_parameter_source("nodes") == click.core.ParameterSource.DEFAULT:
+        if "nodes" not in typed_options(click.get_current_context()):
             given["nodes"] = str(sum(host.slots for host in hosts))
     requests = [in_lab(request, lab) for request in _requests(suite, plugins, given)]
     for request in requests:
@@ -119,9 +120,8 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
     """The cells asked for, each method with those of the given options that it has."""
     context = click.get_current_context()
     if suite is not None:
-        from_default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
-        typed = {name: given[name] for name in given if context.get_parameter_source(name) not in from_default}
-        flags = {option.name: option.opts[0] for option in context.command.params}
+        flags = typed_options(context)
+        typed = {name: given[name] for name in given if name in flags}
         clashing = [flags[name] for name in typed if name not in _OF_THE_MACHINE]
         if clashing:
             raise UserError(f"a suite says what to run: leave out {', '.join(clashing)}, or the suite")

@@ -75,7 +75,7 @@ def links_table(links: Sequence[Link], ring: Sequence[Link]) -> Table:
             (
                 Entry(text=link.source, value=link.source),
                 Entry(text=link.target, value=link.target),
-                Entry(text=bandwidth_text(link.bandwidth, 3), value=link.bandwidth),
+                _bandwidth_entry(link.bandwidth),
                 _bandwidth_entry(together.get((link.source, link.target))),
                 Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
             )

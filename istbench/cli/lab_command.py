@@ -5,7 +5,7 @@ import os
 import click
 
 from istbench.cli import compare_command, run_command, validate_command
-from istbench.cli.options import lab_nodes_option, latency_option, parse_time
+from istbench.cli.options import lab_nodes_option, latency_option, parse_time, typed_options
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.errors import UserError
 from istbench.launch.lab import ShapedNetwork, check
@@ -41,12 +41,7 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
 
 def _check_nothing_named(context: click.Context) -> None:
     """Refuse the lab's options before `validate`, which has its own."""
-    typed = click.core.ParameterSource.COMMANDLINE
-    named = [
-        option.opts[0]
-        for option in context.command.params
-        if context.get_parameter_source(option.name or "") == typed
-    ]
+    named = typed_options(context).values()
     if named:
         raise UserError(f"validate makes labs of its own: give {', '.join(named)} after it")
 

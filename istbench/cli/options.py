@@ -211,12 +211,18 @@ def cell_options(command: _Command) -> _Command:
     return run_options(*(option.name for option in RUN_OPTIONS if option.in_suites))(command)
 
 
+def typed_options(context: click.Context) -> dict[str, str]:
+    """The options of the command of `context` that were typed: each one's flag, by the name of its value."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    flags = {option.name: option.opts[0] for option in context.command.params if option.name is not None}
+    return {name: flag for name, flag in flags.items() if context.get_parameter_source(name) == typed}
+
+
 def lab_and_nodes(nodes: Any) -> tuple[ShapedNetwork | None, Any]:
     """The lab that the current command runs in, if any, and `--nodes`, by default all that the lab has."""
     context = click.get_current_context()
     lab = context.find_object(ShapedNetwork)
-    typed = context.get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
-    return lab, nodes if lab is None or typed else type(nodes)(lab.nodes)
+    return lab, nodes if lab is None or "nodes" in typed_options(context) else type(nodes)(lab.nodes)
 
 
 def request_fields(given: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from istbench.cli.options import (
     out_option,
     plugin_option,
     run_options,
+    typed_options,
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
@@ -147,7 +148,7 @@ def _show(run: RunDirectory, request: RunRequest, cluster: ClusterProfile, as_js
 
 def _world_and_lab(nodes: int, hosts: tuple[Host, ...] | None) -> tuple[World | None, ShapedNetwork | None, int]:
     """What torchrun started, the lab, and the nodes: as many as these or the hosts have, unless they were typed."""
-    typed = click.get_current_context().get_parameter_source("nodes") == click.core.ParameterSource.COMMANDLINE
+    typed = "nodes" in typed_options(click.get_current_context())
     world = this_world()
     lab, nodes = lab_and_nodes(nodes)
     if world is not None and lab is not None:

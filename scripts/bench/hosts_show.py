@@ -34,8 +34,8 @@ def main() -> None:
         show = Show(found, folder)
         show.digests()
         print("\n| fault | exit status | what is said |\n| --- | ---: | --- |")
-        for fault in (show.at_rest, show.on_the_way):
-            fault()
+        show.at_rest()
+        show.on_the_way()
         show.slow_link()
 
 
@@ -94,7 +94,7 @@ class Show:
         self.fault_amid("a host whose torchrun is killed", lambda _: self.kill(1, "torch.distributed.run"))
         self.fault_amid("a host whose link goes down", lambda _: self.link(3, "down"))
         self.link(3, "up")
-        self.fault_amid("the first host's disk fills up", lambda _: self.fill())
+        self.fault_amid("the first host's disk fills up", lambda _: self.fill_disk())
 
     def slow_link(self) -> None:
         """One link at half of what the others carry."""
@@ -105,9 +105,8 @@ class Show:
         print(f"\n```\n{said.stderr}{said.stdout}\n{profile.read_text()}```")
 
     def fault(self, what: str, *words: object) -> None:
-        """Print what is said of a fault, and check that nothing is left running."""
-        out = () if words[0] == "doctor" else ("--out", self.hosts.out)
-        asked = self.istbench(*words, *out)
+        """Print what is said of a fault, and whether anything is left running."""
+        asked = self.istbench(*words, "--out", self.hosts.out)
         self.row(what, asked.returncode, asked.stderr)
 
     def fault_amid(self, what: str, happens: Callable[[subprocess.Popen[str]], object]) -> None:
@@ -122,7 +121,7 @@ class Show:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        there = Path(str(self.hosts.results(0)), out.name)
+        there = self.hosts.results(0) / out.name
         until = time.monotonic() + 120
         while not list(there.glob("runs/*/checkpoint/latest.json")):
             if asked.poll() is not None or time.monotonic() > until:
@@ -135,11 +134,12 @@ class Show:
         self.row(what + status, asked.returncode, said)
 
     def row(self, what: str, status: int, said: str) -> None:
+        """A row of the table, once the hosts are still or have had half a minute for it."""
         until = time.monotonic() + 30
         while self.hosts.left() and time.monotonic() < until:
             time.sleep(0.2)
-        lines = [line for line in re.split(r"[\r\n]+", said) if line.strip()]
-        shown = [line for line in lines if line.startswith(("Error", "  ", "host", "10."))][-6:] or lines[-3:]
+        prefix = "istbench: "
+        shown = [line.removeprefix(prefix) for line in re.split(r"[\r\n]+", said) if line.startswith(prefix)]
         left = f" **left running: {self.hosts.left()}**" if self.hosts.left() else ""
         print(f"| {what} | {status} | {'<br>'.join(shown).replace('|', '/')}{left} |", flush=True)
 
@@ -185,7 +185,7 @@ class Show:
         """Set a host's link up or down."""
         self.hosts.inside(number, "ip", "link", "set", "eth0", to)
 
-    def fill(self) -> None:
+    def fill_disk(self) -> None:
         """Leave no room for the first host's results."""
         with contextlib.suppress(OSError), (self.hosts.results(0) / "filler").open("wb", buffering=0) as filler:
             while filler.write(bytes(2**20)):

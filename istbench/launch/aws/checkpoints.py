@@ -4,10 +4,11 @@ A run deletes a checkpoint as soon as it has a newer one, and that may be sooner
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+
+from istbench.files import hard_link
 
 HELD = ".istbench-held"
 """The folder, in the one whose checkpoints are kept, that has hard links to their files."""
@@ -52,27 +53,15 @@ def _hold(folder: Path, checkpoint: str) -> dict[str, Path]:
     held = folder / HELD / checkpoint
     shutil.rmtree(held, ignore_errors=True)
     directory = folder / checkpoint
-    kept = _kept(directory / LATEST, held / LATEST)
+    kept = hard_link(directory / LATEST, held / LATEST)
     published = kept.read_bytes()
     found = {f"{checkpoint}/{LATEST}": kept}
     step = int(json.loads(published)["step"])
     for file in sorted((directory / str(step)).iterdir()):
         if file.is_symlink() or not file.is_file():
             continue
-        found[f"{checkpoint}/{step}/{file.name}"] = _kept(file, held / str(step) / file.name)
+        found[f"{checkpoint}/{step}/{file.name}"] = hard_link(file, held / str(step) / file.name)
     # As long as it is published, nothing of it is deleted: all of it is held.
     if (directory / LATEST).read_bytes() != published:
         raise FileNotFoundError
     return found
-
-
-def _kept(file: Path, to: Path) -> Path:
-    """`file` under another name, which keeps it; itself where there are no hard links."""
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        os.link(file, to)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return file
-    return to

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.errors import UserError
+from istbench.files import hard_link
 from istbench.launch.ssh.hello import Agent
 from istbench.results.store import RunDirectory
 
@@ -86,7 +87,7 @@ def _hold(path: Path, have: set[tuple[Any, ...]]) -> dict[str, Any]:
     found = [stamp for stamp in stamps(path) if _counts(stamp[0], step)]
     changed = [stamp[0] for stamp in found if stamp not in have]
     for name in changed:
-        _link(path / name, _held(path) / name)
+        hard_link(path / name, _held(path) / name)
     new = [_stamp(_where(path, name), name) for name in changed]
     if published(path) != step:
         raise FileNotFoundError
@@ -98,16 +99,6 @@ def _counts(name: str, step: int) -> bool:
     if name.startswith("checkpoint/"):
         return name == LATEST or name.startswith(f"checkpoint/{step}/")
     return not name.endswith(".tmp")
-
-
-def _link(file: Path, to: Path) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(file, to)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        pass  # a file system without hard links: it is read where it is, as long as it is there
 
 
 def _held(path: Path) -> Path:
