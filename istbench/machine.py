@@ -6,13 +6,33 @@ from pathlib import Path
 
 _ROOT = Path("/")
 
+# Cores that this process could be scheduled on before `keep_to_share`.
+_before: set[int] | None = None
+
+
+def keep_to_share(number: int, shares: int) -> None:
+    """Keep this process, which has one thread, to share `number` of `shares` equal ones of its cores.
+
+    Cores that are left over are nobody's. `cores` and `busy_seconds` go on telling of all.
+    """
+    global _before
+    own = sorted(os.sched_getaffinity(0))
+    size = len(own) // shares
+    os.sched_setaffinity(0, own[number * size : (number + 1) * size])
+    _before = set(own)
+
+
+def own_cores() -> int:
+    """Cores of this process's share, or all, where it has not been kept to one."""
+    return cores() if _before is None else len(os.sched_getaffinity(0))
+
 
 def cores(root: Path = _ROOT) -> int:
     """Cores that this process may keep busy, at least 1: those it is scheduled on, or its CPU quota if lower.
 
     `root` holds the `proc` and `sys` that say what the control groups allow.
     """
-    schedulable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    schedulable = len(_schedulable()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([schedulable, *map(int, _cpu_quotas(root))]))
 
 
@@ -26,7 +46,7 @@ def busy_seconds(root: Path = _ROOT) -> float | None:
         lines = (root / "proc/stat").read_text().splitlines()
     except OSError:
         return None
-    own = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    own = {f"cpu{number}" for number in _schedulable()}
     ticks = [line.split()[1:9] for line in lines if line.split(maxsplit=1)[0] in own]
     # user, nice, system, (idle, iowait, irq, softirq,) steal
     return sum(int(value) for core in ticks for value in core[:3] + core[7:]) / os.sysconf("SC_CLK_TCK")
@@ -39,6 +59,10 @@ def memory_bytes(root: Path = _ROOT) -> int:
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_memory_limits(root)])
+
+
+def _schedulable() -> set[int]:
+    return os.sched_getaffinity(0) if _before is None else _before
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

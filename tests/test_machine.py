@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from istbench import machine
-from istbench.machine import busy_seconds, cores, memory_bytes
+from istbench.machine import busy_seconds, cores, keep_to_share, memory_bytes, own_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -74,6 +74,21 @@ def test_cores_it_may_not_be_scheduled_on_do_not_count(tmp_path: Path, monkeypat
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {3}, raising=False)
     quota = {"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/cpu.max": "400000 100000\n"}
     assert cores(write(tmp_path, quota)) == 1
+
+
+def test_shares_of_the_cores_are_equal_and_apart(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(machine, "_before", None)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(kept[-1]) if kept else {1, 3, 4, 6, 7})
+    monkeypatch.setattr(machine.os, "sched_setaffinity", lambda _, share: kept.append(share), raising=False)
+    assert own_cores() == 5
+    keep_to_share(1, 2)
+    assert kept == [[4, 6]]
+    assert own_cores() == 2
+    assert cores(tmp_path) == 5
+    stat = "cpu1 100 0 0 0 0 0 0 0\ncpu4 1 0 0 0 0 0 0 0\n"
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert busy_seconds(write(tmp_path, {"proc/stat": stat})) == pytest.approx(101 / ticks)
 
 
 @pytest.mark.parametrize(

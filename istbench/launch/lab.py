@@ -1,9 +1,10 @@
 """The lab: nodes in network namespaces of this machine, behind links that `tc` really shapes (Linux, root).
 
 Every node has a namespace with one interface, `eth0`, linked to a bridge in a namespace of its own, so that the
-machine's own network sees nothing of it. Token buckets shape both ends of every link. Where nodes outnumber cores,
-each node is held to its share of a core, and compute and links are dilated by the same factor (Gupta et al.,
-"To infinity and beyond: time-warped network emulation", NSDI 2006): clocks are divided by it.
+machine's own network sees nothing of it. Token buckets shape both ends of every link. Every node has cores of its
+own, as machines have: where all shared all, what one node carried slowed down what another computed. Where nodes
+outnumber cores, each is held to its share of a core, and compute and links are dilated by the same factor (Gupta et
+al., "To infinity and beyond: time-warped network emulation", NSDI 2006): clocks are divided by it.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.config.lab import Lab
 from istbench.errors import UserError
 from istbench.launch import control_groups, namespaces
-from istbench.machine import cores
+from istbench.machine import cores, keep_to_share
 
 _HUB = f"{namespaces.PREFIX}hub"
 _SUBNET = "10.77.0"
@@ -89,11 +90,13 @@ class ShapedNetwork:
         return namespaces.inside(_HUB)
 
     def enter(self, rank: int) -> None:
-        """Move the calling process to node `rank`'s namespace and share of a core."""
+        """Move the calling process to node `rank`'s namespace, and to its cores or share of one."""
         namespaces.enter(_name(rank))
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
         if self.lab.dilation > 1:
             control_groups.join(_name(rank))
+        else:
+            keep_to_share(rank, self.nodes)
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:

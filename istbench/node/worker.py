@@ -13,6 +13,7 @@ import torch
 from istbench.config.run import RunConfig
 from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
+from istbench.machine import own_cores
 from istbench.methods.base import Method
 from istbench.node import checkpoint
 from istbench.node.ahead import BatchesAhead
@@ -73,7 +74,7 @@ class Node:
 
     def live(self) -> None:
         """Train to the end of the budget, evaluating and checkpointing on the way."""
-        self._all_threads = torch.get_num_threads()
+        self._all_threads = min(torch.get_num_threads(), own_cores())
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(derived_seed(self._config.seed, "node", self._fabric.rank))
         self._warm_up()
@@ -228,7 +229,7 @@ class Node:
 
     @contextmanager
     def _full_model(self) -> Iterator[FullModel | None]:
-        """The model as it is evaluated. By all cores, the others wait: as many for any number of nodes."""
+        """The model as it is evaluated. By all cores, the others wait: as many for any number, but in a lab."""
         torch.set_num_threads(self._all_threads if self._lead else self._config.threads)
         try:
             with full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model:

@@ -16,7 +16,7 @@ from istbench.errors import UserError
 from istbench.launch import control_groups, lab
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
-from istbench.machine import cores
+from istbench.machine import cores, own_cores
 
 try:
     lab.check()
@@ -40,6 +40,10 @@ def seconds_of_work(fabric):
     while time.thread_time() < until:
         pass
     return time.perf_counter() - started
+
+
+def cores_of_a_node(fabric):
+    return sorted(os.sched_getaffinity(0)), own_cores(), cores()
 
 
 def interfaces(fabric):
@@ -69,6 +73,16 @@ def test_every_node_has_a_network_of_its_own():
     first, second = on_nodes(interfaces, 2, launcher=LocalLauncher(place=place))
     assert sorted(first[0]) == sorted(second[0]) == ["eth0", "lo"]
     assert len({first[1], second[1], namespace()}) == 3
+
+
+@pytest.mark.skipif(cores() < 2, reason="two nodes share one core here")
+def test_every_node_has_cores_of_its_own():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
+    first, second = on_nodes(cores_of_a_node, 2, launcher=LocalLauncher(place=place))
+    share = len(os.sched_getaffinity(0)) // 2
+    assert len(first[0]) == len(second[0]) == first[1] == second[1] == share
+    assert not set(first[0]) & set(second[0])
+    assert first[2] == second[2] == cores()  # of the machine, to tell who else uses it
 
 
 def test_more_nodes_than_cores_are_dilated():
