@@ -1,8 +1,10 @@
 """What carrying messages costs a node, measured by itself.
 
-Nodes exchange small messages and large ones, nothing else; the CPU time of their processes, all threads and what
-the kernel does for them, is divided by what was carried. All-reduces, direct transfers and the fabric's transport,
-which `p3` uses, are measured apart: their messages take different ways through threads.
+Nodes exchange small messages and large ones; the CPU time of their processes, all threads and what the kernel does
+for them, is divided by what was carried. How long a small one takes is measured behind some computing, as messages
+come in training: gloo's thread that looks for messages keeps a core to itself for a while, and where a node has no
+other, an all-reduce there takes several times what one in a row of many does. All-reduces, direct transfers and the
+fabric's transport, which `p3` uses, are measured apart: their messages take different ways through threads.
 """
 
 import statistics
@@ -23,6 +25,7 @@ from istbench.validation.costs import Carrying
 
 _SMALL, _LARGE = 4, 2_000_000  # bytes
 _SMALL_ONES, _LARGE_ONES = 200, 12
+_COMPUTED_ONES, _COMPUTED_S = 40, 5e-3
 _REPEATS = 5
 
 
@@ -75,8 +78,8 @@ def _costs(figures: Sequence[Sequence[float]], slower: float, size: float, messa
 def carry(fabric: Fabric) -> list[list[float]]:
     """Runs on every node: for each way of carrying, medians of some repeats, of one operation.
 
-    Wall seconds of a small one on its own and of one in a row, CPU seconds of a small and of a large one. Nothing
-    from a node without a partner to exchange messages with.
+    Wall seconds of a small one behind some computing and of one in a row, CPU seconds of a small and of a large
+    one. Nothing from a node without a partner to exchange messages with.
     """
     background = _Background(fabric)
     partner = fabric.rank ^ 1
@@ -99,10 +102,20 @@ def _figures(fabric: Fabric, partner: int, way: Callable[[Fabric, int, int, int]
         messages = count * times
         return (time.perf_counter() - wall) / messages, (time.process_time() - cpu) / messages
 
-    alone, _ = timed(_SMALL, 1, _SMALL_ONES)
+    alone = []
+    for _ in range(_COMPUTED_ONES):
+        _compute(_COMPUTED_S)
+        alone.append(timed(_SMALL, 1, 1)[0])
     following, small = timed(_SMALL, _SMALL_ONES, 1)
     _, large = timed(_LARGE, _LARGE_ONES, 1)
-    return [alone, following, small, large]
+    return [statistics.fmean(alone), following, small, large]
+
+
+def _compute(seconds: float) -> None:
+    """Multiply matrices for so many CPU seconds of this thread."""
+    until, matrix = time.thread_time() + seconds, torch.ones(128, 128)
+    while time.thread_time() < until:
+        torch.mm(matrix, matrix)
 
 
 def _all_reduces(fabric: Fabric, partner: int, size: int, count: int) -> None:

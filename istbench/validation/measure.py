@@ -19,6 +19,7 @@ from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
 from istbench.launch.place import ThisMachine
 from istbench.launch.prepare import prepare_cell
+from istbench.machine import cores
 from istbench.registry import build_method
 from istbench.results.load import load_run
 from istbench.validation.carrying import Ways, measure_carrying
@@ -104,12 +105,13 @@ def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
 
 
 def _replayed(trace: Trace, lab: Lab, ways: Ways, steps: int) -> float:
-    done = replay(trace, lab_profile(lab, ways.of(trace)), compute_scale=1.0)
+    share = max(1, cores() // trace.world_size)
+    done = replay(trace, lab_profile(lab, ways.of(trace), share), compute_scale=1.0)
     return done.seconds * steps / done.steps
 
 
-def lab_profile(lab: Lab, carrying: Carrying) -> ClusterProfile:
-    """The lab as a cluster whose nodes have a core of this machine each."""
+def lab_profile(lab: Lab, carrying: Carrying, share: int) -> ClusterProfile:
+    """The lab as a cluster whose nodes have a `share` of this machine's cores each."""
     payload = lab.bandwidth * _PAYLOAD
     return ClusterProfile(
         name="lab",
@@ -126,7 +128,7 @@ def lab_profile(lab: Lab, carrying: Carrying) -> ClusterProfile:
         price_date="",
         price_source="",
         burst_bytes=lab.burst_bytes * _PAYLOAD,
-        cores=1.0,
+        cores=float(share),
         cpu_s_per_byte=carrying.cpu_s_per_byte,
         cpu_s_per_message=carrying.cpu_s_per_message,
     )
