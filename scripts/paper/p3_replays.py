@@ -4,14 +4,16 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import MARK, STEP, Trace
+from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.registry import build_workload
 from istbench.results.load import Run, load_runs
@@ -126,18 +128,31 @@ def _gflop(run: Run) -> float:
 
 
 def levelled(trace: Trace, step_seconds: float) -> Trace:
-    """`trace` with every node computing `step_seconds` in every step, spread over the step as recorded.
+    """`trace` with every node's training thread computing `step_seconds` in every step, spread as recorded.
 
-    So runs that were recorded one after the other, on cores shared by the nodes, differ in what they send only.
+    So runs that were recorded one after the other, on cores shared by the nodes, differ in what they send, and in
+    what their servers work, only: that is a processor's, not the GPU's, and stays as recorded.
     """
     nodes = []
     for events in trace.nodes:
         events = events.copy()
-        ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == STEP)) + 1
-        for step in np.split(events["seconds"], ends)[:-1]:  # views
-            step *= step_seconds / step.sum()
+        for step in _steps(events):  # views
+            computed = step["code"] == COMPUTE
+            step["seconds"][computed] *= step_seconds / step["seconds"][computed].sum()
         nodes.append(events)
     return dataclasses.replace(trace, nodes=tuple(nodes))
+
+
+def update_seconds(trace: Trace) -> float:
+    """What a node's server works in a step, the median of steps, seconds of one core where it was recorded."""
+    steps = [step for events in trace.nodes for step in _steps(events)]
+    return float(np.median([step["seconds"][step["code"] != COMPUTE].sum() for step in steps]))
+
+
+def _steps(events: NDArray[Any]) -> list[NDArray[Any]]:
+    """Views of the events of each step."""
+    ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == STEP)) + 1
+    return np.split(events, ends)[:-1]
 
 
 def seconds_a_step(trace: Trace, setting: Setting, bandwidth: float, compute: float) -> float:
