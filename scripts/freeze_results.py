@@ -1,8 +1,10 @@
 """Keep a results directory's tables, curves and pictures under another, as a reference: no run directories.
 
     python scripts/freeze_results.py RESULTS results/speech-synthetic
+    python scripts/freeze_results.py RESULTS results/light-cifar10 --cluster m5.2xlarge,p3.2xlarge
 
-Writes README.md (the tables), report.json, evaluations.csv (a row an evaluation) and the pictures.
+With --cluster, also what the same runs would have taken there; with --bandwidth too, over links of each. Writes
+README.md (the tables), report.json, evaluations.csv (a row an evaluation) and the pictures.
 """
 
 import argparse
@@ -11,10 +13,14 @@ import json
 import re
 from pathlib import Path
 
+from istbench.cluster.profile import parse_bandwidth
+from istbench.cluster.selection import select_clusters
+from istbench.config.defaults import BASELINE
+from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.json_document import table_json
 from istbench.report.output.markdown import table_markdown
 from istbench.report.output.pictures import draw_plots
-from istbench.report.report import build_report
+from istbench.report.report import Report, build_report
 from istbench.results.frame import evaluations_frame
 
 _HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-time|time-to-target))")
@@ -25,8 +31,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
+    parser.add_argument("--baseline", default=BASELINE, help="method that speed-ups are against")
+    parser.add_argument("--cluster", type=names, default=[], help="clusters to replay on, separated by commas")
+    parser.add_argument("--bandwidth", type=names, default=[], help="of their links, separated by commas")
     arguments = parser.parse_args()
-    report = build_report(arguments.results)
+    report = report_of(arguments)
+    if report.problems:
+        parser.error("\n".join(report.problems))
     target: Path = arguments.target
     target.mkdir(parents=True, exist_ok=True)
     # Without the hash of the group: one reference is one group.
@@ -37,6 +48,25 @@ def main() -> None:
     content = {"tables": [table_json(table) for table in report.tables]}
     (target / "report.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     evaluations_frame(arguments.results).to_csv(target / "evaluations.csv", index=False, float_format="%.6g")
+
+
+def names(text: str) -> list[str]:
+    """What commas separate."""
+    return text.split(",")
+
+
+def report_of(arguments: argparse.Namespace) -> Report:
+    """The report on the runs as they were measured, and after it as replayed on the clusters, if any."""
+    measured = build_report(arguments.results, baseline=arguments.baseline)
+    if not arguments.cluster:
+        return measured
+    clusters = select_clusters(arguments.cluster, [parse_bandwidth(text) for text in arguments.bandwidth])
+    replayed = build_report_on_clusters(arguments.results, clusters, baseline=arguments.baseline)
+    return Report(
+        tables=measured.tables + replayed.tables,
+        plots=measured.plots + replayed.plots,
+        problems=measured.problems + replayed.problems,
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 Every node has a namespace with one interface, `eth0`, linked to a bridge in a namespace of its own, so that the
 machine's own network sees nothing of it. Token buckets shape both ends of every link. Every node has cores of its
-own, as machines have: where all shared all, what one node carried slowed down what another computed. Where nodes
-outnumber cores, each is held to its share of a core, and compute and links are dilated by the same factor (Gupta et
-al., "To infinity and beyond: time-warped network emulation", NSDI 2006): clocks are divided by it.
+own, as machines have: where all shared all, what one node carried slowed down what another computed. Its threads
+hand them over at once, as a machine with a core to spare has one for a thread that carries. Where nodes outnumber
+cores, each is held to its share of a core, and compute and links are dilated by the same factor (Gupta et al., "To
+infinity and beyond: time-warped network emulation", NSDI 2006): clocks are divided by it.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.config.lab import Lab
 from istbench.errors import UserError
 from istbench.launch import control_groups, namespaces
+from istbench.launch.time_slices import hand_cores_over_soon
 from istbench.machine import cores, keep_to_share
 
 _HUB = f"{namespaces.PREFIX}hub"
@@ -97,6 +99,7 @@ class ShapedNetwork:
             control_groups.join(_name(rank))
         else:
             keep_to_share(rank, self.nodes)
+            hand_cores_over_soon()
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:

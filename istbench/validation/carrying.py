@@ -2,9 +2,9 @@
 
 Nodes exchange small messages and large ones; the CPU time of their processes, all threads and what the kernel does
 for them, is divided by what was carried. How long a small one takes is measured behind some computing, as messages
-come in training: gloo's thread that looks for messages keeps a core to itself for a while, and where a node has no
-other, an all-reduce there takes several times what one in a row of many does. All-reduces, direct transfers and the
-fabric's transport, which `p3` uses, are measured apart: their messages take different ways through threads.
+come in training: where a node has one core, threads that compute and carry take turns, and an all-reduce there
+takes several times what one in a row of many does. All-reduces, direct transfers and the fabric's transport, which
+`p3` uses, are measured apart: their messages take different ways through threads.
 """
 
 import statistics

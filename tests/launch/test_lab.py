@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from istbench.errors import UserError
 from istbench.launch import control_groups, lab
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
+from istbench.launch.time_slices import time_slice
 from istbench.machine import cores, own_cores
 
 try:
@@ -44,6 +46,11 @@ def seconds_of_work(fabric):
 
 def cores_of_a_node(fabric):
     return sorted(os.sched_getaffinity(0)), own_cores(), cores()
+
+
+def time_slices_of_a_node(fabric):
+    with ThreadPoolExecutor(1) as pool:
+        return time_slice(), pool.submit(time_slice).result()
 
 
 def interfaces(fabric):
@@ -83,6 +90,15 @@ def test_every_node_has_cores_of_its_own():
     assert len(first[0]) == len(second[0]) == first[1] == second[1] == share
     assert not set(first[0]) & set(second[0])
     assert first[2] == second[2] == cores()  # of the machine, to tell who else uses it
+
+
+@pytest.mark.skipif(cores() < 2, reason="two nodes share one core here")
+def test_threads_of_a_node_hand_its_core_over_at_once():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
+    found = on_nodes(time_slices_of_a_node, 2, launcher=LocalLauncher(place=place))
+    if found == [[0, 0]] * 2:
+        pytest.skip("this kernel has no time slices to ask for")
+    assert found == [[1e-4, 1e-4]] * 2
 
 
 def test_more_nodes_than_cores_are_dilated():
