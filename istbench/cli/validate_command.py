@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.launch import lab
 from istbench.registry import check_name
+
+if TYPE_CHECKING:
+    from istbench.validation.measurement import ReplayError
 
 
 @click.command("validate")
@@ -49,16 +53,27 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     from istbench.cli.progress import Display
     from istbench.validation.measure import validate
 
-    with Display() as display:
-        errors = list(validate(requests, bandwidths, given["repeats"], latency_s, display))
+    named = f"Replayed against measured: {given['workload']}, {given['nodes']} nodes"
+    stem = out / "validation" / f"{given['workload']}-n{given['nodes']}"
+    errors: list[ReplayError] = []
+    try:
+        with Display() as display:
+            errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display))
+    except BaseException:
+        if errors:  # hours of measuring are not lost, nor what stands from an earlier time
+            _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=False)
+        raise
+    _show(errors, named, stem, as_json=as_json)
+
+
+def _show(errors: Sequence["ReplayError"], title: str, stem: Path, *, as_json: bool) -> None:
+    """Write the table, the figures and the picture, and print the table, or JSON."""
     from istbench.report.output.markdown import table_markdown
     from istbench.report.output.terminal import print_table
     from istbench.validation.picture import draw_errors
     from istbench.validation.table import error_table
 
-    title = f"Replayed against measured: {given['workload']}, {given['nodes']} nodes"
     table = error_table(errors, title)
-    stem = out / "validation" / f"{given['workload']}-n{given['nodes']}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         figures = json.dumps([error.to_json() for error in errors], indent=1)

@@ -48,6 +48,31 @@ def test_replays_are_measured_against_shaped_links(namespaces, tmp_path, istbenc
     assert written == {"toy-n2.json", "toy-n2.md", "toy-n2.png", "toy-n2.svg"}
 
 
+FAILS = """
+from istbench.methods.local_sgd import LocalSGD
+
+class Fails(LocalSGD):
+    name = "fails"
+
+    def step(self, batch):
+        raise ValueError("out of luck")
+"""
+
+
+def test_what_was_measured_before_a_run_fails_is_not_lost_nor_what_stood_there(namespaces, tmp_path, istbench):
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "validation" / "toy-n2.json").write_text("[]")
+    (tmp_path / "fails.py").write_text(FAILS)
+    asked = ["--methods", "ddp,fails", "--workload", "toy", "--bandwidth", "50mbit", "--out", tmp_path]
+    status, out, said = istbench("lab", "validate", *asked, "--plugin", tmp_path / "fails.py")
+    assert status == 1
+    assert "out of luck" in said
+    assert "2 nodes, unfinished" in out
+    (measured,) = json.loads((tmp_path / "validation" / "toy-n2-unfinished.json").read_text())
+    assert measured["method"] == "ddp"
+    assert (tmp_path / "validation" / "toy-n2.json").read_text() == "[]"
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
