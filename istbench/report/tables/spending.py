@@ -31,7 +31,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
     )
 
 
-# From here on replays were too fast, ddp's by 2 to 10 %, p3's by 8 to 27 %: results/validation.
+# From here on replays were too fast at times, ddp's by up to 5 %, p3's by up to 8 %: results/validation.
 _MUCH_CARRYING = 0.15
 
 
@@ -85,5 +85,5 @@ def _careful(group: Group) -> Iterable[str]:
     if most > _MUCH_CARRYING:
         yield (
             f"Careful: carrying messages takes up to {most:.0%} of a node's cores here; where it took more than "
-            f"{_MUCH_CARRYING:.0%}, replays were too fast, those of p3 by up to 27 %."
+            f"{_MUCH_CARRYING:.0%}, replays were too fast at times, those of p3 by up to 8 %."
         )
