@@ -61,7 +61,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
             errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display))
     except BaseException:
         if errors:  # hours of measuring are not lost, nor what stands from an earlier time
-            _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=False)
+            _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=as_json)
         raise
     _show(errors, named, stem, as_json=as_json)
 
