@@ -72,7 +72,8 @@ def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
 
 def test_doctor_names_a_slow_link(hosts):
     for number, rate in enumerate(["100mbit", "47mbit"]):  # of which headers take a twentieth
-        bucket = f"qdisc add dev eth0 root tbf rate {rate} burst 32kb latency 50ms"
+        # A short queue: what acknowledges the other way's bytes waits in it too, and a second is measured.
+        bucket = f"qdisc add dev eth0 root tbf rate {rate} burst 32kb latency 10ms"
         hosts.inside(number, "tc", *bucket.split())
     done = asked(hosts, "doctor")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from istbench.cluster.profile import parse_profile
-from istbench.launch.ssh.links import Link, shared_links, slow_links
+from istbench.launch.ssh.links import Link, measure_ring, shared_links, slow_links
 from istbench.launch.ssh.profile import Node, profile_toml
 from istbench.validation.costs import Carrying
 
@@ -66,6 +66,36 @@ def test_links_that_share_something_are_named():
     assert shared_links(links("ab"), together) == [
         "a to b carries 450 Mbit/s while all hosts send at once, 1 Gbit/s alone"
     ]
+
+
+class Carries:
+    """A host whose link carries `rates` in bits/s while all send, one after another."""
+
+    def __init__(self, name, *rates):
+        self.name, self.rates = name, list(rates)
+
+    def ask(self, do, **asked):
+        return do
+
+    def answer(self, asked, timeout_s=None):
+        return 4711 if asked == "listen" else self.rates.pop(0)
+
+    def do(self, what):
+        assert what == "stop_listening"
+
+
+@pytest.mark.parametrize("again", [0.9e9, 0.4e9])
+def test_links_that_seem_to_share_something_are_measured_again(again):
+    hosts = [Carries("a", 0.45e9, again), Carries("b", 0.9e9, 0.8e9)]
+    ring = measure_ring(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
+    assert [(link.source, link.bandwidth) for link in ring] == [("a", max(again, 0.45e9)), ("b", 0.9e9)]
+    assert bool(shared_links(links("ab"), ring)) == (again < 0.45e9)
+
+
+def test_links_that_carry_what_each_does_alone_are_measured_once():
+    hosts = [Carries("a", 0.9e9, 1.0), Carries("b", 0.9e9, 1.0)]
+    measure_ring(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
+    assert [host.rates for host in hosts] == [[1.0], [1.0]]
 
 
 def test_processes_of_a_host_share_its_links_and_gpus_take_no_cores():
