@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        _fail(printable(f"{error.format_message().rstrip('.')}{hint}"), EXIT_WRONG_USE)
+        message = " ".join(error.format_message().split())  # click sets choices in lines of their own
+        _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
     except BrokenPipeError:

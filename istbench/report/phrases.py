@@ -1,6 +1,11 @@
 """Phrases that tables and plots share."""
 
+from collections.abc import Iterable
+
+from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
+
+_PROCESSORS = 3000.0  # GFLOP/s that a machine's processors do not reach, and GPUs do
 
 
 def count_nodes(count: int) -> str:
@@ -14,3 +19,13 @@ def data_line(source: DataSource) -> str:
     if source.kind == "synthetic":
         return f"{what} Made by istbench: these figures say nothing about the real dataset."
     return what
+
+
+def scaled_line(device: str, profile: ClusterProfile) -> Iterable[str]:
+    """A warning where a run recorded on `device` is replayed on GPUs that it did not see."""
+    if device == "cpu" and profile.gflops > _PROCESSORS:
+        yield (
+            f"Careful: {profile.name} computes as fast as GPUs do, and these are replays of runs on processors. "
+            "All computing is scaled as large matrix products are; small layers gain far less on a GPU. Seconds "
+            "are no more than a lower bound; a run recorded on a GPU has better ones."
+        )

@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from said import one_line
 
 from istbench.validation import carrying
 from istbench.validation.costs import Carrying
@@ -109,6 +110,9 @@ def test_list_names_what_there_is(istbench, tmp_path):
     status, _, said = istbench("list", "clusers")
     assert status == 2
     assert "methods" in said
+    status, _, said = istbench("list")
+    assert status == 2
+    assert "Choose from: methods, workloads, clusters (see istbench list --help)" in one_line(said)
 
 
 def test_data_refuses_what_it_cannot_fetch(istbench):

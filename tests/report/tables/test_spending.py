@@ -35,6 +35,17 @@ def test_replayed_tables_say_whose_clock_it_is_and_what_it_costs(results):
     assert figures["dollars"] == pytest.approx(0.768 * 13 / 3600)
 
 
+def test_a_run_on_processors_replayed_on_a_gpu_is_a_lower_bound(results):
+    write_pair(results)
+
+    def said(gflops):
+        profile = dataclasses.replace(BARE, name="bare", gflops=gflops)
+        return footer(build_report_on_clusters(results, {"bare": [profile]}).tables[0])
+
+    assert "lower bound" not in said(2000.0)
+    assert "bare computes as fast as GPUs do" in said(9000.0)
+
+
 def test_a_core_that_is_busy_carrying_is_warned_of(results):
     """A run that averages 1 MB ten times a second of 13: 2 x 10 MB sent and received."""
     write_pair(results)
