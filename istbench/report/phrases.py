@@ -21,9 +21,14 @@ def data_line(source: DataSource) -> str:
     return what
 
 
-def scaled_line(device: str, profile: ClusterProfile) -> Iterable[str]:
-    """A warning where a run recorded on `device` is replayed on GPUs that it did not see."""
-    if device == "cpu" and profile.gflops > _PROCESSORS:
+def is_lower_bound(device: str, profile: ClusterProfile | None) -> bool:
+    """Whether seconds are of runs recorded on processors, and replayed where only GPUs compute as fast."""
+    return device == "cpu" and profile is not None and profile.gflops > _PROCESSORS
+
+
+def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:
+    """A warning for a footer, where `is_lower_bound`."""
+    if is_lower_bound(device, profile):
         yield (
             f"Careful: {profile.name} computes as fast as GPUs do, and these are replays of runs on processors. "
             "All computing is scaled as large matrix products are; small layers gain far less on a GPU. Seconds "

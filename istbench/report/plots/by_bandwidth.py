@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.of_group import contender_styles, plot_title
+from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.sweep import Sweep
 from istbench.report.targets import Target
@@ -42,8 +42,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     return Plot(
         stem=f"{sweep.stem}-n{nodes}",
         title=f"{plot_title(group)}, {count_nodes(nodes)}",
-        subtitle=f"{group.budget}, batch size {group.batch_size} a node, on {sweep.cluster}; {spread}"
-        f"{_not_drawn(sweep, labels, nodes, shown)}",
+        subtitle=f"{plot_subtitle(group, spread, sweep.cluster)}{_not_drawn(sweep, labels, nodes, shown)}",
         kind="points",
         x_label="bandwidth of a node's link",
         y_label=f"{group.time_name} to target (s)",

@@ -2,6 +2,7 @@
 
 from istbench.report.groups import Group
 from istbench.report.palette import MethodStyle, method_styles
+from istbench.report.phrases import is_lower_bound
 
 
 def contender_styles(group: Group) -> dict[str, MethodStyle]:
@@ -14,6 +15,7 @@ def plot_title(group: Group) -> str:
     return f"{group.workload_label}, {group.source.seen}"
 
 
-def plot_subtitle(group: Group, spread: str) -> str:
-    """The budget, the batch size and the machine, and what the lines and bars are."""
-    return f"{group.budget}, batch size {group.batch_size} a node, on {group.machine}; {spread}"
+def plot_subtitle(group: Group, spread: str, machine: str = "") -> str:
+    """The budget, the batch size, `machine` or the group's, and what the lines and bars are."""
+    bound = ", seconds at best" if is_lower_bound(group.device, group.profile) else ""
+    return f"{group.budget}, batch size {group.batch_size} a node, on {machine or group.machine}{bound}; {spread}"

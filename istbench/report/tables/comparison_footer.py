@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.groups import Group
-from istbench.report.phrases import count_nodes, data_line, scaled_line
+from istbench.report.phrases import count_nodes, data_line, lower_bound_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
 
@@ -48,7 +48,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     )
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
-        yield from scaled_line(group.device, group.profile)
+        yield from lower_bound_line(group.device, group.profile)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
     if runs:
         first = runs[0]

@@ -40,10 +40,15 @@ def test_a_run_on_processors_replayed_on_a_gpu_is_a_lower_bound(results):
 
     def said(gflops):
         profile = dataclasses.replace(BARE, name="bare", gflops=gflops)
-        return footer(build_report_on_clusters(results, {"bare": [profile]}).tables[0])
+        report = build_report_on_clusters(results, {"bare": [profile]})
+        return footer(report.tables[0]), {plot.subtitle.partition("; ")[0] for plot in report.plots}
 
-    assert "lower bound" not in said(2000.0)
-    assert "bare computes as fast as GPUs do" in said(9000.0)
+    below, captions = said(2000.0)
+    assert "lower bound" not in below
+    assert not any("at best" in caption for caption in captions)
+    below, captions = said(9000.0)
+    assert "bare computes as fast as GPUs do" in below
+    assert all(caption.endswith("on bare, seconds at best") for caption in captions)
 
 
 def test_a_core_that_is_busy_carrying_is_warned_of(results):
