@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--baseline", default=BASELINE, help="method that speed-ups are against")
+    parser.add_argument("--metric", help="of the evaluations, where not the workload's own")
+    parser.add_argument("--levels", type=levels, default=(), help="of the metric, separated by commas")
     parser.add_argument("--cluster", type=names, default=[], help="clusters to replay on, separated by commas")
     parser.add_argument("--bandwidth", type=names, default=[], help="of their links, separated by commas")
     arguments = parser.parse_args()
@@ -55,13 +57,19 @@ def names(text: str) -> list[str]:
     return text.split(",")
 
 
+def levels(text: str) -> tuple[float, ...]:
+    """Of "0.7,0.75"."""
+    return tuple(float(level) for level in names(text))
+
+
 def report_of(arguments: argparse.Namespace) -> Report:
     """The report on the runs as they were measured, and after it as replayed on the clusters, if any."""
-    measured = build_report(arguments.results, baseline=arguments.baseline)
+    how = {"baseline": arguments.baseline, "metric": arguments.metric, "levels": arguments.levels}
+    measured = build_report(arguments.results, **how)
     if not arguments.cluster:
         return measured
     clusters = select_clusters(arguments.cluster, [parse_bandwidth(text) for text in arguments.bandwidth])
-    replayed = build_report_on_clusters(arguments.results, clusters, baseline=arguments.baseline)
+    replayed = build_report_on_clusters(arguments.results, clusters, **how)
     return Report(
         tables=measured.tables + replayed.tables,
         plots=measured.plots + replayed.plots,

@@ -11,9 +11,10 @@ import click
 
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config.defaults import BASELINE, DEFAULT_CLUSTER
+from istbench.config.numbers import Levels
 from istbench.config.options import parse_pairs
 from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
-from istbench.door import literal_choices, type_at, utf8_path
+from istbench.door import convert, literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
 from istbench.launch.lab import MOST_NODES, ShapedNetwork
 
@@ -101,6 +102,12 @@ def latency_option(command: _Command) -> _Command:
     )(command)
 
 
+def _as_levels(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    return convert(split_list(text, "--levels", "0.7,0.75 are two"), Levels, lambda _: "--levels", text=True)
+
+
 _REPORT_OPTIONS = [
     click.option(
         "--format",
@@ -111,6 +118,13 @@ _REPORT_OPTIONS = [
         help="How the tables are printed.",
     ),
     click.option("--workload", help="Only this workload."),
+    click.option("--metric", help="Another metric of the evaluations, such as top10. Default: the workload's own."),
+    click.option(
+        "--levels",
+        callback=_as_levels,
+        metavar="LEVEL,...",
+        help="Of the metric, to say the seconds to, such as 0.7,0.75. Default: the workload's own.",
+    ),
     click.option("--baseline", default=BASELINE, show_default=True, help="Method that speed-ups are against."),
     click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
 ]

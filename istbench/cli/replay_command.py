@@ -37,6 +37,8 @@ def command(
     bandwidths: str | None,
     output_format: "Format",
     workload: str | None,
+    metric: str | None,
+    levels: tuple[float, ...],
     baseline: str,
     pictures: bool,
 ) -> None:
@@ -53,5 +55,7 @@ def command(
     from istbench.report.on_clusters import build_report_on_clusters
 
     with replaying():
-        report = build_report_on_clusters(results, asked, baseline=baseline, workload=workload)
+        report = build_report_on_clusters(
+            results, asked, baseline=baseline, workload=workload, metric=metric, levels=levels
+        )
     show_report(report, results, output_format=output_format, pictures=pictures)

@@ -26,6 +26,8 @@ def command(
     results: Path,
     output_format: "Format",
     workload: str | None,
+    metric: str | None,
+    levels: tuple[float, ...],
     baseline: str,
     pictures: bool,
     cluster: ClusterProfile,
@@ -42,5 +44,13 @@ def command(
 
     figures = read_figures(published) if published else []
     with replaying():
-        report = build_report(results, baseline=baseline, workload=workload, cluster=cluster, published=figures)
+        report = build_report(
+            results,
+            baseline=baseline,
+            workload=workload,
+            metric=metric,
+            levels=levels,
+            cluster=cluster,
+            published=figures,
+        )
     show_report(report, results, output_format=output_format, pictures=pictures)

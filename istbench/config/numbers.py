@@ -31,6 +31,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e24)]
 Epochs = Annotated[float, Meta(gt=0, le=1e9)]
 Level = Annotated[float, Meta(gt=0, le=1)]
 """Value of a metric."""
+Levels = Annotated[tuple[Level, ...], Meta(max_length=100)]
 Rate = Annotated[float, Meta(ge=0, le=1e6)]
 """A learning rate or weight decay."""
 Share = Annotated[float, Meta(ge=0, lt=1)]

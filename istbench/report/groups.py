@@ -135,7 +135,7 @@ class Group:
 
 
 def _file_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:40]
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:40].strip("-")
 
 
 def group_runs(runs: Sequence[Run], baseline: str = BASELINE, profile: ClusterProfile | None = None) -> list[Group]:
@@ -153,7 +153,7 @@ def _group_key(run: Run, profile: ClusterProfile | None) -> list[Any]:
     header = run.header
     return [
         header.workload, header.workload_label, header.data, header.data_source.fingerprint, header.batch_size,
-        header.budget, header.metric, header.timing_rule, header.config.device,
+        header.budget, run.curve.metric, header.timing_rule, header.config.device,
         None if profile else msgspec.to_builtins(header.host),
     ]  # fmt: skip
 
@@ -165,7 +165,7 @@ def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Gr
     return Group(
         workload=header.workload,
         workload_label=header.workload_label,
-        metric=header.metric,
+        metric=runs[0].curve.metric,
         data=header.data,
         source=max((run.header.data_source for run in runs), key=lambda source: (source.name, source.path)),
         batch_size=header.batch_size,

@@ -9,7 +9,7 @@ from istbench.errors import UserError
 from istbench.report.groups import group_runs
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots
-from istbench.report.selection import check_baseline, of_workload
+from istbench.report.selection import check_baseline, select_runs
 from istbench.report.sweep import Sweep
 from istbench.report.tables.crossings import crossings_table
 from istbench.results.load import Run, load_run, load_runs
@@ -23,18 +23,21 @@ def build_report_on_clusters(
     *,
     baseline: str = BASELINE,
     workload: str | None = None,
+    metric: str | None = None,
+    levels: tuple[float, ...] = (),
 ) -> Report:
     """The report on the runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: by name, the profiles of each, by rising bandwidth. Several give a table of where methods overtake
     one another, and a plot for each number of nodes.
-    baseline, workload: as `build_report` takes them.
+    baseline, workload, metric, levels: as `build_report` takes them.
 
     Raises:
-        UserError: where no run can be replayed, for whatever reason, or there is none of that workload or baseline.
+        UserError: where no run can be replayed, for whatever reason, or there is none of that workload, metric or
+            baseline.
     """
     runs, problems = _read(results)
-    runs = of_workload(runs, workload, results)
+    runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     profiles = [profile for family in clusters.values() for profile in family]
     check_baseline(baseline, runs, results, profiles[0])
     on_clusters, unreplayed = runs_on_clusters(runs, profiles)

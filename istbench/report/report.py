@@ -11,7 +11,7 @@ from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over_time
 from istbench.report.plots.plot import Plot
 from istbench.report.published import Figure
-from istbench.report.selection import check_baseline, of_workload
+from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.published import beside_published
 from istbench.report.tables.spending import spending
@@ -38,6 +38,8 @@ def build_report(
     *,
     baseline: str = BASELINE,
     workload: str | None = None,
+    metric: str | None = None,
+    levels: tuple[float, ...] = (),
     cells: Iterable[str] | None = None,
     cluster: ClusterProfile | None = None,
     published: Sequence[Figure] = (),
@@ -45,14 +47,14 @@ def build_report(
     """The report on results directory `results`.
 
     baseline: method, or method with its options as the table shows it, that speed-ups are against.
-    workload: only this one, with or without its options. cells: only those of these names.
+    workload, metric, levels: as `select_runs` takes them. cells: only those of these names.
     cluster: where to replay the same runs, for more tables and plots. published: figures to put beside ours.
 
     Raises:
-        UserError: where there are no runs to report on, or none of that workload or baseline.
+        UserError: where there are no runs to report on, or none of that workload, metric or baseline.
     """
     runs, problems = load_runs(results, cells)
-    runs = of_workload(runs, workload, results)
+    runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     check_baseline(baseline, runs, results, cluster)
     groups = group_runs(runs, baseline)
     tables = [comparison(group, baseline) for group in groups]

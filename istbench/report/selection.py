@@ -1,5 +1,7 @@
 """The runs that a report is on, by the names that a user gives."""
 
+import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,19 +11,49 @@ from istbench.errors import unknown_name
 from istbench.report.groups import group_runs
 from istbench.results.load import Run
 
+_LOSS = "loss"  # of an evaluation, of whose numbers all others are better the higher they are
 
-def of_workload(runs: list[Run], workload: str | None, results: Path) -> list[Run]:
-    """Those of `runs` that are of `workload`, named with or without its options; all where it is None.
+
+def select_runs(
+    runs: list[Run], results: Path, *, workload: str | None, metric: str | None, levels: tuple[float, ...]
+) -> list[Run]:
+    """Those of `runs` that are asked for, as they are asked for.
+
+    workload: only this one, with or without its options; None for all.
+    metric: of their evaluations, and only workloads that have it; None for each workload's own.
+    levels: of the metric, to give the times to; none for their own.
 
     Raises:
-        UserError: where there are none of it.
+        UserError: where there are none of the workload or metric, or less of the metric is better.
     """
+    runs = _by_metric(_of_workload(runs, workload, results), metric, results)
+    return [dataclasses.replace(run, levels=levels) for run in runs]
+
+
+def _of_workload(runs: list[Run], workload: str | None, results: Path) -> list[Run]:
     if workload is None:
         return runs
     names = {name for run in runs for name in (run.header.workload, run.header.workload_label)}
     if workload not in names:
         raise unknown_name(f"workload in {results}", workload, names)
     return [run for run in runs if workload in (run.header.workload, run.header.workload_label)]
+
+
+def _by_metric(runs: list[Run], metric: str | None, results: Path) -> list[Run]:
+    if metric is None:
+        return runs
+    having: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for evaluation in run.curve.evaluations:
+            for name in evaluation.metrics.keys() - {_LOSS}:
+                having[name].add(run.header.workload_label)
+    if metric not in having:
+        raise unknown_name(f"metric in {results}", metric, having)
+    return [
+        dataclasses.replace(run, curve=dataclasses.replace(run.curve, metric=metric))
+        for run in runs
+        if run.header.workload_label in having[metric]
+    ]
 
 
 def check_baseline(

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from istbench.config.data_source import DataSource
-from istbench.config.numbers import Count, Duration, Level, Natural, Nodes, Seed
+from istbench.config.numbers import Count, Duration, Levels, Natural, Nodes, Seed
 from istbench.config.run import RunConfig
 
 SCHEMA = 1
@@ -89,7 +89,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     seed: Seed
     batch_size: Count
     metric: Name
-    targets: Annotated[tuple[Level, ...], Meta(max_length=100)]
+    targets: Levels
     parameters: Natural = 0
     data: Name
     data_source: DataSource

@@ -18,6 +18,7 @@ class Run:
 
     Attributes:
         changes: of machine, versions or source tree between its parts, a line each (`results.hosts`).
+        levels: of the curve's metric, to report in place of its own.
         cluster: how its time is spent on the cluster that its curve is on the clock of, if any (`run_on_cluster`).
     """
 
@@ -25,6 +26,7 @@ class Run:
     curve: Curve
     directory: RunDirectory
     changes: tuple[str, ...] = ()
+    levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
 
     @property
@@ -34,7 +36,10 @@ class Run:
 
     @property
     def targets(self) -> tuple[float, ...]:
-        """The levels to report, rising: the workload's, and the one the run was to stop at."""
+        """The levels to report, rising: those asked for, or else the workload's and the one the run was to stop at,
+        which are of the workload's metric: for another one there are none."""
+        if self.levels or self.curve.metric != self.header.metric:
+            return tuple(sorted(set(self.levels)))
         own = self.header.config.target
         return tuple(sorted({*self.header.targets, *([own] if own is not None else [])}))
 

@@ -69,6 +69,10 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, istbe
         (["--bandwidth", "100mbit,0gbit"], "'0gbit' is not a bandwidth"),
         (["--bandwidth", ""], "--bandwidth is empty"),
         (["--workload", "speach"], "did you mean 'speech'"),
+        (["--metric", "loss"], "unknown metric in"),
+        (["--levels", ","], "--levels is empty; 0.7,0.75 are two"),
+        (["--levels", "0.7,77"], "--levels must be a number of at most 1"),
+        (["--levels", "nan"], "--levels must be a number"),
         (["--baseline", "dpp"], "'dpp'; did you mean 'ddp'? Known: ddp, local_sgd"),
     ],
 )

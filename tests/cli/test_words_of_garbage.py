@@ -105,7 +105,19 @@ def test_any_word_for_an_option_of_compare(tmp_path_factory, flag, word):
 @quick(80)
 @given(
     command=st.sampled_from(["report", "replay", "timeline"]),
-    flag=st.sampled_from(["--cluster", "--bandwidth", "--round", "--baseline", "--workload", "--format", "--out"]),
+    flag=st.sampled_from(
+        [
+            "--cluster",
+            "--bandwidth",
+            "--round",
+            "--baseline",
+            "--workload",
+            "--metric",
+            "--levels",
+            "--format",
+            "--out",
+        ]
+    ),
     word=WORDS,
 )
 def test_any_word_for_an_option_of_a_report(tmp_path_factory, command, flag, word):
