@@ -1,10 +1,7 @@
 """A collective, or transfers, under way."""
 
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
@@ -59,16 +56,3 @@ class Transfers:
         with self._recorder.waiting(*self._numbers):
             self.finish()
         self._numbers = ()
-
-
-def all_done(works: Sequence[Any], latency_s: float) -> Callable[[], None]:
-    """What returns once `works` are done, the last one for `latency_s`."""
-
-    def wait() -> None:
-        for work in works:
-            work.wait()
-        if works:
-            time.sleep(latency_s)
-
-    # A latency passes while the node computes, so that another thread has to see when they are done.
-    return ThreadPoolExecutor(1).submit(wait).result if latency_s else wait

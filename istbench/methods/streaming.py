@@ -123,6 +123,8 @@ class StreamingSubnetTraining(SubnetTraining):
         super().setup(model, workload, fabric)
         self._timetable = self._timetable_of(self._layout, fabric.world_size)
         self._flying: _Flying | None = None
+        if fabric.world_size > 1:
+            fabric.prepare_exchange_async()
 
     def note(self) -> str:
         if self._fabric.world_size == 1:

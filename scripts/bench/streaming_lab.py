@@ -1,19 +1,22 @@
 """Seconds a round of IST, ordinary and streaming, on really shaped links, as a markdown table.
 
 The ways take turns in the same processes, some rounds each, so that a machine whose speed drifts slows all of them;
-ratios are taken turn by turn. The network has the speech network's sizes, on made-up inputs.
+ratios are taken turn by turn. The network has the speech network's sizes, on made-up inputs. Units travel over P3's
+transport, as in a run, or in gloo's asynchronous messages: both must end in the same weights.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from over_messages import OverMessages
 
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.conformance.processes import on_nodes
-from istbench.conformance.training import batches_of, open_workload, set_up
+from istbench.conformance.training import assembled, batches_of, open_workload, set_up
 from istbench.fabric import Fabric
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
@@ -24,20 +27,24 @@ WAYS: dict[str, dict[str, Any]] = {
     "streaming": {"streaming": True},
     "streaming, flight_steps=4": {"streaming": True, "flight_steps": 4},
 }
+MESSAGES = ", in messages"
 
 
 def measure(fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int) -> dict[str, list[float]]:
     """Seconds a round of every turn by way, the slowest node's."""
     workload = open_workload("toy", _SIZES)
     workload.batch_size = size
-    methods = {
-        name: set_up(fabric, workload, "ist", {"local_steps": local_steps, **options})
-        for name, options in WAYS.items()
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    over: Any = OverMessages(fabric)
+    methods = {}
+    for name, way in WAYS.items():
+        options = {"local_steps": local_steps, **way}
+        methods[name] = set_up(fabric, workload, "ist", options)
+        if "streaming" in way:
+            methods[name + MESSAGES] = set_up(over, workload, "ist", options)
+    ways = list(methods)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(-1, turns):  # the first to warm up
-        order = list(WAYS)[number % len(WAYS) :] + list(WAYS)[: number % len(WAYS)]
-        for name in order:
+        for name in ways[number % len(ways) :] + ways[: number % len(ways)]:
             method = methods[name]
             batches = batches_of(fabric, workload, method)
             batch = workload.train_batch(batches.indices(0), torch.Generator().manual_seed(fabric.rank))
@@ -49,6 +56,10 @@ def measure(fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int
             took = fabric.maximum(time.perf_counter() - started)
             if number >= 0:
                 seconds[name].append(took / rounds)
+    for name, method in methods.items():
+        one, other = assembled(fabric, method), assembled(fabric, methods[name.removesuffix(MESSAGES)])
+        if one is not None and other is not None:
+            torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
     return seconds
 
 
@@ -63,19 +74,24 @@ def main() -> None:
     parser.add_argument("--bandwidth", default="1gbit,300mbit", help="of the links, between commas; needs root")
     arguments = parser.parse_args()
     what = (arguments.batch_size, arguments.local_steps, arguments.turns, arguments.rounds)
-    print("| bandwidth | ist | s a round | of ordinary, median [min-max] |")
-    print("| :--- | :--- | ---: | ---: |")
+    print("| bandwidth | ist | s a round | of ordinary, median [min-max] | of the same over P3's transport |")
+    print("| :--- | :--- | ---: | ---: | ---: |")
     for bandwidth in map(parse_bandwidth, arguments.bandwidth.split(",")):
         place = ShapedNetwork(nodes=arguments.nodes, bandwidth=bandwidth)
         launcher = LocalLauncher(place=place)
         seconds = on_nodes(measure, arguments.nodes, *what, timeout_s=300.0, launcher=launcher)[0]
         for name, times in seconds.items():
-            ratios = [own / other for own, other in zip(times, seconds["ordinary"], strict=True)]
+            ratios = [ratio(times, seconds[other]) for other in ("ordinary", name.removesuffix(MESSAGES))]
             print(
-                f"| {bandwidth_text(bandwidth)} | {name} | {statistics.median(times):.3f} "
-                f"| {statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}] |",
+                f"| {bandwidth_text(bandwidth)} | {name} | {statistics.median(times):.3f} | {' | '.join(ratios)} |",
                 flush=True,
             )
+
+
+def ratio(times: Sequence[float], reference: Sequence[float]) -> str:
+    """Of `times` to `reference`, turn by turn: the median and the range."""
+    ratios = [own / other for own, other in zip(times, reference, strict=True)]
+    return f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 import torch.distributed as dist
+from thread_transports import transports
 
-from istbench.fabric import Traffic
-from istbench.fabric.transport import Message, Transport
+from istbench.fabric.transport import Message
 from istbench.fabric.transport.callers import MOST_CALLERS
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link
@@ -33,20 +33,6 @@ class Inbox:
     def arrived(self, peer, key, size):
         self.came.append((peer, key, size))
         return True
-
-
-@contextmanager
-def transports(count, timeout_s=60.0, latency_s=0.0):
-    store = dist.HashStore()
-    with ThreadPoolExecutor(count) as pool:
-        made = list(
-            pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic(), latency_s), range(count))
-        )
-    try:
-        yield made
-    finally:
-        with ThreadPoolExecutor(count) as pool:
-            list(pool.map(Transport.close, made))
 
 
 def message(channel, key, payload, order=0):

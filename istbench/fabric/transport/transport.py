@@ -119,6 +119,16 @@ class Transport:
         """Let `wait` look again. Call it under the lock."""
         self._changed.notify_all()
 
+    def stay(self, ready: Callable[[], bool]) -> None:
+        """On a thread that receives: return once `ready()`. Call it under the lock.
+
+        Raises:
+            ConnectionError: where the transport closes first.
+        """
+        self._changed.wait_for(lambda: ready() or self._closing)
+        if not ready():
+            raise ConnectionError("this node has left")
+
     def close(self) -> None:
         """Send what is queued and end all threads."""
         with self._changed:

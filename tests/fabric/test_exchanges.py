@@ -1,0 +1,50 @@
+"""Exchanges over the transport, between threads of one process."""
+
+import time
+
+import torch
+from thread_transports import transports
+
+from istbench.fabric.exchanges import Exchanges
+
+
+def wait(transport, exchanges, number, peers):
+    transport.wait(lambda: not exchanges.missing(number, peers), lambda: exchanges.missing(number, peers))
+
+
+def test_what_comes_before_its_exchange_has_begun_waits_for_it():
+    with transports(2) as nodes:
+        early, late = (Exchanges(node) for node in nodes)
+        for value in (1.0, 2.0):
+            early.begin({1: torch.full((3,), value)}, {})
+        received = [torch.zeros(3), torch.zeros(3)]
+        numbers = [late.begin({}, {0: buffer}) for buffer in received]
+        for number in reversed(numbers):
+            wait(nodes[1], late, number, [0])
+        assert [buffer.tolist() for buffer in received] == [[1.0] * 3, [2.0] * 3]
+        assert nodes[1]._traffic.received == 24
+
+
+def test_every_peers_message_of_an_exchange_is_awaited_and_only_those():
+    with transports(3) as nodes:
+        ends = [Exchanges(node) for node in nodes]
+        buffers = [{peer: torch.zeros(2) for peer in range(3) if peer != rank} for rank in range(3)]
+        for rank, end in enumerate(ends):
+            peers = buffers[rank].keys()
+            assert end.begin({peer: torch.full((2,), 10.0 * rank + peer) for peer in peers}, buffers[rank]) == 0
+        for rank, (node, end) in enumerate(zip(nodes, ends, strict=True)):
+            wait(node, end, 0, buffers[rank])
+            assert {peer: buffer.tolist() for peer, buffer in buffers[rank].items()} == {
+                peer: [10.0 * peer + rank] * 2 for peer in range(3) if peer != rank
+            }
+
+
+def test_a_node_that_leaves_does_not_wait_for_an_exchange_that_it_never_begins():
+    with transports(2) as nodes:
+        early, late = (Exchanges(node) for node in nodes)
+        early.begin({1: torch.ones(1)}, {})
+        nodes[0].close()  # once it is sent
+        started = time.monotonic()
+        nodes[1].close()
+        assert time.monotonic() - started < 4.0  # a thread that stays is given 5 s
+        assert late.missing(0, [0]) == set()

@@ -1,0 +1,23 @@
+"""Transports of several ranks in one process: each is real, and so are its connections."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from istbench.fabric import Traffic
+from istbench.fabric.transport import Transport
+
+
+@contextmanager
+def transports(count, timeout_s=60.0, latency_s=0.0):
+    store = dist.HashStore()
+    with ThreadPoolExecutor(count) as pool:
+        made = list(
+            pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic(), latency_s), range(count))
+        )
+    try:
+        yield made
+    finally:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(Transport.close, made))
