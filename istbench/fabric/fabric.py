@@ -262,7 +262,7 @@ class Fabric:
     def _start_by_transport(
         self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str
     ) -> Transfers:
-        """From host memory. By gloo's own messages a round of streaming took longer: results/bench.md."""
+        """From host memory. By gloo's own messages streaming was as fast at best: results/bench.md."""
         # The transport counts them.
         numbers = [self._post("receive", buffer.nbytes, peer) for peer, buffer in arriving.items()]
         numbers += [self._post("send", buffer.nbytes, peer) for peer, buffer in leaving.items()]

@@ -1,12 +1,15 @@
-"""A plug-in: `imagenet` with VGG12 of which some layers are cut into subnets, and the others whole on every node.
+"""A plug-in: networks with some layers cut into subnets and the others whole on every node, or with thin blocks.
 
-`istbench compare configs/light/imagenet-ist.toml --data DIR --plugin scripts/bench/cut_layers.py` compares them.
+`istbench compare configs/light/imagenet-ist.toml --data DIR --plugin scripts/bench/cut_layers.py` compares VGG12's,
+`configs/light/cifar10-ist.toml` ResNet18's.
 """
 
 from torch import nn
 
 from istbench.subnets.groups import NeuronGroup
+from istbench.workloads.cifar10 import Cifar10
 from istbench.workloads.imagenet import ImageNet
+from istbench.workloads.models.resnet import BasicBlock
 
 
 class Alternate(ImageNet):
@@ -37,3 +40,21 @@ class Linears(ImageNet):
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The last two groups."""
         return super().neuron_groups(model)[-2:]
+
+
+class ThinBlocks(Cifar10):
+    """Every block has half the inner channels: the network that a node of two trains in `ist`."""
+
+    name = "cifar10_thin"
+
+    def build_model(self) -> nn.Module:
+        """ResNet18 whose blocks have as many inner channels as a subnet's, one of two."""
+        model = super().build_model()
+        for block in model.modules():
+            if isinstance(block, BasicBlock):
+                before, after = block.conv1, block.conv2
+                inner = before.out_channels // 2
+                block.conv1 = nn.Conv2d(before.in_channels, inner, 3, before.stride, padding=1, bias=False)
+                block.norm1 = nn.BatchNorm2d(inner)
+                block.conv2 = nn.Conv2d(inner, after.out_channels, 3, padding=1, bias=False)
+        return model
