@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor
 
-from istbench.fabric.transport import Message, Transport
+from istbench.fabric.transport import Message, Transport, payload_of
 
 _NUMBERS = 2**32  # that a message has room for
 
@@ -30,10 +29,10 @@ class Exchanges:
         """
         number, self._begun = self._begun % _NUMBERS, self._begun + 1
         with self._transport.lock:
-            self._awaited |= {(peer, number): _bytes(buffer) for peer, buffer in receives.items()}
+            self._awaited |= {(peer, number): payload_of(buffer) for peer, buffer in receives.items()}
             self._transport.notify()
         for peer, buffer in sends.items():
-            self._transport.send(peer, [Message(self._channel, self._begun, number, _bytes(buffer))])
+            self._transport.send(peer, [Message(self._channel, self._begun, number, payload_of(buffer))])
         return number
 
     def missing(self, number: int, peers: Iterable[int]) -> set[int]:
@@ -50,7 +49,3 @@ class Exchanges:
         """Exchange `key` has what `peer` sent."""
         del self._awaited[peer, key]
         return True
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type]

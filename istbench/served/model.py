@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.fabric.transport import Message
+from istbench.fabric.transport import Message, payload_of
 from istbench.memory_order import flattened, memory_format
 from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
@@ -207,7 +207,7 @@ class ServedModel:
 
     def _distribute(self, number: int, rate: float, gradient: Tensor | None, host: Tensor | None) -> None:
         """Send `host`, which holds the flat `gradient`, to the other servers, and `gradient` to this node's own."""
-        raw = memoryview(b"") if host is None else _raw(host)
+        raw = memoryview(b"") if host is None else payload_of(host)
         itemsize = self._parameters[number].element_size()
         mine: list[Slice] = []
         messages: dict[int, list[Message]] = {}
@@ -287,7 +287,7 @@ class ServedModel:
         return self._flat[slice.parameter][slice.start : slice.stop]
 
     def _raw_values(self, slice: Slice) -> memoryview:
-        return _raw(self._memory.values[slice.parameter][slice.start : slice.stop])
+        return payload_of(self._memory.values[slice.parameter][slice.start : slice.stop])
 
     def _receive_buffers(
         self, own: Sequence[Slice]
@@ -296,7 +296,7 @@ class ServedModel:
         incoming = {
             (peer, slice.index): torch.empty_like(self._part(slice)) for peer in self._peers for slice in own
         }
-        buffers = {(peer, 2 * index): _raw(buffer) for (peer, index), buffer in incoming.items()}
+        buffers = {(peer, 2 * index): payload_of(buffer) for (peer, index), buffer in incoming.items()}
         for slice in self._all:
             if slice.server != self._rank:
                 buffers[slice.server, 2 * slice.index + 1] = self._raw_values(slice)
@@ -322,11 +322,6 @@ def _trained(model: nn.Module) -> tuple[list[str], list[nn.Parameter]]:
     for _, parameter in named:
         parameter.data = parameter.data.contiguous(memory_format=memory_format(parameter))
     return [name for name, _ in named], [parameter for _, parameter in named]
-
-
-def _raw(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, as bytes."""
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 # Hooks are plain functions: a copy of a model copies what its hooks are bound to.
