@@ -47,9 +47,15 @@ def _cache_of(package: str, config: Any) -> Iterator[None]:
 
 
 def _cache() -> Path:
+    """Beside the sources of a checkout, which a clean-up takes along; else among the user's.
+
+    Of an installed package pip removes what it wrote itself: a folder left there hides a checkout installed next.
+    """
     beside = Path(__file__).parent / "__pycache__"
     users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return beside if os.access(beside if beside.exists() else beside.parent, os.W_OK) else users / "istbench"
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(beside.parts)
+    writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)
+    return beside if writable and not installed else users / "istbench"
 
 
 def package_of(module: str) -> str:

@@ -48,6 +48,15 @@ def test_a_change_of_any_source_they_use_names_another_cache(tmp_path):
     assert len(found) == 4
 
 
+def test_an_installed_package_leaves_nothing_compiled_among_what_pip_removes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for place, cache in (("checkout", "checkout/istbench/__pycache__"), ("site-packages", "cache/istbench")):
+        folder = tmp_path / place / "istbench"
+        shutil.copytree(ROOT / "istbench", folder, ignore=shutil.ignore_patterns("__pycache__"))
+        script = "from istbench.jit import _cache; print(_cache())"
+        assert output(script, folder.parent) == str(tmp_path / cache)
+
+
 def test_numba_is_imported_by_the_first_replay_only():
     script = "import sys; from istbench.cluster.simulator import replay; print('numba' in sys.modules)"
     assert output(script, ROOT) == "False"
