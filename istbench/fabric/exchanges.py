@@ -49,3 +49,13 @@ class Exchanges:
         """Exchange `key` has what `peer` sent."""
         del self._awaited[peer, key]
         return True
+
+
+def not_empty(buffers: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Those of `buffers` that hold anything, by rising peer."""
+    return {peer: buffer for peer, buffer in sorted(buffers.items()) if buffer.numel()}
+
+
+def with_ranks(name: str, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> str:
+    """`name` of an exchange, with the peers that it is with."""
+    return f"{name} with ranks {', '.join(map(str, sorted(leaving.keys() | arriving.keys())))}"

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.cluster.on_wire import bytes_on_wire
 from istbench.fabric.errors import FabricError
-from istbench.fabric.exchanges import Exchanges
+from istbench.fabric.exchanges import Exchanges, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.traffic import Traffic
@@ -177,25 +177,11 @@ class Fabric:
         Both ends must agree on the sizes; empty buffers are skipped on both sides. Returns when every transfer
         is complete.
         """
-        leaving = {peer: buffer for peer, buffer in sends.items() if buffer.numel()}
-        arriving = {peer: buffer for peer, buffer in receives.items() if buffer.numel()}
-        if dist.get_backend() == "nccl":
-            self._exchange_at_once(leaving, arriving, name)
-        else:
+        leaving, arriving = not_empty(sends), not_empty(receives)
+        if dist.get_backend() != "nccl":
             self._exchange_in_turns(leaving, arriving, name)
-
-    def _exchange_at_once(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> None:
-        """As NCCL wants it: all in one group, which it orders itself."""
-        operations = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in sorted(arriving.items())]
-        operations += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in sorted(leaving.items())]
-        numbers = [self._post_receive(peer, buffer) for peer, buffer in sorted(arriving.items())]
-        numbers += [self._post_send(peer, buffer) for peer, buffer in sorted(leaving.items())]
-        if not operations:
-            return
-        peers = ", ".join(map(str, sorted(leaving.keys() | arriving.keys())))
-        with self._operation(f"{name} with ranks {peers}"), self.recorder.waiting(*numbers):
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
+        elif leaving or arriving:
+            self._start_by_nccl(leaving, arriving, name).wait()
 
     def _exchange_in_turns(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> None:
         """In turn d, send to the rank d after this one and receive from the rank d before it.
@@ -209,9 +195,7 @@ class Fabric:
             if not peers:
                 continue
             works, numbers = [], []
-            target = arriving.get(source)
-            if target is not None and self._stage_on_host:
-                target = torch.empty_like(target, device="cpu")
+            target = self._incoming(arriving[source]) if source in arriving else None
             with self._operation(f"{name} with ranks {', '.join(map(str, peers))}"):
                 # The receive first: gloo announces it on the connection that carries the data, so that one
                 # posted after a send would be announced behind it, and the two directions would take turns.
@@ -236,14 +220,12 @@ class Fabric:
 
         Nothing of `receives` may be read until it is complete, and what is sent not be changed at all.
         """
-        leaving = {peer: buffer for peer, buffer in sorted(sends.items()) if buffer.numel()}
-        arriving = {peer: buffer for peer, buffer in sorted(receives.items()) if buffer.numel()}
-        peers = ", ".join(map(str, sorted(leaving.keys() | arriving.keys())))
         start = self._start_by_nccl if dist.get_backend() == "nccl" else self._start_by_transport
-        return start(leaving, arriving, f"{name} with ranks {peers}")
+        return start(not_empty(sends), not_empty(receives), name)
 
     def _start_by_nccl(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> Transfers:
-        """From GPU to GPU."""
+        """From GPU to GPU, as NCCL wants it: all in one group, which it orders itself."""
+        name = with_ranks(name, leaving, arriving)
         numbers = [self._post_receive(peer, buffer) for peer, buffer in arriving.items()]
         numbers += [self._post_send(peer, buffer) for peer, buffer in leaving.items()]
         operations = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in arriving.items()]
@@ -263,13 +245,11 @@ class Fabric:
         self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str
     ) -> Transfers:
         """From host memory. By gloo's own messages streaming was as fast at best: results/bench.md."""
+        name = with_ranks(name, leaving, arriving)
         # The transport counts them.
         numbers = [self._post("receive", buffer.nbytes, peer) for peer, buffer in arriving.items()]
         numbers += [self._post("send", buffer.nbytes, peer) for peer, buffer in leaving.items()]
-        targets = {
-            peer: torch.empty_like(buffer, device="cpu") if self._stage_on_host else buffer
-            for peer, buffer in arriving.items()
-        }
+        targets = {peer: self._incoming(buffer) for peer, buffer in arriving.items()}
         number = self._exchanges.begin({peer: self._outgoing(buffer) for peer, buffer in leaving.items()}, targets)
 
         def missing() -> set[int]:
@@ -362,6 +342,9 @@ class Fabric:
 
     def _outgoing(self, buffer: Tensor) -> Tensor:
         return buffer.cpu() if self._stage_on_host else buffer
+
+    def _incoming(self, buffer: Tensor) -> Tensor:
+        return torch.empty_like(buffer, device="cpu") if self._stage_on_host else buffer
 
     def _post_collective(self, kind: str, size: int, root: int | None = None) -> int:
         """Count and record a collective of `size` bytes; returns its number in the record."""
