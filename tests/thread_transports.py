@@ -6,12 +6,13 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 from istbench.fabric import Traffic
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.transport import Transport
 
 
 @contextmanager
 def transports(count, timeout_s=60.0, latency_s=0.0):
-    store = dist.HashStore()
+    store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with ThreadPoolExecutor(count) as pool:
         made = list(
             pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic(), latency_s), range(count))

@@ -75,11 +75,11 @@ def command(
     if world is not None and world.rank > 0:
         from istbench.launch.torchrun import follow
 
-        return follow(world, request)
+        return follow(world, request, out)
     from istbench.cli.progress import Display
     from istbench.launch.execute import execute, run_directory
     from istbench.launch.launcher import Launcher
-    from istbench.launch.meeting import Meeting
+    from istbench.launch.meeting import meeting_of
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
     from istbench.results.hosts import changes
@@ -91,14 +91,14 @@ def command(
         if world is not None:
             from istbench.launch.torchrun import lead
 
-            cell, launcher, how = lead(world, cell, out)
+            cell, launcher, how = lead(world, cell)
             display.note(how)
             asked.await_go(cell.name)
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
             fresh = execute(cell, run, scratch, launcher, again=again)
         if world is not None:
-            Meeting(world).end(0)
+            meeting_of(world).end(0)
         if not fresh:
             _require_saved(request.save, cell.name, run.header().result)
             display.note(f"{cell.name} is done already; --again runs it anew")

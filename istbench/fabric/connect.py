@@ -8,10 +8,16 @@ import torch.distributed as dist
 
 from istbench.fabric.errors import peers_needed
 from istbench.fabric.fabric import Fabric
+from istbench.fabric.signed_store import SignedStore
+
+RUN_KEY = "ISTBENCH_RUN_KEY"
+"""Names the environment variable that holds the key of a job, in hexadecimal: its launcher makes one for each."""
 
 
 def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float = 0.0) -> Fabric:
     """Join the process group named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
+
+    ISTBENCH_RUN_KEY signs what the ranks tell one another through the group's store.
 
     Uses nccl where every rank has a GPU of its own and gloo otherwise; with gloo, ranks may share a GPU.
     `timeout_s` bounds every operation of the returned fabric, in seconds; `latency_s` is added to every message.
@@ -27,8 +33,6 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
     timeout = timedelta(seconds=timeout_s)
     with peers_needed(f"rank {rank} could not meet the others"):
         store, rank, world_size = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
-        # torchrun's store has been there before this job, and may have seen others.
-        store = dist.PrefixStore(os.environ.get("ISTBENCH_STORE_PREFIX", "istbench"), store)
         dist.init_process_group(
             "nccl" if own_gpu else "gloo",
             store=dist.PrefixStore("collectives", store),
@@ -37,7 +41,8 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
             timeout=timeout,
         )
     several_hosts = local_world_size < world_size
-    return Fabric(dist.PrefixStore("fabric", store), place, timeout_s, latency_s, several_hosts)
+    signed = SignedStore(dist.PrefixStore("fabric", store), bytes.fromhex(os.environ[RUN_KEY]))
+    return Fabric(signed, place, timeout_s, latency_s, several_hosts)
 
 
 def _device_of_rank(device: str) -> torch.device:

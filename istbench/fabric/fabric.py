@@ -21,6 +21,7 @@ from istbench.fabric.errors import FabricError
 from istbench.fabric.exchanges import Exchanges, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.recorder import Recorder
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport import Transport
 from istbench.fabric.words import Words
@@ -47,7 +48,7 @@ class Fabric:
 
     def __init__(
         self,
-        store: Any,
+        store: SignedStore,
         device: torch.device,
         timeout_s: float,
         latency_s: float = 0.0,

@@ -3,9 +3,9 @@
 import time
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any
 
 from istbench.fabric.errors import peers_needed
+from istbench.fabric.signed_store import SignedStore
 
 _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say where they are
 
@@ -13,7 +13,7 @@ _GRACE_S = 3.0  # how long a rank that timed out waits for the others to say whe
 class Words:
     """Words between rank 0 and the others, in the same order on every node, waited for however long."""
 
-    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+    def __init__(self, store: SignedStore, rank: int, world_size: int) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
         self._said = 0
 

@@ -1,5 +1,6 @@
 """What every rank that torchrun started says of itself before training, and whether they can train together."""
 
+import dataclasses
 import ipaddress
 import json
 from collections.abc import Sequence
@@ -90,11 +91,15 @@ def _is_loopback(address: str) -> bool:
 def agreed(cell: Cell, cards: Sequence[Card]) -> Cell:
     """Rank 0's `cell` as all ranks run it: with threads that all hosts have cores for, their names and cores."""
     threads = min(json.loads(card.config)["threads"] for card in cards)
+    host = _together(cell.header.host, cards)
+    return with_threads(dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, host=host)), threads)
+
+
+def with_threads(cell: Cell, threads: int) -> Cell:
+    """`cell` with so many `threads` a node."""
     config = msgspec.structs.replace(cell.config, threads=threads)
     name = config.cell(cell.header.data_source.fingerprint)
-    host = _together(cell.header.host, cards)
-    header = msgspec.structs.replace(cell.header, cell=name, config=config, host=host)
-    return Cell(name=name, config=config, header=header)
+    return Cell(name=name, config=config, header=msgspec.structs.replace(cell.header, cell=name, config=config))
 
 
 def _together(host: Host, cards: Sequence[Card]) -> Host:

@@ -3,6 +3,7 @@
 import functools
 import multiprocessing
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -59,9 +60,10 @@ class LocalLauncher:
         """Set the workers of `job` going; see `Launcher.start`."""
         with ExitStack() as undo:
             undo.enter_context(self.place.built())
-            store = _serve_store(self.place)
+            store = serve_store(self.place)
             undo.callback(_let_go, store)
-            environments = {rank: _environment(job, rank, store) for rank in range(job.nodes)}
+            meeting = environment_at(store.host, store.port, secrets.token_hex(32))
+            environments = {rank: {**meeting, **_environment(job, rank)} for rank in range(job.nodes)}
             workers = start_workers(job, self.place, environments)
             undo.callback(workers.end)
             return LocalWorkers(job.logs, workers.processes, undo.pop_all())
@@ -126,23 +128,30 @@ class LocalWorkers:
         self._running.clear()
 
 
-def _environment(job: Job, rank: int, store: "TCPStore") -> dict[str, str]:
-    """What tells a worker who it is and where it meets the others."""
+def _environment(job: Job, rank: int) -> dict[str, str]:
+    """What tells a worker who it is."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(job.nodes),
         "LOCAL_WORLD_SIZE": str(job.nodes),
         "GROUP_RANK": "0",
-        "MASTER_ADDR": store.host,
-        "MASTER_PORT": str(store.port),
         "OMP_NUM_THREADS": str(job.threads),
-        # The store is there: rank 0 must not open another at its address.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
 
 
-def _serve_store(place: Place) -> "TCPStore":
+def environment_at(address: str, port: int, key: str) -> dict[str, str]:
+    """What tells a worker at which store it meets the others, and the `key` of the job."""
+    return {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        # The store is there: rank 0 must not open another at its address.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "ISTBENCH_RUN_KEY": key,
+    }
+
+
+def serve_store(place: Place) -> "TCPStore":
     """The store of a job, bound to the place's address alone."""
     from torch.distributed import TCPStore
 

@@ -7,24 +7,27 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
 import torch
 
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.fabric.transport.connections import address_of, address_towards
-from istbench.launch.agreement import agreed, as_text, check_agreement, host_names
+from istbench.launch.agreement import agreed, as_text, check_agreement, host_names, with_threads
 from istbench.launch.asked import host_name
 from istbench.launch.execute import run_directory
 from istbench.launch.failures import PeersLost
 from istbench.launch.launcher import Job, launch
-from istbench.launch.local import LocalWorkers, start_workers
-from istbench.launch.meeting import Card, Meeting, Start, Word
+from istbench.launch.local import LocalWorkers, environment_at, serve_store, start_workers
+from istbench.launch.meeting import Card, Meeting, Word, meeting_of
 from istbench.launch.prepare import Cell, prepare_cell
 from istbench.launch.world import World
 from istbench.node.worker import train_cell
 from istbench.results.store import RunDirectory
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
 
 _POLL_S = 1.0
 _LAST_WORDS_S = 8.0  # for all ranks to end their workers, who may take five seconds
@@ -45,7 +48,7 @@ class Route:
         return nullcontext()
 
     def listening(self) -> nullcontext[None]:
-        """Nothing to do: torchrun's store listens already."""
+        """Nothing to do: the launching process is at this address."""
         return nullcontext()
 
     def enter(self, rank: int) -> None:
@@ -62,15 +65,15 @@ def route_to(master: str) -> Route:
         UserError: where `master` is no address that can be reached.
     """
     chosen = os.environ.get(_INTERFACES[0], "").split(",")[0]
-    if chosen:
-        return Route(address_of(chosen) or "", chosen)
     try:
-        address = address_towards(master)
+        address = (chosen and address_of(chosen)) or address_towards(master)
     except OSError as error:
         raise UserError(
             f"no way from {host_name()} to {master} ({error.strerror or error}); give torchrun an "
             "--rdzv-endpoint that every host reaches"
         ) from None
+    if chosen:
+        return Route(address, chosen)
     names = [name for _, name in socket.if_nameindex()]
     if address.startswith("127."):  # the interface has but one of its addresses
         return Route(address, next((name for name in ("lo", "lo0") if name in names), ""))
@@ -97,32 +100,31 @@ class TorchrunLauncher:
     """Runs this rank's worker; rank 0's lets the others `start` theirs, and judges how all ended.
 
     Attributes:
+        store: where the workers meet, on rank 0, which serves it; elsewhere its address and port.
         hosts: the host of every rank, on rank 0.
     """
 
     meeting: Meeting
     place: Route
-    start_word: Start | None = None
+    store: "TCPStore | tuple[str, int]"
     hosts: tuple[str, ...] = ()
 
     def start(self, job: Job) -> "TorchrunWorkers":
         """Set this rank's worker of `job` going; see `Launcher.start`."""
-        world = self.meeting.world
+        world, store = self.meeting.world, self.store
+        address, port = store if isinstance(store, tuple) else (store.host, store.port)
         environment = {
             "RANK": str(world.rank),
             "LOCAL_RANK": str(world.local_rank),
             "WORLD_SIZE": str(world.size),
             "LOCAL_WORLD_SIZE": str(world.local_size),
             "GROUP_RANK": str(world.host_rank),
-            "MASTER_ADDR": world.master,
-            "MASTER_PORT": str(world.port),
             "OMP_NUM_THREADS": str(job.threads),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "ISTBENCH_STORE_PREFIX": f"{world.prefix}/worker",
+            **environment_at(address, port, self.meeting.worker_key()),
         }
         own = start_workers(job, self.place, {world.rank: environment})
-        if self.start_word is not None:
-            self.meeting.start(self.start_word)
+        if world.rank == 0:
+            self.meeting.start(job.threads, address, port)
         return TorchrunWorkers(own, self.meeting, self.hosts)
 
 
@@ -198,14 +200,16 @@ def cause_of(words: dict[int, Word], hosts: tuple[str, ...]) -> BaseException | 
     return None if all(word.kind == "done" for word in words.values()) else KeyboardInterrupt()
 
 
-def follow(world: World, request: RunRequest) -> int:
+def follow(world: World, request: RunRequest, out: Path) -> int:
     """Be a rank other than 0 of a run: prepare, train, and say nothing but what is wrong; returns the exit status.
+
+    What it reads, imports and runs is named by its own command line alone.
 
     Raises:
         UserError, RunFailed: where this rank cannot train.
         KeyboardInterrupt: after a signal.
     """
-    meeting = Meeting(world)
+    meeting = meeting_of(world)
     if world.local_rank > 0 and not meeting.await_prepared():
         return meeting.await_end()
     cell = prepare_cell(replace(request, save=None), lambda *_: None, here=world.local_size)
@@ -216,38 +220,39 @@ def follow(world: World, request: RunRequest) -> int:
     start = meeting.await_start()
     if start is None:
         return meeting.await_end()
+    cell = with_threads(cell, start.threads)
     with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as scratch:
         job = Job(
             target=train_cell,
-            args=(_run_path(world, cell, start, Path(scratch)), scratch),
+            args=(str(_run_directory(world, cell, out, Path(scratch))), scratch),
             nodes=world.size,
-            threads=start.header.config.threads,
+            threads=cell.config.threads,
             logs=Path(scratch) / "logs",
         )
+        store = (start.store_address, start.store_port)
         try:
-            launch(TorchrunLauncher(meeting=meeting, place=place), job)
+            launch(TorchrunLauncher(meeting=meeting, place=place, store=store), job)
         except (UserError, RunFailed):  # rank 0 says what it was
             return meeting.await_end()
     return 0
 
 
-def _run_path(world: World, cell: Cell, start: Start, scratch: Path) -> str:
-    """The run directory that this rank's worker reads: rank 0's, or on another host one that has but a header."""
+def _run_directory(world: World, cell: Cell, out: Path, scratch: Path) -> Path:
+    """The run directory that this rank's worker reads: the cell's on rank 0's host, else one with a header."""
     if world.host_rank == 0:
-        return start.run
-    config = msgspec.structs.replace(start.header.config, plugins=cell.config.plugins)
+        return run_directory(out, cell.name).path.resolve()
     run = RunDirectory(scratch / "run")
-    run.create(msgspec.structs.replace(start.header, config=config, data_source=cell.header.data_source))
-    return str(run.path)
+    run.create(cell.header)
+    return run.path
 
 
-def lead(world: World, cell: Cell, out: Path) -> tuple[Cell, TorchrunLauncher, str]:
+def lead(world: World, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
     """Rank 0: `cell` as all ranks run it, what runs it, and a line that says where and how they talk.
 
     Raises:
         UserError, RunFailed: where a rank cannot train, or would train something else, naming its host.
     """
-    meeting = Meeting(world)
+    meeting = meeting_of(world)
     meeting.post_prepared()
     place = route_to(world.master)
     own = card_of(world, cell, place)
@@ -256,10 +261,10 @@ def lead(world: World, cell: Cell, out: Path) -> tuple[Cell, TorchrunLauncher, s
     check_agreement(cards)
     cell = agreed(cell, cards)
     hosts = tuple(host_names(cards))
-    start = Start(run=str(run_directory(out, cell.name).path.resolve()), header=cell.header)
     count = len(set(hosts))
     said = (
         f"{world.size} node{'s' if world.size > 1 else ''} on {count} host{'s' if count > 1 else ''}, talking by "
         f"{'NCCL' if own.own_gpu else 'gloo'} over {place.interface or 'the interface'} ({place.address})"
     )
-    return cell, TorchrunLauncher(meeting=meeting, place=place, start_word=start, hosts=hosts), said
+    store = serve_store(place)
+    return cell, TorchrunLauncher(meeting=meeting, place=place, store=store, hosts=hosts), said

@@ -8,6 +8,7 @@ from free_port import free_port
 from torch.distributed import TCPStore
 
 from istbench.fabric import FabricError, connect
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.words import Words
 
 
@@ -15,7 +16,13 @@ from istbench.fabric.words import Words
 def first_of_two(monkeypatch):
     """This process as rank 0 of two; the port its store will listen on."""
     port = free_port()
-    where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    where = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ISTBENCH_RUN_KEY": "00",
+    }
     for name, value in where.items():
         monkeypatch.setenv(name, value)
     return port
@@ -40,7 +47,7 @@ def test_one_whose_peer_goes_before_all_have_met_says_so(first_of_two):
 def test_words_for_want_of_the_store_are_for_want_of_peers():
     there = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     mine = TCPStore("127.0.0.1", there.port, is_master=False)
-    words = Words(mine, rank=1, world_size=2)
+    words = Words(SignedStore(mine, b"a key of these ranks"), rank=1, world_size=2)
     waits = threading.Timer(0.2, lambda: gone.pop())
     gone = [there]
     del there

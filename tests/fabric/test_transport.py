@@ -8,13 +8,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 from thread_transports import transports
 
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.transport import Message
-from istbench.fabric.transport.callers import MOST_CALLERS
+from istbench.fabric.transport.callers import CHALLENGE_BYTES, HELLO, MOST_CALLERS, Callers, introduce
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link
 
@@ -209,13 +211,14 @@ def test_threads_end_with_the_transport():
     assert set(threading.enumerate()) <= before
 
 
-def test_a_caller_without_the_token_is_turned_away():
-    store = dist.HashStore()
+def test_a_caller_without_the_key_is_turned_away():
+    store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with ThreadPoolExecutor(2) as pool:
         listening = pool.submit(connect_peers, store, 0, 2, 60.0)
-        store.wait(["transport/0"])
+        store.wait(["transport/0"], timedelta(seconds=60))
         place = json.loads(store.get("transport/0"))
         with socket.create_connection((place["address"], place["port"])) as stranger:
+            assert len(stranger.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)) == CHALLENGE_BYTES
             stranger.sendall(b"x" * 36)
             assert stranger.recv(1) == b""
         (there,) = connect_peers(store, 1, 2, 60.0).values()
@@ -227,10 +230,10 @@ def test_a_caller_without_the_token_is_turned_away():
 
 
 def test_strangers_that_say_nothing_or_something_else_do_not_hold_up_a_peer_and_are_dropped():
-    store = dist.HashStore()
+    store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
         listening = pool.submit(connect_peers, store, 0, 2, 60.0)
-        store.wait(["transport/0"])
+        store.wait(["transport/0"], timedelta(seconds=60))
         place = json.loads(store.get("transport/0"))
         address = (place["address"], place["port"])
         strangers = [stack.enter_context(socket.create_connection(address)) for _ in range(MOST_CALLERS + 6)]
@@ -242,6 +245,7 @@ def test_strangers_that_say_nothing_or_something_else_do_not_hold_up_a_peer_and_
         for stranger in strangers:
             stranger.settimeout(30)
             with suppress(ConnectionResetError):  # what it said was not all read
+                stranger.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
                 assert stranger.recv(1) == b""
         there.sendall(b"hello")
         assert here.recv(5, socket.MSG_WAITALL) == b"hello"
@@ -249,7 +253,40 @@ def test_strangers_that_say_nothing_or_something_else_do_not_hold_up_a_peer_and_
         there.close()
 
 
+def test_a_caller_who_repeats_the_answer_of_a_peer_is_turned_away():
+    class Overheard:
+        """A connection of a peer, and all that it sends."""
+
+        def __init__(self, connection):
+            self._connection, self.sent = connection, b""
+            self.recv = connection.recv
+
+        def sendall(self, content):
+            self.sent += content
+            self._connection.sendall(content)
+
+    key = b"a key of these ranks"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as peer,
+        socket.create_connection(listener.getsockname()) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepted = pool.submit(Callers(listener, key).accept, {1, 2}, 60.0)
+        overheard = Overheard(peer)
+        introduce(overheard, key, 1)
+        # As the same peer, or as the one that has not called yet.
+        for hello in (overheard.sent, HELLO.pack(HELLO.unpack(overheard.sent)[0], 2)):
+            with socket.create_connection(listener.getsockname()) as stranger:
+                stranger.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
+                stranger.sendall(hello)
+                assert stranger.recv(1) == b""
+        introduce(other, key, 2)
+        for connection in accepted.result(timeout=60).values():
+            connection.close()
+
+
 def test_a_peer_that_never_calls_is_not_awaited_for_ever():
-    store = dist.HashStore()
+    store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with pytest.raises(TimeoutError, match="timed out"):
         connect_peers(store, 0, 2, 0.1)

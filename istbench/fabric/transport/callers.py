@@ -1,7 +1,13 @@
-"""Who connects to a listening node: peers, known by a token, and strangers, who must not hold them up."""
+"""Who connects to a listening node: peers, who have its key, and strangers, who must not hold them up.
+
+The listener sends a challenge. A peer answers with its rank and an HMAC of both under the key, which itself never
+crosses the network: who listens in can answer no other challenge.
+"""
 
 import contextlib
+import hashlib
 import hmac
+import secrets
 import selectors
 import socket
 import struct
@@ -9,7 +15,8 @@ import time
 from collections.abc import Set
 from dataclasses import dataclass
 
-HELLO = struct.Struct("<32sI")  # the listener's token, and the rank that connects
+CHALLENGE_BYTES = 32
+HELLO = struct.Struct("<32sI")  # the proof, and the rank that connects
 MOST_CALLERS = 64  # at a time that have not said who they are
 _HELLO_S = 10.0
 
@@ -20,15 +27,35 @@ class _Caller:
 
     connection: socket.socket
     until: float
+    challenge: bytes
     said: bytes = b""
 
 
-class Callers:
-    """Those who connect to `listener`. All are heard at once; who does not show `token` is turned away."""
+def introduce(connection: socket.socket, key: bytes, rank: int) -> None:
+    """Prove to the listener at the other end of `connection` that this is `rank`, which has `key`.
 
-    def __init__(self, listener: socket.socket, token: bytes) -> None:
+    Raises:
+        OSError: where the listener is gone, or says nothing in time.
+    """
+    challenge = b""
+    while len(challenge) < CHALLENGE_BYTES:
+        heard = connection.recv(CHALLENGE_BYTES - len(challenge))
+        if not heard:
+            raise ConnectionError("the connection was closed before it was answered")
+        challenge += heard
+    connection.sendall(HELLO.pack(_proof(key, challenge, rank), rank))
+
+
+def _proof(key: bytes, challenge: bytes, rank: int) -> bytes:
+    return hmac.new(key, challenge + struct.pack("<I", rank), hashlib.sha256).digest()
+
+
+class Callers:
+    """Those who connect to `listener`. All are heard at once; who does not have `key` is turned away."""
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
         self._listener = listener
-        self._token = token
+        self._key = key
         self._unknown: list[_Caller] = []
         self._selector = selectors.DefaultSelector()
 
@@ -63,7 +90,8 @@ class Callers:
         with contextlib.suppress(OSError):  # it has gone again
             connection, _ = self._listener.accept()
             connection.setblocking(False)
-            caller = _Caller(connection, time.monotonic() + _HELLO_S)
+            caller = _Caller(connection, time.monotonic() + _HELLO_S, secrets.token_bytes(CHALLENGE_BYTES))
+            connection.send(caller.challenge)  # fits in the buffer of a new connection
             self._unknown.append(caller)
             self._selector.register(connection, selectors.EVENT_READ, caller)
 
@@ -79,8 +107,8 @@ class Callers:
         if not said:
             self._turn_away(caller)
         elif len(caller.said) == HELLO.size:
-            token, rank = HELLO.unpack(caller.said)
-            if hmac.compare_digest(token, self._token) and rank in awaited:
+            proof, rank = HELLO.unpack(caller.said)
+            if hmac.compare_digest(proof, _proof(self._key, caller.challenge, rank)) and rank in awaited:
                 self._let_go(caller)
                 peers[rank] = caller.connection
             else:

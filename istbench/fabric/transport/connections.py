@@ -4,47 +4,50 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import socket
 import struct
 from datetime import timedelta
-from typing import Any
 
-from istbench.fabric.transport.callers import HELLO, MOST_CALLERS, Callers
+from istbench.fabric.signed_store import SignedStore
+from istbench.fabric.transport.callers import MOST_CALLERS, Callers, introduce
 
 _SIOCGIFADDR = 0x8915
 
 
-def connect_peers(store: Any, rank: int, world_size: int, timeout_s: float) -> dict[int, socket.socket]:
+def connect_peers(store: SignedStore, rank: int, world_size: int, timeout_s: float) -> dict[int, socket.socket]:
     """A connected socket to every other rank; every rank must call this.
 
-    Addresses and tokens cross through `store`; whoever connects without the token is turned away, and
-    holds up nobody. The lower rank of a pair listens.
+    Addresses cross through `store`. Callers prove that they have a key derived from the store's, which never
+    crosses the network; others are turned away, and hold up nobody. The lower rank of a pair listens.
 
     Raises:
         OSError: where a peer is not there within `timeout_s`.
     """
-    token = secrets.token_bytes(32)
     peers = {}
     address = _own_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family, backlog=world_size + MOST_CALLERS) as listener:
-        place = {"address": address, "port": listener.getsockname()[1], "token": token.hex()}
+        place = {"address": address, "port": listener.getsockname()[1]}
         store.set(f"transport/{rank}", json.dumps(place))
         for peer in range(rank):
             peers[peer] = _call(store, rank, peer, timeout_s)
-        peers |= Callers(listener, token).accept(set(range(rank + 1, world_size)), timeout_s)
+        peers |= Callers(listener, _key(store, rank)).accept(set(range(rank + 1, world_size)), timeout_s)
     for connection in peers.values():
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return peers
 
 
-def _call(store: Any, rank: int, peer: int, timeout_s: float) -> socket.socket:
+def _key(store: SignedStore, listener: int) -> bytes:
+    """What whoever calls the rank `listener` has to have."""
+    return store.derived(f"transport to rank {listener}")
+
+
+def _call(store: SignedStore, rank: int, peer: int, timeout_s: float) -> socket.socket:
     store.wait([f"transport/{peer}"], timedelta(seconds=timeout_s))
     place = json.loads(store.get(f"transport/{peer}"))
     connection = socket.create_connection((place["address"], place["port"]), timeout=timeout_s)
-    connection.sendall(HELLO.pack(bytes.fromhex(place["token"]), rank))
+    introduce(connection, _key(store, peer), rank)
     return connection
 
 

@@ -10,8 +10,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import Link, Message
@@ -43,7 +44,13 @@ class Transport:
     """
 
     def __init__(
-        self, store: Any, rank: int, world_size: int, timeout_s: float, traffic: Traffic, latency_s: float = 0.0
+        self,
+        store: SignedStore,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        traffic: Traffic,
+        latency_s: float = 0.0,
     ) -> None:
         self._timeout_s = timeout_s
         self._latency_s = latency_s

@@ -102,6 +102,11 @@ def node_words(words: Sequence[str], rank: int, addresses: Sequence[str]) -> lis
     ]
 
 
+def secret_key(run: str) -> str:
+    """Where the secret that the ranks of `run` share lies in the cluster's own bucket."""
+    return f"runs/{run}/secret"
+
+
 def prepare_lines(spec: ClusterSpec, *, region: str, bucket: str, wheel: str | None, requirement: str) -> list[str]:
     """Shell that installs istbench on a machine, once; it can be run again.
 

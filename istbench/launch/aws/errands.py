@@ -1,5 +1,6 @@
 """Running an istbench command on a cluster: started on every machine, followed, ended, and come back to."""
 
+import secrets
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from istbench.launch.aws.commands import (
     keep_lines,
     node_words,
     prepare_lines,
+    secret_key,
     start_lines,
     stop_lines,
 )
@@ -109,6 +111,8 @@ def start(
         for machine in cluster.machines
     }
     with calls("to note the run"):
+        secret = secrets.token_hex(32).encode()
+        cluster.s3.put_object(Bucket=cluster.bucket, Key=secret_key(run), Body=secret)
         body = msgspec.json.encode(_Current(run=run, words=list(errand.words)))
         cluster.s3.put_object(Bucket=cluster.bucket, Key=_CURRENT, Body=body)
     try:

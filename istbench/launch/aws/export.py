@@ -10,6 +10,7 @@ from istbench import __version__
 from istbench.launch.aws.boot import HOME
 from istbench.launch.aws.spec import ClusterSpec
 from istbench.launch.aws.template import TAG, stack_name
+from istbench.launch.secret import SECRET
 
 Format = Literal["skypilot", "parallelcluster"]
 _PORT = 29500
@@ -19,7 +20,7 @@ def export(spec: ClusterSpec, style: Format, region: str, max_hours: float) -> s
     """`spec` as a file of another tool, with a comment on what is not carried over."""
     if style == "skypilot":
         comment = (
-            f"# SkyPilot task of istbench cluster {spec.cluster}: sky launch FILE\n"
+            f"# SkyPilot task of istbench cluster {spec.cluster}: sky launch --secret {SECRET}=... FILE\n"
             "# Machines stop by themselves once idle. The placement group is SkyPilot's own affair.\n"
         )
         return comment + "\n".join(_yaml(_skypilot(spec, region, max_hours))) + "\n"
@@ -52,6 +53,7 @@ def _skypilot(spec: ClusterSpec, region: str, max_hours: float) -> dict[str, Any
             "labels": {TAG.replace(":", "-"): spec.cluster},
             "autostop": {"idle_minutes": 10, "down": True},
         },
+        "secrets": {SECRET: None},
         "setup": f"python3 -m venv venv\nvenv/bin/pip install -q {pip}\n",
         "run": run,
     }

@@ -6,6 +6,7 @@
 import argparse
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from istbench.launch.aws.commands import DATA, FILES
+from istbench.launch.aws.commands import DATA, FILES, secret_key
 from istbench.launch.aws.commands import RESULTS as RESULTS_FOLDER
 from istbench.launch.aws.transfer import RESULTS, Pushed, pull
+from istbench.launch.secret import SECRET
 
 _EVERY_S = 15.0
 
@@ -41,9 +43,10 @@ def keep(
     pull(s3, bucket, RESULTS, _made(results), {})
     pull(s3, bucket, f"runs/{run}/files/", _made(files), {})
     _pull_data(s3, bucket, _made(data))
+    secret = s3.get_object(Bucket=bucket, Key=secret_key(run))["Body"].read().decode()
     pushed = Pushed(s3, bucket, RESULTS, results)
     printed = Pushed(s3, bucket, f"runs/{run}/", _made(logs))
-    status = _run(words, [logs / f"{rank}.out", logs / f"{rank}.err"], [printed, pushed])
+    status = _run(words, secret, [logs / f"{rank}.out", logs / f"{rank}.err"], [printed, pushed])
     _tell_end(s3, bucket, run, rank, status)
     return status
 
@@ -60,9 +63,10 @@ def _pull_data(s3: Any, bucket: str, data: Path) -> None:
     note.write_text(json.dumps(pull(s3, bucket, "data/", data, have)))
 
 
-def _run(words: Sequence[str], logs: Sequence[Path], pushing: Sequence[Pushed]) -> int:
+def _run(words: Sequence[str], secret: str, logs: Sequence[Path], pushing: Sequence[Pushed]) -> int:
+    environment = {**os.environ, SECRET: secret}
     with logs[0].open("wb") as out, logs[1].open("wb") as err:
-        process = subprocess.Popen(words, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(words, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment)
 
         def interrupt(_number: int, _frame: FrameType | None) -> None:
             process.send_signal(signal.SIGINT)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.launch.asked import CELL, FAILED, FOLDER, GO, HOST, SAID
+from istbench.launch.secret import SECRET
 from istbench.launch.ssh.hello import Agent
 
 _POLL_S = 0.1
@@ -65,7 +66,13 @@ class _Run:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, FOLDER: str(self.folder), HOST: asked["name"]},
+            env={
+                "TORCH_CPP_LOG_LEVEL": "ERROR",
+                **os.environ,
+                FOLDER: str(self.folder),
+                HOST: asked["name"],
+                SECRET: asked["secret"],
+            },
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -1,6 +1,7 @@
 """A run on several hosts, asked for from one: torchrun started on each, watched, and ended together."""
 
 import queue
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -136,6 +137,7 @@ class _Session:
     def _start(self) -> None:
         endpoint = f"{self._group.addresses[self._first.name]}:{self._group.port}"
         words = [*self._asked.words, f"--out={self._theirs}"]
+        secret = secrets.token_hex(32)  # goes over ssh, and to no disk
         asked = {
             host.name: host.ask(
                 "start",
@@ -145,6 +147,7 @@ class _Session:
                 endpoint=endpoint,
                 words=words,
                 name=host.name,
+                secret=secret,
             )
             for rank, host in enumerate(self._hosts)
         }

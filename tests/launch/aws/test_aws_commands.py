@@ -135,6 +135,7 @@ def test_a_skypilot_task_is_yaml_with_what_the_spec_says():
     assert task["resources"]["infra"] == "aws/us-east-1/us-east-1b"
     assert (task["resources"]["use_spot"], task["resources"]["disk_size"]) == (True, 64)
     assert task["resources"]["autostop"] == {"idle_minutes": 10, "down": True}
+    assert task["secrets"] == {"ISTBENCH_SECRET": None}  # asked for when it is launched
     assert "timeout --signal=INT 90m venv/bin/torchrun --nnodes $SKYPILOT_NUM_NODES" in task["run"]
     assert subprocess.run(["bash", "-n"], input=task["run"], text=True, capture_output=True).stderr == ""
 

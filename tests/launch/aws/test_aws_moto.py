@@ -113,7 +113,8 @@ def test_a_run_goes_out_and_comes_back_through_the_bucket(moto, said, monkeypatc
     (tmp_path / "mine.toml").write_text("a = 1")
     asked = errand(["run", "--cluster", str(tmp_path / "mine.toml")])
     run = errands.start(place, spec, asked, tmp_path / "none", 15, said.append)
-    script = "import sys, pathlib\npathlib.Path(sys.argv[2], sys.argv[1]).write_text('1')\nprint('said')"
+    script = "import os, sys, pathlib\nhere = pathlib.Path(sys.argv[2], sys.argv[1])\n"
+    script += "here.write_text(os.environ['ISTBENCH_SECRET'])\nprint('said')"
     for rank in (0, 1):
         folders = {name: tmp_path / f"machine{rank}" / name for name in ("results", "files", "data", "logs")}
         words = [sys.executable, "-c", script, str(rank), str(folders["results"])]
@@ -123,7 +124,10 @@ def test_a_run_goes_out_and_comes_back_through_the_bucket(moto, said, monkeypatc
     assert capsys.readouterr().out == "said\n"
     assert fetch(HERE, NAME, tmp_path / "out", said.append) == 2
     assert fetch(HERE, NAME, tmp_path / "out", said.append) == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0", "1"]
+    secrets = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert sorted(secrets) == ["0", "1"]
+    assert secrets["0"] == secrets["1"]
+    assert len(secrets["0"]) == 64
     assert down(HERE, NAME, discard=False, say=said.append)
 
 

@@ -1,0 +1,91 @@
+"""A store between ranks whose values are signed: anybody who reaches torch's stores can write to them.
+
+torch's TCPStore has no password. Each value of ours carries an HMAC-SHA-256 of its name and content, under a key
+that only the ranks of the run have. A value without a valid one counts as absent.
+"""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+_MAC_CHARACTERS = 64
+_POLL_S = 0.05
+
+
+class NotSigned(RuntimeError):  # noqa: N818  (it says what is wrong with a value)
+    """A value that was waited for is there, but nobody who has the key wrote it."""
+
+
+class SignedStore:
+    """Signed values in `store`, one of torch.distributed's; `key` is secret and the same on every rank."""
+
+    def __init__(self, store: Any, key: bytes) -> None:
+        self._store, self._key = store, key
+
+    def set(self, name: str, value: str) -> None:
+        """Put `value` at `name`."""
+        self._store.set(name, self._mac(name, value) + value)
+
+    def find(self, name: str) -> str | None:
+        """The value at `name`; None where there is none.
+
+        Raises:
+            NotSigned: where there is one that nobody with the key wrote.
+        """
+        if not self._store.check([name]):
+            return None
+        content = bytes(self._store.get(name)).decode(errors="replace")
+        mac, value = content[:_MAC_CHARACTERS], content[_MAC_CHARACTERS:]
+        if not hmac.compare_digest(mac.encode(), self._mac(name, value).encode()):
+            raise NotSigned(f"{name} in the store is not signed with this run's key: someone else writes to it")
+        return value
+
+    def check(self, names: Sequence[str]) -> bool:
+        """Whether there is a signed value at each of `names`."""
+        try:
+            return all(self.find(name) is not None for name in names)
+        except NotSigned:
+            return False
+
+    def get(self, name: str) -> bytes:
+        """The signed value at `name`, which is there."""
+        value = self.find(name)
+        if value is None:
+            raise RuntimeError(f"{name} is not in the store")
+        return value.encode()
+
+    def wait(self, names: Sequence[str], timeout: timedelta) -> None:
+        """Return once there is a signed value at each of `names`.
+
+        Raises:
+            NotSigned: where time is out and one is there that nobody with the key wrote.
+            RuntimeError: where time is out otherwise, or the store is gone; as torch's own stores do.
+        """
+        until = time.monotonic() + timeout.total_seconds()
+        for name in names:
+            while True:
+                left = max(0.001, until - time.monotonic())
+                self._store.wait([name], timedelta(seconds=left))
+                try:
+                    if self.find(name) is not None:
+                        break
+                except NotSigned:
+                    if time.monotonic() >= until:
+                        raise
+                time.sleep(_POLL_S)
+
+    def derived(self, purpose: str) -> bytes:
+        """A key for `purpose`, which tells nothing of this store's own."""
+        return derived_key(self._key, purpose)
+
+    def _mac(self, name: str, value: str) -> str:
+        signed = f"{len(name)}:{name}:{value}".encode()
+        return hmac.new(self._key, signed, hashlib.sha256).hexdigest()
+
+
+def derived_key(key: bytes, purpose: str) -> bytes:
+    """A key of 32 bytes for `purpose`, from which `key` cannot be told."""
+    return hmac.new(key, f"istbench {purpose}".encode(), hashlib.sha256).digest()
