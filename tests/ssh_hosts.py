@@ -39,8 +39,11 @@ _STARTS_S = _ENDS_S = 60.0
 _unique = itertools.count()
 # What each host sees of the machine: all of it but the results directory, which is its own.
 _HOST = 'mount -t tmpfs none "$1" && hostname "$2" && exec "$3" -D -e -f "$4"'
+OTHER_PORT = 2222
+"""Where each host's sshd listens as well."""
 _CONFIG = """
 Port 22
+Port {other_port}
 ListenAddress {address}
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
@@ -198,7 +201,7 @@ def hosts(count: int, folder: Path, install: str = "") -> Iterator[Hosts]:
 
 def _server(number: int, folder: Path, install: str) -> str:
     cache, path = cache_directory(), f"{install}:{_install()}".strip(":")
-    return _CONFIG.format(address=_address(number), folder=folder, install=path, cache=cache)
+    return _CONFIG.format(other_port=OTHER_PORT, address=_address(number), folder=folder, install=path, cache=cache)
 
 
 def _await_listener(found: Hosts, number: int) -> None:

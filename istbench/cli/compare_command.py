@@ -63,6 +63,7 @@ def command(
     cluster: ClusterProfile,
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
+    ssh_config: Path | None,
     again: bool,
     slurm: tuple[str, ...],
     **given: Any,
@@ -99,7 +100,7 @@ def command(
 
     with Display() as display:
         if hosts is not None:
-            names, failures = _run_on_hosts(requests, out, again, hosts, hosts_python, display)
+            names, failures = _run_on_hosts(requests, out, again, hosts, hosts_python, ssh_config, display)
         elif jobs is not None:
             names, failures = _run_as_jobs(requests, out, again, jobs, display)
         else:
@@ -215,14 +216,20 @@ def _run_as_jobs(
 
 
 def _run_on_hosts(
-    requests: list[RunRequest], out: Path, again: bool, hosts: tuple[Host, ...], python: str | None, display: Any
+    requests: list[RunRequest],
+    out: Path,
+    again: bool,
+    hosts: tuple[Host, ...],
+    python: str | None,
+    config: Path | None,
+    display: Any,
 ) -> tuple[list[str], list[str]]:
     """Run every cell on as many of `hosts` as it has nodes; returns as `_run_all`."""
     chosen = [first_of(hosts, request.nodes) for request in requests]
     names, failures = [], []
     for number, (request, own) in enumerate(zip(requests, chosen, strict=True), start=1):
         try:
-            run = run_there(own, python, request, out, again)
+            run = run_there(own, python, config, request, out, again)
         except (RunFailed, UserError) as error:
             cell = f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
             failures.append(f"{cell}: {error}")

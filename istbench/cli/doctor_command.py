@@ -41,12 +41,14 @@ class Finding:
     metavar="FILE.toml",
     help="Measure a cluster profile of --hosts.",
 )
-def command(hosts: tuple[Host, ...] | None, hosts_python: str | None, profile: Path | None) -> int:
+def command(
+    hosts: tuple[Host, ...] | None, hosts_python: str | None, ssh_config: Path | None, profile: Path | None
+) -> int:
     """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
     if hosts is not None:
         from istbench.cli.doctor_hosts import examine
 
-        return examine(hosts, hosts_python, profile)
+        return examine(hosts, hosts_python, ssh_config, profile)
     if profile is not None:
         raise UserError("--profile is of hosts: give --hosts a,b as well")
     broken = False

@@ -26,7 +26,7 @@ _SPEED_S = 300.0
 _OUT = Path("results")  # of a run without --out
 
 
-def examine(hosts: Sequence[Host], python: str | None, profile: Path | None) -> int:
+def examine(hosts: Sequence[Host], python: str | None, config: Path | None, profile: Path | None) -> int:
     """Say what works on `hosts` and between them, and write `profile`; returns the exit status.
 
     Raises:
@@ -34,7 +34,7 @@ def examine(hosts: Sequence[Host], python: str | None, profile: Path | None) -> 
     """
     if profile is not None and len(hosts) < 2:
         raise UserError("--profile is of links, and one host has none; give two hosts at least")
-    with Signals() as signals, connected(hosts, pythons(python)) as (connections, _), signals.raised():
+    with Signals() as signals, connected(hosts, pythons(python), config) as (connections, _), signals.raised():
         try:
             group = gather(connections, Asked(paths=(), out=_OUT, marks=False))
             for name, facts in group.facts.items():

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from istbench.cli.options import PathType
 from istbench.config.run import RunRequest
 from istbench.config.words import words_of
+from istbench.door import read_bytes
 from istbench.errors import UserError, printable
 from istbench.launch.hosts import Host, parse_hosts
 from istbench.results.store import RunDirectory
@@ -18,14 +20,27 @@ def _parse(_context: click.Context, _option: click.Parameter, text: str | None) 
     return None if text is None else parse_hosts(text)
 
 
-def _python(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+def _python(context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    _require_hosts(context, text, "--hosts-python")
     if text is not None and (not text.strip() or text.startswith("-") or not text.isprintable()):
         raise UserError("--hosts-python must be the path of a Python")
     return text
 
 
+def _config(context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    _require_hosts(context, path, "--ssh-config")
+    if path is not None:
+        read_bytes(path, "a configuration file of ssh's, as ~/.ssh/config is")
+    return path
+
+
+def _require_hosts(context: click.Context, value: object, flag: str) -> None:
+    if value is not None and context.params.get("hosts") is None:
+        raise UserError(f"{flag} is for the hosts of --hosts; give --hosts as well, or leave {flag} out")
+
+
 def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--hosts FILE|a,b,c` and `--hosts-python PATH`; `what` is done there."""
+    """`--hosts FILE|a,b,c`, `--hosts-python PATH` and `--ssh-config FILE`; `what` is done there."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         python = click.option(
@@ -34,8 +49,16 @@ def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             callback=_python,
             help="Python on the hosts. Default: the same path as here, else python3.",
         )
-        hosts = click.option("--hosts", metavar="FILE|a,b,c", callback=_parse, help=what)
-        return hosts(python(command))
+        config = click.option(
+            "--ssh-config",
+            type=PathType(),
+            metavar="FILE",
+            callback=_config,
+            help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
+        )
+        # Eager: the other two ask whether it was given.
+        hosts = click.option("--hosts", metavar="FILE|a,b,c", callback=_parse, is_eager=True, help=what)
+        return hosts(python(config(command)))
 
     return add
 
@@ -46,9 +69,14 @@ def words_there(request: RunRequest, *, again: bool) -> tuple[str, ...]:
 
 
 def run_there(
-    hosts: tuple[Host, ...], python: str | None, request: RunRequest, out: Path, again: bool
+    hosts: tuple[Host, ...],
+    python: str | None,
+    config: Path | None,
+    request: RunRequest,
+    out: Path,
+    again: bool,
 ) -> RunDirectory:
-    """Run `request` on `hosts`; returns the run directory, here.
+    """Run `request` on `hosts`, which ssh reaches by `config`; returns the run directory, here.
 
     Raises:
         UserError: where they cannot train it, after a line for each thing that is wrong.
@@ -61,7 +89,7 @@ def run_there(
     paths = tuple(str(path) for path in (request.data, *request.plugins) if path is not None)
     asked = HostsRun(words=words_there(request, again=again), paths=paths, out=out, again=again)
     try:
-        return run_on_hosts(hosts, pythons(python), asked, say)
+        return run_on_hosts(hosts, pythons(python), asked, say, config)
     except Unfit as unfit:
         *others, last = unfit.problems
         for problem in others:

@@ -52,6 +52,7 @@ def command(
     cluster: ClusterProfile,
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
+    ssh_config: Path | None,
     again: bool,
     as_json: bool,
     **given: Any,
@@ -66,7 +67,7 @@ def command(
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
     if hosts is not None:
-        run = _on_hosts(hosts, hosts_python, request, out, again)
+        run = _on_hosts(hosts, hosts_python, ssh_config, request, out, again)
         return _show(run, request, cluster, as_json)
     # Workers need torch, and so does this process: both start importing it now, side by side.
     from istbench.launch.local import LocalLauncher, preload
@@ -111,10 +112,15 @@ def command(
 
 
 def _on_hosts(
-    hosts: tuple[Host, ...], python: str | None, request: RunRequest, out: Path, again: bool
+    hosts: tuple[Host, ...],
+    python: str | None,
+    config: Path | None,
+    request: RunRequest,
+    out: Path,
+    again: bool,
 ) -> RunDirectory:
     """Run `request` on `hosts`; returns the run directory, here."""
-    run = run_there(hosts, python, request, out, again)
+    run = run_there(hosts, python, config, request, out, again)
     if request.save is not None:
         say(f"the weights are in {request.save} on {hosts[0].name}")
     return run

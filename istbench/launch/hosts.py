@@ -1,5 +1,6 @@
 """Hosts that a user names: a list on the command line, or a file with one a line."""
 
+import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,24 +12,43 @@ from istbench.errors import UserError, shown
 
 _MOST_HOSTS, _MOST_SLOTS = 1000, 256
 _LONGEST = 255
-_USER = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
-_HOST = r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*"
-_NAME = re.compile(f"(?:{_USER}@)?{_HOST}")
+_MOST_PORT = 65535
+_USER = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*@"
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.%-]*"
+_IPV6 = r"[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*(?:%[A-Za-z0-9_.-]+)?"
+_NAMED = re.compile(rf"((?:{_USER})?{_WORD})(?::([0-9]*))?")
+_IN_BRACKETS = re.compile(rf"({_USER})?\[({_IPV6})\](?::([0-9]*))?")
+_NUMBERED = re.compile(rf"({_USER})?({_IPV6})")
 _SLOTS = re.compile(r"slots=([0-9]{1,4})")
 _A_FILE = "a file of hosts, one a line"
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host by the name that ssh knows it by, and the processes it is to have, each a node."""
+    """A host by the name that the user gave it, and the processes it is to have, each a node.
+
+    Attributes:
+        name: `user@host:port` or less, as `parse_hosts` takes it.
+    """
 
     name: str
     slots: int = 1
+
+    @property
+    def destination(self) -> str:
+        """The name without a port, as ssh takes it."""
+        return (_destination_and_port(self.name) or (self.name, None))[0]
+
+    @property
+    def port(self) -> str | None:
+        """The digits of the port in the name, None where it has none."""
+        return (_destination_and_port(self.name) or (self.name, None))[1]
 
 
 def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
     """The hosts of `text`: names between commas, or the name of a file of them.
 
+    A name is `host`, `user@host` or `user@host:port`. An IPv6 address with a port is in brackets: `[fe80::1]:22`.
     A line of such a file is a name, and `slots=N` where it is to have other than one process; `#` begins a comment.
 
     Raises:
@@ -86,6 +106,31 @@ def _in_file(text: str, path: str) -> Iterator[tuple[Host, str]]:
 
 
 def _checked(name: str, where: str) -> str:
-    if len(name) > _LONGEST or not _NAME.fullmatch(name):
-        raise UserError(f"{where} {shown(name)} is no host's name; give it as ssh has it: name or user@name")
+    found = _destination_and_port(name) if len(name) <= _LONGEST else None
+    if found is None:
+        raise UserError(
+            f"{where} {shown(name)} is no host's name; give it as ssh has it: name, user@name, user@name:port, or "
+            "[address]:port for IPv6"
+        )
+    port = found[1]
+    if port is not None and not (port and port[0] != "0" and int(port) <= _MOST_PORT):
+        raise UserError(f"{where} {shown(name)} has no port that can be; give 1 to {_MOST_PORT}, or leave it out")
     return name
+
+
+def _destination_and_port(name: str) -> tuple[str, str | None] | None:
+    """The user and host of `name`, and the digits of its port, if any; None where it is no host's name."""
+    if found := _NAMED.fullmatch(name):
+        return found[1], found[2]
+    found = _IN_BRACKETS.fullmatch(name) or _NUMBERED.fullmatch(name)
+    if found is None or not _is_ipv6(found[2]):
+        return None
+    return f"{found[1] or ''}{found[2]}", found[3] if found.re is _IN_BRACKETS else None
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

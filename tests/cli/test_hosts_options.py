@@ -8,7 +8,7 @@ from istbench.cli.run_command import command
 from istbench.errors import UserError
 
 CELL = ["--method", "ist", "--workload", "toy"]
-OF_THIS_HOST = ("hosts", "hosts_python", "out", "cluster", "as_json")
+OF_THIS_HOST = ("hosts", "hosts_python", "ssh_config", "out", "cluster", "as_json")
 
 
 def words_of(*typed):
@@ -41,6 +41,7 @@ def test_what_the_host_that_asks_does_itself_is_left_out():
         "--hosts",
         "a,b",
         "--hosts-python=/opt/py",
+        f"--ssh-config={__file__}",
         "--json",
         "--out",
         "x",
@@ -61,7 +62,16 @@ def test_values_that_look_like_options_or_have_spaces_stay_one_word():
     [
         (["--nodes", "3", "--hosts", "a,b"], "--nodes 3, and --hosts has 2, one a process"),
         (["--hosts", "a,a"], "names a twice"),
+        (["--hosts", "a:0"], "--hosts 'a:0' has no port that can be; give 1 to 65535"),
         (["--hosts", "a", "--hosts-python", "-c"], "must be the path of a Python"),
+        (["--hosts-python", "/opt/py"], "--hosts-python is for the hosts of --hosts; give --hosts as well"),
+        (["--ssh-config", __file__], "--ssh-config is for the hosts of --hosts; give --hosts as well"),
+        (["--hosts", "a", "--ssh-config", "no/file"], "^no file no/file; give a configuration file of ssh's"),
+        (
+            ["--ssh-config", "/", "--hosts", "a"],
+            "^/ is a directory, not a file; give a configuration file of ssh's",
+        ),
+        (["--hosts", "a", "--ssh-config", ""], "--ssh-config: '' is no name of a file"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_asked(monkeypatch, typed, problem):

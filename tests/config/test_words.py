@@ -28,7 +28,7 @@ def test_words_ask_for_the_same(request_):
     assert first == "run"
     with command.make_context("run", words) as context:
         given = dict(context.params)
-    for of_this_host in ("out", "cluster", "hosts", "hosts_python", "again", "as_json"):
+    for of_this_host in ("out", "cluster", "hosts", "hosts_python", "ssh_config", "again", "as_json"):
         del given[of_this_host]
     assert build_request(lab=None, **given) == request_
 

@@ -6,6 +6,7 @@ The user's own `ssh` is run, with the user's keys and configuration, and never a
 import contextlib
 import json
 import queue
+import re
 import shlex
 import shutil
 import subprocess
@@ -61,19 +62,53 @@ class Event:
 Events = queue.SimpleQueue[Event]
 
 
-def ssh_command(host: Host, pythons: Sequence[str], size: int) -> list[str]:
-    """The command that has a Python on `host` run the program of `size` bytes that standard input begins with."""
+def ssh_command(host: Host, pythons: Sequence[str], size: int, config: Path | None = None) -> list[str]:
+    """The command that has a Python on `host` run the program of `size` bytes that standard input begins with.
+
+    config: the file that ssh reads instead of the user's own configuration.
+    """
     options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
     program = _READ.format(size=size)
     words = ["env", f"PROGRAM={program}", "sh", "-c", _FIND, "sh", *pythons]
-    return ["ssh", "-T", *options, "--", host.name, shlex.join(["exec", *words])]
+    return ["ssh", *_way(host, config), "-T", *options, "--", host.destination, shlex.join(["exec", *words])]
+
+
+def _way(host: Host, config: Path | None) -> list[str]:
+    """The words by which ssh and ssh-copy-id find the way to `host`, but for its destination."""
+    return [*(["-F", str(config.absolute())] if config else []), *(["-p", host.port] if host.port else [])]
+
+
+def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path | None = None) -> str:
+    """Why ssh, which `said` these lines and ended with `status`, did not get to `host`, and the line to run."""
+    last = next((line for line in reversed(said) if line), f"it ended with status {status}")
+    try_it = shlex.join(["ssh", *_way(host, config), host.destination, "true"])
+    text = "\n".join(said)
+    if changed := re.search(r"^(?:\S+ )?host key for (\S+) has changed", text, re.M | re.I):
+        file = re.search(r"^Offending \S+ key in (.+):[0-9]+$", text, re.M)
+        remove = shlex.join(["ssh-keygen", "-R", changed[1], *(["-f", file[1]] if file else [])])
+        return (
+            "its host key has changed: the host was set up anew, or another machine answers for it. If you know "
+            f"why, run `{remove}`, then `{try_it}` once, and accept the new key"
+        )
+    if "Host key verification failed" in text:
+        strict = "requested strict checking" in text
+        ask = try_it.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1) if strict else try_it
+        return f"its host key is not known here yet; run `{ask}` once, compare the key, and accept it"
+    if denied := re.search(r"^.*Permission denied \(.*publickey.*\).*$", text, re.M):
+        copy = shlex.join(["ssh-copy-id", *_way(host, config), host.destination])
+        return (
+            f"it accepts none of your keys ({denied[0].rstrip('.')}); run `{copy}` once, or name the right key by "
+            "IdentityFile in the ssh configuration"
+        )
+    return f"ssh does not get there ({last}); `{try_it}` has to work without being asked for anything"
 
 
 class Connection:
     """One host. Several threads may ask it at a time."""
 
-    def __init__(self, host: Host, pythons: Sequence[str], events: Events) -> None:
+    def __init__(self, host: Host, pythons: Sequence[str], events: Events, config: Path | None = None) -> None:
         self.host, self.name = host, host.name
+        self._config = config
         self._pythons, self._events = pythons, events
         self._futures: dict[int, Future[Any]] = {}
         self._lock, self._count = threading.Lock(), 0
@@ -83,7 +118,7 @@ class Connection:
         program = Path(hello.__file__).read_bytes()
         # In a session of its own, so that a Ctrl-C at the terminal is left to this program.
         self._process = subprocess.Popen(
-            ssh_command(host, pythons, len(program)),
+            ssh_command(host, pythons, len(program), config),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -199,10 +234,7 @@ class Connection:
             return f"the connection to it is lost ({said or f'ssh ended with status {status}'})"
         if status == _NO_PYTHON:
             return f"no Python there by the name of {' or '.join(self._pythons)}; name one by --hosts-python"
-        return (
-            f"ssh does not get there ({said or f'it ended with status {status}'}); `ssh {self.name} true` has to "
-            "work without being asked for anything"
-        )
+        return why_not_reached(self.host, list(self._said), status, self._config)
 
 
 def pythons(asked: str | None) -> list[str]:
@@ -211,8 +243,12 @@ def pythons(asked: str | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def connected(hosts: Sequence[Host], names: Sequence[str]) -> Iterator[tuple[list[Connection], Events]]:
+def connected(
+    hosts: Sequence[Host], names: Sequence[str], config: Path | None = None
+) -> Iterator[tuple[list[Connection], Events]]:
     """Connections to all `hosts`, answered by a Python of one of the `names`, and what they say; closed afterwards.
+
+    config: the file that ssh reads instead of the user's own configuration.
 
     Raises:
         UserError: where there is no ssh here.
@@ -229,7 +265,7 @@ def connected(hosts: Sequence[Host], names: Sequence[str]) -> Iterator[tuple[lis
                 connection.beat()
 
     try:
-        found += [Connection(host, names, events) for host in hosts]
+        found += [Connection(host, names, events, config) for host in hosts]
         threading.Thread(target=beat, daemon=True).start()
         yield found, events
     finally:

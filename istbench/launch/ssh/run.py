@@ -91,14 +91,16 @@ class _Ends:
         return None
 
 
-def run_on_hosts(hosts: Sequence[Host], pythons: Sequence[str], asked: HostsRun, say: Say) -> RunDirectory:
-    """Run `asked` on all `hosts`; returns the run directory, here.
+def run_on_hosts(
+    hosts: Sequence[Host], pythons: Sequence[str], asked: HostsRun, say: Say, config: Path | None = None
+) -> RunDirectory:
+    """Run `asked` on all `hosts`, which ssh reaches by `config`; returns the run directory, here.
 
     Raises:
         Unfit: before anything starts, naming what is wrong with which host.
         UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all have ended.
     """
-    with Signals() as signals, connected(hosts, pythons) as (connections, events), signals.raised():
+    with Signals() as signals, connected(hosts, pythons, config) as (connections, events), signals.raised():
         group = gather(connections, Asked(paths=asked.paths, out=asked.out))
         return _Session(connections, events, group, asked, say).run()
 

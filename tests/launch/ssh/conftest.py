@@ -36,8 +36,8 @@ def ask(hosts, monkeypatch):
     monkeypatch.setenv("PATH", hosts.path)
     monkeypatch.setattr(ssh_run, "_FAREWELL_S", 0.3)
 
-    def run(seed, say=lambda text: None, names=hosts.names, out=hosts.out, python=None, **changed):
+    def run(seed, say=lambda text: None, names=hosts.names, out=hosts.out, python=None, config=None, **changed):
         asked = {"words": ("run", f"--seed={seed}"), "paths": (), "out": out, "again": False, **changed}
-        return run_on_hosts([Host(name) for name in names], pythons(python), HostsRun(**asked), say)
+        return run_on_hosts([Host(name) for name in names], pythons(python), HostsRun(**asked), say, config)
 
     return run

@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from ssh_hosts import OTHER_PORT
 
 from istbench.errors import RunFailed, UserError
 from istbench.launch.ssh import meanwhile
@@ -123,12 +124,16 @@ def test_hosts_that_do_not_answer_are_all_named(ask):
         ask(1, names=["host0", "10.79.0.254", "nobody-here@host1"])
     first, second = unfit.value.problems
     assert first.startswith("10.79.0.254: ssh does not get there (ssh: connect to host 10.79.0.254 port 22: ")
-    assert second.startswith("nobody-here@host1: ssh does not get there (nobody-here@10.79.0.2: Permission denied")
+    assert second.startswith(
+        "nobody-here@host1: it accepts none of your keys (nobody-here@10.79.0.2: Permission denied"
+    )
 
 
 def test_one_machine_by_two_names_is_refused(hosts, ask):
     with pytest.raises(Unfit, match="^10.79.0.1: it is the same machine as host0"):
         ask(1, names=["host0", "10.79.0.1"])
+    with pytest.raises(Unfit, match=f"^host1:{OTHER_PORT}: it is the same machine as host1"):
+        ask(1, names=["host1", f"host1:{OTHER_PORT}"])
 
 
 def test_a_host_that_cannot_reach_the_first_is_named_with_the_port(hosts, ask):
@@ -138,7 +143,7 @@ def test_a_host_that_cannot_reach_the_first_is_named_with_the_port(hosts, ask):
             ask(1)
     finally:
         hosts.inside(1, "ip", "route", "del", "prohibit", "10.79.0.1/32")
-    assert hosts.inside(0, "ss", "-ltnH").count("\n") == 1  # its sshd
+    assert hosts.inside(0, "ss", "-ltnH").count("\n") == 2  # its sshd, at two ports
 
 
 def test_paths_that_are_not_there_are_named(ask, tmp_path):
