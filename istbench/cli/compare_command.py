@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import hosts_options, run_there
+from istbench.cli.hosts_options import finished_there, hosts_options, run_there
 from istbench.cli.options import (
     PathType,
     cell_options,
@@ -226,8 +226,14 @@ def _run_on_hosts(
 ) -> tuple[list[str], list[str]]:
     """Run every cell on as many of `hosts` as it has nodes; returns as `_run_all`."""
     chosen = [first_of(hosts, request.nodes) for request in requests]
+    asked = list(zip(requests, chosen, strict=True))
+    before = [None] * len(asked) if again else finished_there(asked, python, config, out)
     names, failures = [], []
-    for number, (request, own) in enumerate(zip(requests, chosen, strict=True), start=1):
+    for number, ((request, own), done) in enumerate(zip(asked, before, strict=True), start=1):
+        if done is not None:
+            names.append(done.path.name)
+            display.note(f"[{number}/{len(requests)}] {done.path.name}: done before")
+            continue
         try:
             run = run_there(own, python, config, request, out, again)
         except (RunFailed, UserError) as error:

@@ -1,7 +1,7 @@
 """`--hosts` and what belongs to it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,13 @@ def run_there(
     from istbench.launch.ssh.group import Unfit
     from istbench.launch.ssh.run import HostsRun, run_on_hosts
 
-    paths = tuple(str(path) for path in (request.data, *request.plugins) if path is not None)
-    asked = HostsRun(words=words_there(request, again=again), paths=paths, out=out, again=again)
+    asked = HostsRun(
+        words=words_there(request, again=again),
+        paths=_paths([request]),
+        out=out,
+        again=again,
+        checkpoint_every_s=request.checkpoint_every_s,
+    )
     try:
         return run_on_hosts(hosts, pythons(python), asked, say, config)
     except Unfit as unfit:
@@ -95,6 +100,33 @@ def run_there(
         for problem in others:
             say(f"istbench: {problem}")
         raise UserError(last) from None
+
+
+def finished_there(
+    asked: Sequence[tuple[RunRequest, tuple[Host, ...]]], python: str | None, config: Path | None, out: Path
+) -> list[RunDirectory | None]:
+    """The run directories, here, of requests that are done; None for others, and where hosts cannot tell.
+
+    asked: requests, each with the hosts to run it on.
+    """
+    from istbench.launch.ssh.connection import pythons
+    from istbench.launch.ssh.finished import AskedCell, finished
+    from istbench.launch.ssh.group import Unfit
+
+    cells = [
+        AskedCell(request=request, words=words_there(request, again=False), hosts=hosts) for request, hosts in asked
+    ]
+    paths = _paths([request for request, _ in asked])
+    try:
+        return finished(cells, paths, out, pythons(python), config, by="istbench.cli.cell_names")
+    except Unfit:  # the run that follows says so
+        return [None] * len(asked)
+
+
+def _paths(requests: Sequence[RunRequest]) -> tuple[str, ...]:
+    """The paths that requests name, each once."""
+    named = [path for request in requests for path in (request.data, *request.plugins) if path is not None]
+    return tuple(dict.fromkeys(map(str, named)))
 
 
 def say(text: str) -> None:

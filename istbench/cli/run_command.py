@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.hosts_options import hosts_options, run_there, say
+from istbench.cli.hosts_options import finished_there, hosts_options, run_there, say
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -83,7 +83,6 @@ def command(
     from istbench.launch.meeting import meeting_of
     from istbench.launch.place import ThisMachine
     from istbench.launch.prepare import prepare_cell
-    from istbench.results.hosts import changes
 
     with Display() as display:
         cell = prepare_cell(request, display.preparing, here=None if world is None else world.local_size)
@@ -102,12 +101,9 @@ def command(
             meeting_of(world).end(0)
         if not fresh:
             _require_saved(request.save, cell.name, run.header().result)
-            display.note(f"{cell.name} is done already; --again runs it anew")
-        events = list(run.events())
-        for note in dict.fromkeys(event.message for event in events if isinstance(event, Note)):
-            display.note(f"{request.method}: {note}")
-        for change in changes(run.header(), events):
-            display.note(f"the seconds are of several parts, {change}")
+            display.note(_done_already(cell.name))
+        for note in _notes(run):
+            display.note(note)
     return 0 if asked.folder() else _show(run, request, cluster, as_json)
 
 
@@ -120,10 +116,32 @@ def _on_hosts(
     again: bool,
 ) -> RunDirectory:
     """Run `request` on `hosts`; returns the run directory, here."""
+    if not again and request.save is None:  # whether weights were saved, a host says
+        (done,) = finished_there([(request, hosts)], python, config, out)
+        if done is not None:
+            for note in [done.header().data_source.note, _done_already(done.path.name), *_notes(done)]:
+                say(note)
+            return done
     run = run_there(hosts, python, config, request, out, again)
     if request.save is not None:
         say(f"the weights are in {request.save} on {hosts[0].name}")
     return run
+
+
+def _done_already(cell: str) -> str:
+    return f"{cell} is done already; --again runs it anew"
+
+
+def _notes(run: RunDirectory) -> list[str]:
+    """What is to be known of a finished run beside its summary."""
+    from istbench.results.hosts import changes
+
+    header, events = run.header(), list(run.events())
+    notes = dict.fromkeys(event.message for event in events if isinstance(event, Note))
+    parts = changes(header, events)
+    return [f"{header.method}: {note}" for note in notes] + [
+        f"the seconds are of several parts, {change}" for change in parts
+    ]
 
 
 def _show(run: RunDirectory, request: RunRequest, cluster: ClusterProfile, as_json: bool) -> int:

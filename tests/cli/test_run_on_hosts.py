@@ -56,6 +56,11 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
     (run,) = (hosts.out / "runs").iterdir()
     assert sorted(path.name for path in run.iterdir()) == ["events.jsonl", "run.json", "trace.npz"]
     assert json.loads((run / "run.json").read_text())["host"]["name"] == "host0, host1"
+
+    again = asked(hosts, *WORDS, "--out", hosts.out)
+    assert (again.returncode, again.stdout) == (0, there.stdout)
+    assert f"{cell.name} is done already; --again runs it anew" in again.stderr.splitlines()
+    assert "talking by" not in again.stderr  # nothing was started
     hosts.assert_nothing_left()
 
 
@@ -68,6 +73,9 @@ def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
     assert (header["nodes"], header["status"], header["host"]["name"]) == (1, "done", "host0")
     assert "train seconds to accuracy on host0" in done.stdout
     assert list((hosts.out / "compared" / "report").glob("toy-*.png"))
+    again = asked(hosts, "compare", *cell, "--out", hosts.out / "compared")
+    assert again.stdout == done.stdout
+    assert f"[1/1] {path.parent.name}: done before" in again.stderr.splitlines()
 
 
 def test_doctor_names_a_slow_link(hosts):

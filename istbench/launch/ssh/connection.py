@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -30,6 +31,8 @@ _BEATS_S = 5.0
 _LEAVES_S = 2.0
 _LEAST_PYTHON = (3, 11)
 _LAST_LINES = 20
+_MOST_BYTES = 1 << 24  # of a part of a file
+_BEAT = 0  # its number among questions
 _OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": str(_CONNECTS_S),
@@ -115,6 +118,7 @@ class Connection:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         self._greeted: Future[list[int]] = Future()
         self._lost: Lost | None = None
+        self._heard, self._silent = time.monotonic(), False
         program = Path(hello.__file__).read_bytes()
         # In a session of its own, so that a Ctrl-C at the terminal is left to this program.
         self._process = subprocess.Popen(
@@ -140,14 +144,15 @@ class Connection:
             version, least = ".".join(map(str, found)), ".".join(map(str, _LEAST_PYTHON))
             raise Lost(f"its Python is {version}, and istbench needs {least}; name another by --hosts-python")
 
-    def ask(self, do: str, **rest: Any) -> "Future[Any]":
-        """Ask the host to `do` something; `answer` waits for what comes of it."""
+    def ask(self, do: str, content: bytes | None = None, **rest: Any) -> "Future[Any]":
+        """Ask the host to `do` something, with the bytes `content`; `answer` waits for what comes of it."""
         future: Future[Any] = Future()
         with self._lock:
             self._count += 1
             number = self._count
             self._futures[number] = future
-        self._write(json.dumps({"id": number, "do": do, **rest}).encode() + b"\n")
+        size = {} if content is None else {"bytes": len(content)}
+        self._write(json.dumps({"id": number, "do": do, **rest, **size}).encode() + b"\n" + (content or b""))
         if self._lost is not None:
             with contextlib.suppress(Exception):
                 future.set_exception(self._lost)
@@ -166,8 +171,18 @@ class Connection:
         return self.answer(self.ask(do, **rest))
 
     def beat(self) -> None:
-        """Say that somebody is still there."""
-        self._write(b"\n")
+        """Tell the host that somebody is still there, and give it up where nothing has come from it for a minute.
+
+        ssh notices a network that is gone; it does not notice a program at the other end that was stopped.
+        """
+        if time.monotonic() - self._heard > hello.SILENCE_S:
+            self._silent = True
+            self._process.kill()
+        elif self._lock.acquire(blocking=False):  # who writes just now says as much
+            try:
+                self._send(json.dumps({"id": _BEAT, "do": "clock"}).encode() + b"\n")
+            finally:
+                self._lock.release()
 
     def hang_up(self) -> None:
         """Let the host end all that it does for this program; `close` waits for that, for a moment."""
@@ -191,7 +206,11 @@ class Connection:
             raise Lost(f"it has said nothing for {timeout_s:g} s; is it overloaded?") from None
 
     def _write(self, content: bytes) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):
+        with self._lock:
+            self._send(content)
+
+    def _send(self, content: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):
             assert self._process.stdin is not None
             self._process.stdin.write(content)
             self._process.stdin.flush()
@@ -207,8 +226,12 @@ class Connection:
         for line in self._process.stdout:
             _, found, content = line.partition(mark)
             if found:
+                self._heard = time.monotonic()
                 with contextlib.suppress(ValueError):
-                    self._hear(json.loads(content))
+                    frame = json.loads(content)
+                    if "bytes" in frame:
+                        frame["answer"] = self._content(frame["bytes"])
+                    self._hear(frame)
         self._errors.join()
         self._lost = Lost(self._why_lost(self._process.wait()))
         for future in [*self._futures.values(), self._greeted]:
@@ -216,12 +239,19 @@ class Connection:
                 future.set_exception(self._lost)
         self._events.put(Event(self, {"lost": str(self._lost)}))
 
+    def _content(self, size: int) -> bytes:
+        """The bytes that come after a line that says so; ValueError where they break off."""
+        assert self._process.stdout is not None
+        if not 0 <= size <= _MOST_BYTES or len(content := self._process.stdout.read(size)) < size:
+            raise ValueError
+        return content
+
     def _hear(self, frame: dict[str, Any]) -> None:
         if "hello" in frame:
             self._greeted.set_result(frame["hello"])
         elif "id" not in frame:
             self._events.put(Event(self, frame))
-        else:
+        elif frame["id"] != _BEAT:
             future = self._futures.pop(frame["id"])
             if "error" in frame:
                 future.set_exception(Refused(printable(str(frame["error"]))))
@@ -230,6 +260,8 @@ class Connection:
 
     def _why_lost(self, status: int) -> str:
         said = next((line for line in reversed(self._said) if line), "")
+        if self._silent:
+            return f"it has said nothing for {hello.SILENCE_S:g} s; was its Python stopped, or is it overloaded?"
         if self._greeted.done():
             return f"the connection to it is lost ({said or f'ssh ended with status {status}'})"
         if status == _NO_PYTHON:

@@ -1,6 +1,5 @@
 """A run directory, brought from the host where it is written to the one that asked for it, and there to go on."""
 
-import base64
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -22,12 +21,15 @@ from istbench.launch.ssh.remote_files import (
     stamps,
 )
 
-Pace = Callable[[float], None]
-"""Called after each part of a file with the seconds that it took; where it raises, nothing is brought."""
+Pace = Callable[[float, int, int], None]
+"""Called after each part of a file with the seconds that it took, its bytes, and the bytes still to come.
+
+Where it raises, nothing is brought.
+"""
 _EVENTS, _HEADER = "events.jsonl", "run.json"
 
 
-def at_once(_seconds: float) -> None:
+def at_once(_seconds: float, _size: int, _left: int) -> None:
     """The pace without rests."""
 
 
@@ -46,10 +48,12 @@ def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> N
         return
     try:
         clear(here)
+        ahead = sum(size for _, size, _ in new)
         for name, size, changed in new:
             if not safe(name):
                 raise RunFailed(f"{first.name} names a file {name!r}, outside of the run directory")
-            _bring_file(first, theirs, here, (name, size, changed), pace)
+            ahead -= size
+            _bring_file(first, theirs, here, (name, size, changed), pace, ahead)
         _settle(here, names, [name for name, _, _ in new])
     except OSError as error:
         raise RunFailed(
@@ -61,14 +65,19 @@ def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> N
     first.do("release", path=theirs)
 
 
-def _bring_file(first: Connection, theirs: str, here: Path, stamp: tuple[str, int, int], pace: Pace) -> None:
-    """Put file `stamp` of what is held together beside `here`; of events, only lines that are new are sent."""
+def _bring_file(
+    first: Connection, theirs: str, here: Path, stamp: tuple[str, int, int], pace: Pace, ahead: int
+) -> None:
+    """Put file `stamp` of what is held together beside `here`; of events, only lines that are new are sent.
+
+    ahead: bytes of the files after it.
+    """
     name, size, changed = stamp
 
     def part(offset: int) -> bytes:
         began = time.monotonic()
-        content = base64.b64decode(first.do("read", path=theirs, name=name, offset=offset))
-        pace(time.monotonic() - began)
+        content: bytes = first.do("read", path=theirs, name=name, offset=offset)
+        pace(time.monotonic() - began, len(content), ahead + max(0, size - offset - len(content)))
         return content
 
     start, before, last = 0, b"", b""
@@ -127,7 +136,6 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
     for name, size, changed in stamps(here):
         with (here / name).open("rb") as file:
             for offset in range(0, max(1, size), PART):
-                content = base64.b64encode(file.read(PART)).decode()
-                first.do("write", path=theirs, name=name, offset=offset, content=content, changed=changed)
+                first.do("write", path=theirs, name=name, offset=offset, content=file.read(PART), changed=changed)
     first.do("keep", path=theirs)
     return True

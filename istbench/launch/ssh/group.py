@@ -67,6 +67,17 @@ def gather(connections: Sequence[Connection], asked: Asked) -> Group:
     Raises:
         Unfit: naming every host that does not answer, or is not as it has to be.
     """
+    facts, clocks = survey(connections, asked)
+    addresses, port = _reached(connections, facts)
+    return Group(facts=facts, clocks=clocks, addresses=addresses, port=port)
+
+
+def survey(connections: Sequence[Connection], asked: Asked) -> tuple[dict[str, Facts], dict[str, Clock]]:
+    """Ask all hosts what they are; by name.
+
+    Raises:
+        Unfit: as `gather`.
+    """
     _, lost = each(connections, Connection.greet)
     silent = {problem.partition(": ")[0] for problem in lost}
     answering = [connection for connection in connections if connection.name not in silent]
@@ -75,8 +86,7 @@ def gather(connections: Sequence[Connection], asked: Asked) -> Group:
     found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(asked.out))]
     if found:
         raise Unfit(found)
-    addresses, port = _reached(connections, facts)
-    return Group(facts=facts, clocks=clocks, addresses=addresses, port=port)
+    return facts, clocks
 
 
 def own_versions() -> dict[str, str]:

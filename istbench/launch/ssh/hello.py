@@ -1,8 +1,8 @@
 """Sent to a host over ssh and run by a Python there, which need not have istbench: answers until nobody asks.
 
 Questions come as lines of JSON with an `id`, what to `do`, and the rest; answers go out as lines of JSON after a
-mark, as what a shell's start-up files print comes before them. When questions end, or stay away, all that
-was started ends.
+mark, as what a shell's start-up files print comes before them. After a line with `bytes` come that many bytes of a
+file, as they are. When questions end, or stay away, all that was started ends.
 """
 
 # Old Pythons are to get as far as saying that they are too old: nothing here that 3.7 cannot read.
@@ -39,11 +39,14 @@ class Agent:
         self.undo: list[Callable[[], None]] = []
         self._out, self._lock = out, threading.Lock()
 
-    def say(self, frame: dict[str, Any]) -> None:
-        """Send one frame; where nobody hears it any more, nothing."""
+    def say(self, frame: dict[str, Any], content: bytes = b"") -> None:
+        """Send one frame, and the bytes after it; where nobody hears it any more, nothing."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._out.write(MARK + json.dumps(frame) + "\n")
             self._out.flush()
+            if content:
+                self._out.buffer.write(content)
+                self._out.flush()
 
     def answer(self, asked: dict[str, Any]) -> None:
         """Do what is asked for and say what came of it."""
@@ -52,7 +55,10 @@ class Agent:
         except Exception as error:
             self.say({"id": asked["id"], "error": getattr(error, "strerror", None) or str(error) or repr(error)})
         else:
-            self.say({"id": asked["id"], "answer": found})
+            if isinstance(found, bytes):
+                self.say({"id": asked["id"], "bytes": len(found)}, found)
+            else:
+                self.say({"id": asked["id"], "answer": found})
 
     def _action(self, name: str) -> Callable[[Agent, dict[str, Any]], Any]:
         own: dict[str, Any] = {"facts": facts, "clock": clock}
@@ -152,15 +158,20 @@ def main() -> None:
     """Answer what is asked on standard input, until it ends or is silent."""
     agent = Agent(sys.stdout)
     # Its `put` may be called from a signal's handler.
-    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def read() -> None:
-        for line in sys.stdin.buffer:
-            lines.put(line)
-        lines.put(None)
+        try:
+            for line in sys.stdin.buffer:
+                asked = json.loads(line) if line.strip() else {}
+                if "bytes" in asked:
+                    asked["content"] = sys.stdin.buffer.read(asked["bytes"])
+                questions.put(asked)
+        finally:
+            questions.put(None)
 
     def leave(_number: int, _frame: Any) -> None:
-        lines.put(None)
+        questions.put(None)
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, leave)
@@ -168,13 +179,13 @@ def main() -> None:
     agent.say({"hello": list(sys.version_info[:2])})
     while True:
         try:
-            line = lines.get(timeout=SILENCE_S)
+            asked = questions.get(timeout=SILENCE_S)
         except queue.Empty:
             break
-        if line is None:
+        if asked is None:
             break
-        if line.strip():
-            threading.Thread(target=agent.answer, args=(json.loads(line),), daemon=True).start()
+        if asked:
+            threading.Thread(target=agent.answer, args=(asked,), daemon=True).start()
     agent.end()
     os._exit(0)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.remote_cells import name_cells, usable_cores
 from istbench.launch.ssh.remote_files import clear_away, hold, keep, read, release, standing, write
 from istbench.launch.ssh.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.launch.ssh.remote_run import end, go, start
@@ -16,6 +17,8 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "latency": latency,
     "bandwidth": bandwidth,
     "speed": speed,
+    "usable_cores": usable_cores,
+    "name_cells": name_cells,
     "start": start,
     "go": go,
     "end": end,

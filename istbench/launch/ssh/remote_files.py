@@ -1,6 +1,5 @@
 """On a host: the files of a run directory, read and written in parts."""
 
-import base64
 import contextlib
 import json
 import os
@@ -119,11 +118,11 @@ def _let_go(path: Path) -> None:
     _remove(_held(path))
 
 
-def read(_agent: Agent, asked: Mapping[str, Any]) -> str:
-    """A part of file `name` of the run in `path`, as it is held, from `offset`, in base 64."""
+def read(_agent: Agent, asked: Mapping[str, Any]) -> bytes:
+    """A part of file `name` of the run in `path`, as it is held, from `offset`."""
     with _where(Path(asked["path"]), asked["name"]).open("rb") as file:
         file.seek(asked["offset"])
-        return base64.b64encode(file.read(PART)).decode()
+        return file.read(PART)
 
 
 def clear_away(_agent: Agent, asked: Mapping[str, Any]) -> None:
@@ -133,8 +132,7 @@ def clear_away(_agent: Agent, asked: Mapping[str, Any]) -> None:
 
 def write(_agent: Agent, asked: Mapping[str, Any]) -> None:
     """Write a part of file `name`, of time `changed`, of what `keep` is to put at `path`."""
-    content = base64.b64decode(asked["content"])
-    put(Path(asked["path"]), asked["name"], asked["offset"], content, asked["changed"])
+    put(Path(asked["path"]), asked["name"], asked["offset"], asked["content"], asked["changed"])
 
 
 def keep(_agent: Agent, asked: Mapping[str, Any]) -> None:

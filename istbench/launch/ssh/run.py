@@ -1,6 +1,7 @@
 """A run on several hosts, asked for from one: torchrun started on each, watched, and ended together."""
 
 import queue
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ Say = Callable[[str], None]
 _FAREWELL_S, _ENDS_S = 15.0, 60.0
 _POLL_S = 0.2
 _INTERRUPTED = 130
-_AGAIN = "the same command goes on from the last checkpoint"
+_STEP = re.compile(r": step ([0-9]{1,12})/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +36,14 @@ class HostsRun:
     Attributes:
         words: of `istbench`, as every host is to run them, without `--out`. paths: those that they name.
         out: the results directory. again: whether a cell that is done is run anew.
+        checkpoint_every_s: least seconds between two checkpoints.
     """
 
     words: tuple[str, ...]
     paths: tuple[str, ...]
     out: Path
     again: bool
+    checkpoint_every_s: float = 60.0
 
 
 @dataclass
@@ -73,10 +76,10 @@ class _Ends:
     def bad(self) -> bool:
         return bool(self.lost) or any(self.status.values())
 
-    def cause(self, hosts: Sequence[Connection]) -> BaseException | None:
-        """What ended the run; None where all ended well."""
+    def cause(self, hosts: Sequence[Connection], during: str, again: str) -> BaseException | None:
+        """What ended the run; None where all ended well. `during` says what went on, and `again` the way out."""
         for name, why in self.lost.items():
-            return RunFailed(f"{name}: {why}; {_AGAIN}")
+            return RunFailed(f"{name}: {why} {during}; {again}")
         said = [self.failure[host.name] for host in hosts if host.name in self.failure]
         for failure in said:  # the first host's speaks for all, and others where it cannot
             if failure["status"] != _INTERRUPTED:
@@ -87,7 +90,7 @@ class _Ends:
             if self.status.get(host.name) and (not self.first or host.name in self.first):
                 lines = "".join(f"\n  {printable(line)}" for line in self.tail[host.name] if line.strip())
                 status = self.status[host.name]
-                return RunFailed(f"{host.name}: torchrun ended with status {status}; {_AGAIN}{lines}")
+                return RunFailed(f"{host.name}: torchrun ended with status {status} {during}; {again}{lines}")
         return None
 
 
@@ -116,13 +119,16 @@ class _Session:
         self._theirs = str(Path(facts.folder) / asked.out)
         self._ends = _Ends()
         self._cell = ""
+        self._here: RunDirectory | None = None
+        self._step = ""
+        self._during = "while the hosts started and made data ready"
 
     def run(self) -> RunDirectory:
         """Start, let go, watch and bring home."""
         try:
             self._start()
             cell = self._await_cell()
-            here = RunDirectory(self._asked.out / "runs" / cell)
+            here = self._here = RunDirectory(self._asked.out / "runs" / cell)
             with nullcontext() if self._shared else alone(here):
                 try:
                     return self._finish(here)
@@ -131,7 +137,7 @@ class _Session:
                         here.path.rmdir()  # made for the lock, and nothing came
         except (Lost, Refused) as error:
             self._end_all()
-            raise RunFailed(f"{self._first.name}: {error}; {_AGAIN}") from None
+            raise RunFailed(f"{self._first.name}: {error} {self._when()}; {self._way_out()}") from None
         except BaseException:
             self._end_all()
             raise
@@ -161,19 +167,21 @@ class _Session:
         """The name of the cell, once all are ready to train it."""
         self._watch(lambda: bool(self._cell))
         # All may have been ended for one of them while the first said which cell it is.
-        cause = self._ends.cause(self._hosts) if self._ends.over(self._hosts) else None
+        cause = self._cause() if self._ends.over(self._hosts) else None
         if self._cell and cause is None:
             return self._cell
-        raise cause or RunFailed(f"{self._first.name}: ended before it trained")
+        raise cause or RunFailed(f"{self._first.name}: ended before it trained; {self._way_out()}")
 
     def _finish(self, here: RunDirectory) -> RunDirectory:
         theirs = f"{self._theirs}/runs/{self._cell}"
         if not self._shared and not self._asked.again and bring(self._first, here.path, theirs):
             self._say(f"brought what is known of {self._cell} to {self._first.name}")
         interrupted = None
-        meanwhile = Meanwhile(lambda pace: self._bring_home(theirs, here, pace), self._say)
+        every_s = self._asked.checkpoint_every_s
+        meanwhile = Meanwhile(lambda pace: self._bring_home(theirs, here, pace), self._say, every_s)
         try:
             self._first.do("go")
+            self._during = "while it trained"
             if not self._shared:
                 meanwhile.start()
             self._watch(lambda: False)
@@ -185,13 +193,32 @@ class _Session:
             meanwhile.stop()
         meanwhile.join()
         if not self._shared and self._first.name not in self._ends.lost:
+            trained, self._during, self._step = self._when(), "while its results were copied here", ""
             self._bring_home(theirs, here)
+            self._during = trained
         if interrupted is not None:
             raise interrupted
-        cause = self._ends.cause(self._hosts)
+        cause = self._cause()
         if cause is not None:
             raise cause
         return here
+
+    def _cause(self) -> BaseException | None:
+        return self._ends.cause(self._hosts, self._when(), self._way_out())
+
+    def _when(self) -> str:
+        """What went on, as far as rank 0 has said."""
+        return f"{self._during}{f', after step {self._step}' if self._step else ''}"
+
+    def _way_out(self) -> str:
+        """What the same command does now, by the checkpoint that is here."""
+        command = f"the same command{' without --again' if self._asked.again else ''}"
+        hosts, kept = "on these hosts or others", "written" if self._shared else "copied here"
+        if self._here is None:
+            return f"run {command} again, {hosts}"
+        if step := how_far(self._here.path)[2]:
+            return f"{command} goes on from step {step}, the last checkpoint {kept}, {hosts}"
+        return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
     def _bring_home(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
         if self._first.do("standing", path=theirs) >= how_far(here.path) or self._asked.again:
@@ -230,5 +257,7 @@ class _Session:
         self._ends.hear(event)
         if event.host is self._first and event.frame.get("said", "").strip():
             self._say(printable(event.frame["said"]))
+            if found := _STEP.search(event.frame["said"]):
+                self._step = found[1]
         if event.host is self._first and "cell" in event.frame:
             self._cell = event.frame["cell"]

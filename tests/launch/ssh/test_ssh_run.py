@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -67,7 +68,8 @@ def test_a_torchrun_that_dies_is_named_by_its_host_with_its_last_lines_and_all_e
     with pytest.raises(RunFailed) as failure:
         ask(3)
     assert str(failure.value).splitlines() == [
-        "host1: torchrun ended with status 1; the same command goes on from the last checkpoint",
+        "host1: torchrun ended with status 1 while the hosts started and made data ready; run the same command "
+        "again, on these hosts or others",
         "  RuntimeError: out of luck",
     ]
     hosts.assert_nothing_left()
@@ -87,8 +89,13 @@ def lose(hosts):
 
 
 def test_a_host_that_is_lost_is_named_and_all_end(hosts, ask, lose):
-    with pytest.raises(RunFailed, match=r"^host1: the connection to it is lost \(.*\); the same command goes on"):
+    with pytest.raises(
+        RunFailed, match=r"^host1: the connection to it is lost \(.*\) while it trained; the same"
+    ) as lost:
         ask(1, lambda _: lose(1))
+    assert re.search(
+        "goes on from step [0-9]+, the last checkpoint copied here, on these hosts or", str(lost.value)
+    )
     hosts.assert_nothing_left()
 
 

@@ -1,0 +1,44 @@
+"""Names of cells, found as `istbench run` does and without training; a run on other hosts asks for them.
+
+`python -m istbench.cli.cell_names` reads a JSON list of cells from standard input, as `launch.ssh.finished` asks
+for them. It prints a JSON list of their names, null for each that cannot run.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from istbench.cli.options import build_request
+from istbench.cli.run_command import command
+from istbench.config.run import RunRequest
+from istbench.launch.prepare import prepare_cell
+
+
+def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:
+    """The name of the cell that `words` of istbench ask for, on so many `nodes`; None where it cannot run.
+
+    Args:
+        here: nodes on this machine. threads: of a node, where the words do not say.
+    """
+    try:
+        with command.make_context("run", list(words[1:])) as context:
+            fields = {field.name for field in dataclasses.fields(RunRequest)}
+            given = {name: value for name, value in context.params.items() if name in fields}
+            request = build_request(lab=None, **{**given, "nodes": nodes})
+        request = dataclasses.replace(request, threads=request.threads or threads)
+        return prepare_cell(request, lambda *_: None, here=here).name
+    except Exception:  # the run that follows says what it is
+        return None
+
+
+def main() -> None:
+    """Answer what standard input asks; what plug-ins print is no part of it."""
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        json.dump([cell_name(**asked) for asked in json.load(sys.stdin)], answers)
+
+
+if __name__ == "__main__":
+    main()
