@@ -54,7 +54,8 @@ def build_report(
         UserError: where there are no runs to report on, or none of that workload, metric or baseline.
     """
     runs, problems = load_runs(results, cells)
-    runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
+    runs, unreported = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
+    problems += unreported
     check_baseline(baseline, runs, results, cluster)
     groups = group_runs(runs, baseline)
     tables = [comparison(group, baseline) for group in groups]

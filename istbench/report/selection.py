@@ -7,27 +7,29 @@ from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
-from istbench.errors import unknown_name
+from istbench.errors import UserError, shown, unknown_name
 from istbench.report.groups import group_runs
 from istbench.results.load import Run
-
-_LOSS = "loss"  # of an evaluation, of whose numbers all others are better the higher they are
+from istbench.results.metrics import agreement, named_as_falling
+from istbench.results.stats import median
 
 
 def select_runs(
     runs: list[Run], results: Path, *, workload: str | None, metric: str | None, levels: tuple[float, ...]
-) -> list[Run]:
-    """Those of `runs` that are asked for, as they are asked for.
+) -> tuple[list[Run], list[str]]:
+    """Those of `runs` that are asked for, as they are asked for, and a line for each that cannot be reported on.
 
     workload: only this one, with or without its options; None for all.
     metric: of their evaluations, and only workloads that have it; None for each workload's own.
     levels: of the metric, to give the times to; none for their own.
 
     Raises:
-        UserError: where there are none of the workload or metric, or less of the metric is better.
+        UserError: where there are none of the workload or metric, or the metric falls as a model gets better.
     """
-    runs = _by_metric(_of_workload(runs, workload, results), metric, results)
-    return [dataclasses.replace(run, levels=levels) for run in runs]
+    runs, problems = _by_metric(_of_workload(runs, workload, results), metric, results), list[str]()
+    if metric is None:
+        runs, problems = _by_own_metric(runs)
+    return [dataclasses.replace(run, levels=levels) for run in runs], problems
 
 
 def _of_workload(runs: list[Run], workload: str | None, results: Path) -> list[Run]:
@@ -45,15 +47,57 @@ def _by_metric(runs: list[Run], metric: str | None, results: Path) -> list[Run]:
     having: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         for evaluation in run.curve.evaluations:
-            for name in evaluation.metrics.keys() - {_LOSS}:
+            for name in evaluation.metrics:
                 having[name].add(run.header.workload_label)
+    rising = sorted(name for name in having if name != metric and not named_as_falling(name))
     if metric not in having:
-        raise unknown_name(f"metric in {results}", metric, having)
-    return [
+        raise unknown_name(f"metric in {results}", metric, rising)
+    by_metric = [
         dataclasses.replace(run, curve=dataclasses.replace(run.curve, metric=metric))
         for run in runs
         if run.header.workload_label in having[metric]
     ]
+    why = _why_falling(metric, by_metric)
+    if why:
+        way_out = f"name one that rises: {', '.join(rising)}" if rising else "leave it out"
+        raise UserError(f"--metric {shown(metric)}: {why}, and reports take higher values as better; {way_out}")
+    return by_metric
+
+
+def _why_falling(metric: str, runs: Sequence[Run]) -> str:
+    """What says that `metric` falls as models get better; empty where nothing does."""
+    if named_as_falling(metric):
+        return "it falls as a model gets better"
+    known = [
+        (found, run.header.metric)
+        for run in runs
+        if run.header.metric != metric and not named_as_falling(run.header.metric)
+        if (found := agreement(run.curve.values, dataclasses.replace(run.curve, metric=run.header.metric).values))
+        is not None
+    ]
+    if known and median([found for found, _ in known]) < 0:
+        return f"it falls where {known[0][1]} rises"
+    return ""
+
+
+def _by_own_metric(runs: list[Run]) -> tuple[list[Run], list[str]]:
+    """Those of `runs` whose workload's own metric rises, and a line for each workload whose metric does not.
+
+    Raises:
+        UserError: where that is none of several.
+    """
+    falling = sorted(
+        {(r.header.workload_label, r.header.metric) for r in runs if named_as_falling(r.header.metric)}
+    )
+    problems = [
+        f"{workload}: its metric {shown(metric)} falls as a model gets better, and reports take higher values as "
+        "better; let the workload name a metric that rises, or name one with --metric"
+        for workload, metric in falling
+    ]
+    rising = [run for run in runs if not named_as_falling(run.header.metric)]
+    if problems and not rising:
+        raise UserError(problems[0])
+    return rising, problems
 
 
 def check_baseline(

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from fake_runs import header, ramp, write_plausible, write_run
+from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.selection import select_clusters
@@ -10,6 +10,8 @@ from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.report import build_report
+from istbench.report.tables.summary import run_summary
+from istbench.results.load import load_run
 
 
 def test_a_workload_can_be_chosen_and_an_unknown_one_is_named(results):
@@ -55,12 +57,69 @@ def test_a_replay_has_the_levels_that_are_asked_for(results):
     assert [column.key for column in replayed.columns if "_to_" in column.key] == ["cluster_s_to_0.5"]
 
 
-@pytest.mark.parametrize("metric", ["loss", "acuracy"])
-def test_a_metric_that_is_not_there_or_better_when_lower_is_refused(results, metric):
+def test_a_metric_that_is_not_there_is_named_with_those_that_rise(results):
     event = msgspec.structs.replace(ramp(1.0)[1], metrics={"accuracy": 0.5, "loss": 2.0})
     write_run(results, header("ddp"), [event])
-    with pytest.raises(UserError, match=rf"unknown metric in .*results '{metric}'.* Known: accuracy"):
-        build_report(results, metric=metric)
+    with pytest.raises(UserError, match=r"unknown metric in .*results 'acuracy'.* Known: accuracy$"):
+        build_report(results, metric="acuracy")
+
+
+def write_falling(results, name, method="ddp", values=(90.0, 12.0), **changed):
+    """A run whose evaluations have another metric `name` beside a rising accuracy."""
+    events = [
+        msgspec.structs.replace(event, metrics={**event.metrics, name: value})
+        for event, value in zip((ramp(9.0)[0], ramp(9.0)[-1]), values, strict=True)
+    ]
+    return write_run(results, header(method, **changed), events, trace=averaging_trace(2))
+
+
+@pytest.mark.parametrize("name", ["perplexity", "loss", "top5_error"])
+def test_a_metric_that_falls_by_its_name_is_refused_in_one_line(results, name):
+    write_falling(results, name)
+    message = rf"--metric '{name}': it falls as a model gets better, .* name one that rises: accuracy$"
+    for refused in (
+        lambda: build_report(results, metric=name),
+        lambda: build_report_on_clusters(results, select_clusters(["m5.2xlarge"]), metric=name),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            refused()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_falls_in_the_median_run_is_refused_whatever_its_name(results):
+    for seed, values in enumerate([(90.0, 12.0), (80.0, 20.0), (70.0, 75.0)]):
+        write_falling(results, "mean_rank", seed=seed, values=values)
+    with pytest.raises(UserError, match="--metric 'mean_rank': it falls where accuracy rises"):
+        build_report(results, metric="mean_rank")
+
+
+def test_a_metric_that_fell_in_one_run_of_three_is_reported_on(results):
+    for seed, values in enumerate([(0.1, 0.6), (0.1, 0.5), (0.2, 0.1)]):
+        write_falling(results, "top5", seed=seed, values=values)
+    assert build_report(results, metric="top5").tables[0].context["metric"] == "top5"
+
+
+def test_a_workload_whose_own_metric_falls_is_left_out_with_a_line(results):
+    write_falling(results, "perplexity", workload="mine", metric="perplexity", targets=[])
+    with pytest.raises(UserError, match="mine: its metric 'perplexity' falls .* name one with --metric"):
+        build_report(results)
+    write_plausible(results, "ddp")
+    report = build_report(results)
+    assert [table.context["workload"] for table in report.tables] == ["speech"]
+    assert report.problems == (
+        "mine: its metric 'perplexity' falls as a model gets better, and reports take higher values as better; let "
+        "the workload name a metric that rises, or name one with --metric",
+    )
+    assert len(build_report(results, metric="accuracy").tables) == 2
+
+
+def test_a_summary_by_a_metric_that_falls_has_no_best_and_no_times(results):
+    run = write_falling(results, "perplexity", metric="perplexity", targets=[0.7])
+    table = run_summary(load_run(run))
+    items = [row[0].text for row in table.rows]
+    assert items[:3] == ["status", "final perplexity", "train seconds"]
+    assert not [item for item in items if "seconds to" in item]
+    assert "perplexity falls as a model gets better" in table.footer[-1]
 
 
 def test_an_unknown_baseline_is_named_with_the_methods_there_are(results):

@@ -5,8 +5,12 @@ from istbench.report.phrases import count_nodes, data_line, lower_bound_line
 from istbench.report.tables.numbers import METRIC, number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
+from istbench.results.metrics import named_as_falling
 
 _MEGA = 1e6
+_FALLING = (
+    "Careful: {metric} falls as a model gets better, and times to a level are of metrics that rise: none are given."
+)
 
 
 def run_summary(run: Run, replayed: Run | None = None) -> Table:
@@ -16,6 +20,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
     """
     header, curve = run.header, run.curve
     metric = header.metric
+    falling = named_as_falling(metric)
     rows: list[tuple[str, str, Scalar]] = [("status", header.status, header.status)]
     if header.error:
         rows.append(("error", header.error, header.error))
@@ -23,7 +28,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         last = curve.evaluations[-1]
         rows += [
             (f"final {metric}", *_metric(curve.final())),
-            (f"best {metric}", *_metric(curve.best())),
+            *([] if falling else [(f"best {metric}", *_metric(curve.best()))]),
             ("train seconds", number(last.train_s), last.train_s),
             ("wall seconds", number(last.wall_s), last.wall_s),
             ("local steps a node", str(last.step), last.step),
@@ -38,7 +43,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
             rows.append(("peak MB a node", number(memory / _MEGA), memory / _MEGA))
-        rows += [_to_target(run, level, "train") for level in run.targets]
+        rows += [_to_target(run, level, "train") for level in run.targets if not falling]
     if replayed is not None:
         rows += _on_cluster(replayed)
     return Table(
@@ -49,6 +54,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             data_line(header.data_source),
             f"Budget: {header.budget}. Cell: {header.cell}.",
             *_replay_line(replayed),
+            *([_FALLING.format(metric=metric)] if falling else []),
         ),
         keys=0,
         context={
@@ -78,7 +84,11 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     cost = dollars(profile, time.nodes, seconds)
     return [
         (f"{profile.name} seconds", number(seconds), seconds),
-        *(_to_target(replayed, level, profile.name) for level in replayed.targets),
+        *(
+            _to_target(replayed, level, profile.name)
+            for level in replayed.targets
+            if not named_as_falling(replayed.header.metric)
+        ),
         (f"{profile.name} dollars", number(cost), cost),
     ]
 
