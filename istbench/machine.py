@@ -1,13 +1,20 @@
 """What this process may use of its machine, within the limits of its control groups, and how busy that is."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+HOST = "ISTBENCH_HOST"  # in the environment: this machine's name, as the host that asked for a run calls it
 _ROOT = Path("/")
 
 # Cores that this process could be scheduled on before `keep_to_share`.
 _before: set[int] | None = None
+
+
+def host_name() -> str:
+    """This machine's name, as the user knows it."""
+    return os.environ.get(HOST) or socket.gethostname()
 
 
 def keep_to_share(number: int, shares: int) -> None:

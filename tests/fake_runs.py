@@ -77,8 +77,11 @@ def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1
     return merge(recorded, gflops=gflops, batch_size=128)
 
 
-def write_run(results, head, events, *, memory=50_000_000, trace=None):
-    """A run directory of `head` and `events` under `results`, with `trace` if given; its path."""
+def write_run(results, head, events, *, memory=50_000_000, trace=None, computing=(), hosts=("laptop",)):
+    """A run directory of `head` and `events` under `results`, with `trace` if given; its path.
+
+    computing: seconds that each node computed, by rank, on `hosts`, the last of them for all further ranks.
+    """
     directory = RunDirectory(results / "runs" / head["cell"])
     last = events[-1] if events else evaluation(0, 0.0, 0.0)
     result = {
@@ -86,6 +89,11 @@ def write_run(results, head, events, *, memory=50_000_000, trace=None):
         "samples": last.samples, "bytes_sent_per_node": last.bytes_sent_per_node,
         "bytes_received_per_node": last.bytes_received_per_node,
         "peak_memory_bytes_per_node": memory, "weights_sha256": "00" * 32,
+        "node_seconds": [
+            {"rank": rank, "host": hosts[min(rank, len(hosts) - 1)], "computing_s": seconds,
+             "waiting_s": last.train_s - seconds}
+            for rank, seconds in enumerate(computing)
+        ],
     }  # fmt: skip
     whole = {"result": result if head["status"] == "done" else None, **head}
     directory.create(msgspec.convert(whole, Header, dec_hook=decode_own))

@@ -45,7 +45,8 @@ class Transfers:
         """
         complete, self._complete = self._complete, None
         if complete is not None:
-            complete()
+            with self._recorder.waiting():
+                complete()
 
     def wait(self) -> None:
         """Return once they are complete, and are needed.
@@ -53,6 +54,6 @@ class Transfers:
         Raises:
             FabricError: when a peer does not answer in time.
         """
-        with self._recorder.waiting(*self._numbers):
+        with self._recorder.waiting(*self._numbers, for_nodes=False):  # `finish` counts the seconds
             self.finish()
         self._numbers = ()

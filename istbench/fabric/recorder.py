@@ -27,6 +27,7 @@ class Recorder:
 
     def __init__(self, device: torch.device) -> None:
         self._builder = TraceBuilder()
+        self._waits: _Waits = _CudaWaits() if device.type == "cuda" else _HostWaits()
         self._stopwatch: _Stopwatch = _CudaStopwatch() if device.type == "cuda" else _ThreadStopwatch()
         self._laps: list[Any] = []
         self._running = self._round_ended = False
@@ -42,6 +43,13 @@ class Recorder:
         """Whether what happens now is recorded."""
         return self._running
 
+    def waited_s(self) -> float:
+        """Seconds that this node has waited for operations with other nodes, of all rounds, sampled or not.
+
+        On a GPU, call it once its kernels are finished.
+        """
+        return self._waits.seconds()
+
     def resume(self) -> None:
         """Training goes on here: what this node did since the last event was not training."""
         self._stopwatch.restart()
@@ -50,6 +58,7 @@ class Recorder:
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
     ) -> int:
         """An operation starts, or does by itself once `after` are done; returns its number, for `waiting`."""
+        self._waits.posted()
         if not self._running:
             return -1
         self._compute()
@@ -63,17 +72,24 @@ class Recorder:
             self._worked[op] = seconds
 
     @contextmanager
-    def waiting(self, *ops: int) -> Iterator[None]:
-        """Inside, the node waits for the operations `ops`, and computes nothing; -1 stands for unrecorded ones."""
+    def waiting(self, *ops: int, for_nodes: bool = True) -> Iterator[None]:
+        """Inside, the node waits for the operations `ops`, and computes nothing; -1 stands for unrecorded ones.
+
+        for_nodes: whether `waited_s` counts it: other nodes take part.
+        """
         recorded = [op for op in ops if op >= 0]
         if recorded:
             self._compute()
+        started = self._waits.now() if for_nodes else None
         yield
+        if for_nodes:
+            self._waits.add(started)
         if recorded:
             self._wait(recorded)
 
     def wait_all(self) -> None:
         """The node has just waited for every transfer posted so far, and computed nothing since the last."""
+        self._waits.add_since_post()
         if self._running:
             # The CPU's stopwatch stands still in a wait; the time of a GPU's stream goes on.
             if self._stopwatch.stands_still_in_waits:
@@ -121,6 +137,85 @@ class Recorder:
         for post in np.flatnonzero((events["code"] == POST) & (events["kind"] == WORK)):
             events["seconds"][post] = self._worked.get(int(events["op"][post]), 0.0)
         return events[: self._whole_rounds]
+
+
+class _Waits(Protocol):
+    """Seconds spent in waits, added up."""
+
+    def now(self) -> Any: ...
+
+    def add(self, started: Any) -> None:
+        """A wait that `started` is over."""
+
+    def posted(self) -> None:
+        """An operation starts, beside what the node computes."""
+
+    def add_since_post(self) -> None:
+        """A wait is over that started as the last operation was posted."""
+
+    def seconds(self) -> float: ...
+
+
+class _HostWaits:
+    """By the wall clock: a node that waits computes nothing, whether it has a core or not."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._posted: float | None = None
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def add(self, started: float) -> None:
+        self._seconds += time.perf_counter() - started
+        self._posted = None
+
+    def posted(self) -> None:
+        self._posted = time.perf_counter()
+
+    def add_since_post(self) -> None:
+        if self._posted is not None:
+            self.add(self._posted)
+
+    def seconds(self) -> float:
+        return self._seconds
+
+
+class _CudaWaits:
+    """By events in the current stream, which stands still where the host or the stream waits for other nodes."""
+
+    _FOLD_FROM = 4096
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._posted: torch.cuda.Event | None = None
+        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def now(self) -> torch.cuda.Event:
+        return _cuda_event()
+
+    def add(self, started: torch.cuda.Event) -> None:
+        self._pairs.append((started, _cuda_event()))
+        self._posted = None
+        if len(self._pairs) >= self._FOLD_FROM:  # the earlier half is long over
+            self._fold(self._FOLD_FROM // 2)
+
+    def posted(self) -> None:
+        self._posted = _cuda_event()
+
+    def add_since_post(self) -> None:
+        if self._posted is not None:
+            self.add(self._posted)
+
+    def seconds(self) -> float:
+        self._fold(len(self._pairs))
+        return self._seconds
+
+    def _fold(self, count: int) -> None:
+        for started, ended in self._pairs[:count]:
+            ended.synchronize()
+            self._seconds += started.elapsed_time(ended) / 1e3
+        del self._pairs[:count]
 
 
 class _Stopwatch(Protocol):
@@ -175,6 +270,10 @@ class _CudaStopwatch:
         return start.elapsed_time(end) / 1e3
 
     def _now(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return _cuda_event()
+
+
+def _cuda_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

@@ -33,7 +33,7 @@ class BatchesAhead:
         made, work, batch = self._waiting.popleft()
         if made != step:
             raise RuntimeError(f"batches are taken in order: step {made} is next, not {step}")
-        with self._recorder.waiting(work):
+        with self._recorder.waiting(work, for_nodes=False):
             return batch.result()
 
     def _timed(self, step: int, work: int) -> Batch:

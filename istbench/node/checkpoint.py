@@ -37,6 +37,8 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         step: local steps. train_s, wall_s: seconds.
         bytes_sent, bytes_received: training traffic of the busiest node.
+        computing_s: of `train_s`, the seconds that each node did not wait for others, by rank. Empty where a part
+            of the run did not measure it.
     """
 
     step: Natural
@@ -44,6 +46,7 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     wall_s: Duration
     bytes_sent: Amount
     bytes_received: Amount
+    computing_s: tuple[Duration, ...] = ()
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -2,9 +2,13 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
+from istbench.fabric import Fabric
+from istbench.results.header import NodeSeconds
 
 _CALIBRATION_S = 0.1
 
@@ -12,23 +16,39 @@ _CALIBRATION_S = 0.1
 class TrainClock:
     """Seconds of training on this node: since `start`, waiting for a GPU at both ends.
 
-    `dilation`: how many times slower than it means to be everything runs here, in a lab.
+    `fabric`: what tells how long the node waited. `dilation`: how many times slower than it means to be everything
+    runs here, in a lab.
     """
 
-    def __init__(self, device: torch.device, dilation: float = 1.0) -> None:
-        self._device = device
+    def __init__(self, fabric: Fabric, dilation: float = 1.0) -> None:
+        self._fabric, self._device = fabric, fabric.device
         self._dilation = dilation
-        self._started = 0.0
+        self._started = self._waited_before = self._elapsed = 0.0
 
     def start(self) -> None:
         """Start a segment."""
         _finish_kernels(self._device)
+        self._waited_before = self._fabric.recorder.waited_s()
         self._started = time.perf_counter()
 
     def elapsed(self) -> float:
         """Seconds of the segment so far."""
         _finish_kernels(self._device)
-        return (time.perf_counter() - self._started) / self._dilation
+        self._elapsed = (time.perf_counter() - self._started) / self._dilation
+        return self._elapsed
+
+    def computing(self) -> float:
+        """Of the seconds that `elapsed` gave last, those in which the node did not wait for others."""
+        waited = self._fabric.recorder.waited_s() - self._waited_before
+        return max(0.0, self._elapsed - waited / self._dilation)
+
+
+def node_seconds(train_s: float, computing_s: Sequence[float], hosts: Sequence[str]) -> tuple[NodeSeconds, ...]:
+    """What each node did with `train_s`, by rank: the seconds that it computed, and waited for the rest."""
+    return tuple(
+        NodeSeconds(rank=rank, host=host, computing_s=computing, waiting_s=max(0.0, train_s - computing))
+        for rank, (computing, host) in enumerate(zip(computing_s, hosts, strict=False))
+    )
 
 
 class PeakMemory:

@@ -13,7 +13,7 @@ import torch
 from istbench.config.run import RunConfig
 from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
-from istbench.machine import own_cores
+from istbench.machine import host_name, own_cores
 from istbench.methods.base import Method
 from istbench.node import checkpoint
 from istbench.node.ahead import BatchesAhead
@@ -22,7 +22,7 @@ from istbench.node.computed import compiling, computed
 from istbench.node.digest import sha256_of
 from istbench.node.full_model import FullModel, full_model
 from istbench.node.losses import Losses
-from istbench.node.measure import PeakMemory, TrainClock
+from istbench.node.measure import PeakMemory, TrainClock, node_seconds
 from istbench.node.parts import Parts
 from istbench.node.progress import StepCounter
 from istbench.node.schedule import due_step, segment_end
@@ -64,8 +64,10 @@ class Node:
         self._checkpoints, self._config, self._workload, self._fabric = run.checkpoint, config, workload, fabric
         self._parts = Parts(run.checkpoint, fabric)
         self._lead = fabric.rank == 0
-        self._clock = TrainClock(fabric.device, config.lab.dilation if config.lab else 1.0)
-        self._totals = Totals(step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0)
+        self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
+        self._totals = Totals(
+            step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=(0.0,) * fabric.world_size
+        )
         self._segment = 0
         self._sinks = sinks
         self._trace = TraceSample(run.trace, workload, fabric, config.batch_size)
@@ -176,10 +178,13 @@ class Node:
             self._method.close_round()
         self._method.drain()
         self._ahead.settle()
-        seconds = self._clock.elapsed()
+        seconds, computing = self._clock.elapsed(), self._clock.computing()
         self._memory.stop()
         self._segment = totals.step - first
         totals.train_s += self._fabric.maximum(seconds)
+        by_rank = self._fabric.numbers(computing)
+        if len(totals.computing_s) == len(by_rank):
+            totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
         slower = "lr" in self._config.method_options
         return losses.mean(self._fabric, first, "; lower the learning rate (--set lr=...)" if slower else "")
 
@@ -288,6 +293,7 @@ class Node:
     def _finish(self) -> None:
         """Tell what came of the run."""
         peak = self._fabric.maximum(self._memory.peak or 0)
+        hosts = self._fabric.words.tell_zero(host_name())
         with self._full_model() as model:
             digest = "" if model is None else sha256_of(model.tensors, model.block)
             if model is not None and self._config.save is not None:
@@ -305,6 +311,7 @@ class Node:
                 bytes_received_per_node=last.bytes_received_per_node,
                 peak_memory_bytes_per_node=int(peak) or None,
                 weights_sha256=digest,
+                node_seconds=node_seconds(last.train_s, self._totals.computing_s, hosts),
             )
         )
 

@@ -13,6 +13,7 @@ from istbench.report.plots.plot import Plot
 from istbench.report.published import Figure
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.comparison import comparison
+from istbench.report.tables.node_seconds import node_seconds_table
 from istbench.report.tables.published import beside_published
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
@@ -58,7 +59,9 @@ def build_report(
     problems += unreported
     check_baseline(baseline, runs, results, cluster)
     groups = group_runs(runs, baseline)
-    tables = [comparison(group, baseline) for group in groups]
+    tables = []
+    for group in groups:
+        tables += [comparison(group, baseline), *filter(None, [node_seconds_table(group, baseline)])]
     if cluster is not None:
         (replayed,), unreplayed = runs_on_clusters(runs, [cluster])
         on_cluster = group_runs(replayed, baseline, cluster)

@@ -46,6 +46,21 @@ class Git(msgspec.Struct, frozen=True):
     dirty: bool
 
 
+class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node did with the train seconds of a run.
+
+    Attributes:
+        host: the machine's name, in the last part of the run.
+        computing_s: all but its waiting: reading batches, training, and on a shared core the turns of others.
+        waiting_s: inside operations with other nodes, for them or for the network.
+    """
+
+    rank: Natural
+    host: str
+    computing_s: Duration
+    waiting_s: Duration
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a finished run: totals of all its parts, and its last evaluation.
 
@@ -53,6 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         bytes_sent_per_node, bytes_received_per_node: training traffic of the busiest node.
         peak_memory_bytes_per_node: of training, None where this system does not tell.
         weights_sha256: of the assembled model's parameters and buffers.
+        node_seconds: of each node, by rank; empty where a part of the run did not measure them.
     """
 
     steps: Natural
@@ -65,6 +81,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     bytes_received_per_node: Natural
     peak_memory_bytes_per_node: Natural | None = None
     weights_sha256: str = ""
+    node_seconds: tuple[NodeSeconds, ...] = ()
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,3 +69,20 @@ def test_what_is_awaited_without_names_is_awaited_once():
     recorder.mark("step")
     events = recorder.events()
     assert events[events["code"] == WAIT]["op"].tolist() == [second, first]
+
+
+def test_waits_for_other_nodes_add_up_over_all_rounds_and_no_others():
+    recorder = Recorder(torch.device("cpu"))
+    train(recorder, 60, 30, wait=0.05)
+    assert recorder.waited_s() >= 0.1
+    before = recorder.waited_s()
+    with recorder.waiting(for_nodes=False):  # for a batch of this node's own
+        time.sleep(0.05)
+    assert recorder.waited_s() == before
+    recorder.post("all_reduce", 100)
+    time.sleep(0.05)  # in the backward pass, which waits by itself
+    recorder.wait_all()
+    after = recorder.waited_s()
+    assert after >= before + 0.05
+    recorder.wait_all()
+    assert recorder.waited_s() == after

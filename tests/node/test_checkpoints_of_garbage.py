@@ -40,6 +40,13 @@ def test_what_is_written_comes_back(written):
     assert checkpoint.latest(written / "nowhere") is None
 
 
+def test_totals_of_before_nodes_were_measured_apart_have_none(written):
+    (written / "latest.json").write_text(json.dumps(PLAIN))
+    assert checkpoint.latest(written).computing_s == ()
+    checkpoint.publish(written, Totals(**PLAIN, computing_s=(1.0, 0.5)))
+    assert checkpoint.latest(written).computing_s == (1.0, 0.5)
+
+
 def test_those_before_are_deleted_and_what_is_a_link_is_left(written, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (written / "link").symlink_to(tmp_path / "elsewhere")
@@ -103,7 +110,8 @@ def test_totals_are_totals_or_refused(tmp_path_factory, content):
         assert f"delete {directory}" in one_line(error)  # noqa: PT017  (either is right)
     else:
         assert isinstance(totals.step, int)
-        assert all(0 <= getattr(totals, name) < 2**80 for name in Totals.__struct_fields__)  # false for NaN
+        numbers = [getattr(totals, name) for name in PLAIN] + list(totals.computing_s)
+        assert all(0 <= number < 2**80 for number in numbers)  # false for NaN
 
 
 @quick(150)

@@ -6,6 +6,7 @@ from istbench.report.tables.numbers import METRIC, number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
 from istbench.results.metrics import named_as_falling
+from istbench.results.nodes import straggler
 
 _MEGA = 1e6
 _FALLING = (
@@ -40,6 +41,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
                 last.bytes_received_per_node / _MEGA,
             ),
         ]
+        rows += _by_node(run)
         memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
             rows.append(("peak MB a node", number(memory / _MEGA), memory / _MEGA))
@@ -53,6 +55,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         footer=(
             data_line(header.data_source),
             f"Budget: {header.budget}. Cell: {header.cell}.",
+            *_slow_node_line(run),
             *_replay_line(replayed),
             *([_FALLING.format(metric=metric)] if falling else []),
         ),
@@ -64,6 +67,36 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             "budget": header.budget,
         },
     )
+
+
+def _by_node(run: Run) -> list[tuple[str, str, Scalar]]:
+    """The fewest and the most seconds that a node computed, and waited."""
+    nodes = run.header.result.node_seconds if run.header.result else ()
+    if len(nodes) < 2:
+        return []
+    spans = {
+        "computing seconds a node": [node.computing_s for node in nodes],
+        "waiting seconds a node": [node.waiting_s for node in nodes],
+    }
+    return [(name, f"{number(min(spent))} to {number(max(spent))}", max(spent)) for name, spent in spans.items()]
+
+
+def _slow_node_line(run: Run) -> list[str]:
+    header = run.header
+    nodes = header.result.node_seconds if header.result else ()
+    found = straggler(nodes)
+    if found is None:
+        return []
+    slowest, fastest = found.slowest, found.fastest
+    line = (
+        f"Slowest node: rank {slowest.rank} ({slowest.host}) computed {number(slowest.computing_s)} s. Fastest: "
+        f"rank {fastest.rank} ({fastest.host}), {number(fastest.computing_s)} s. The others waited about "
+        f"{number(found.waited_s)} s for the slowest."
+    )
+    shared = len({node.host for node in nodes}) < len(nodes) and header.config.device == "cpu"
+    if shared and header.config.lab is None:
+        line += " Nodes of one machine share its cores: waiting for a core counts as computing."
+    return [line]
 
 
 def _metric(value: float | None) -> tuple[str, Scalar]:

@@ -1,0 +1,96 @@
+"""The table of what the nodes of each run do: computing, and waiting for one another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from istbench.config.defaults import BASELINE
+from istbench.report.groups import Contender, Group
+from istbench.report.phrases import data_line
+from istbench.report.tables.numbers import NOTHING, number, plain, rounded
+from istbench.report.tables.of_group import NAMING, group_context
+from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.results.header import NodeSeconds
+from istbench.results.nodes import SLOWER_BY, median_node_seconds, straggler
+from istbench.results.stats import median
+
+
+@dataclass(frozen=True)
+class _Row:
+    contender: Contender
+    nodes: tuple[NodeSeconds, ...]
+
+
+def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
+    """A row for each method and number of nodes whose runs measured it; None where there is none.
+
+    Every figure is the median over seeds.
+    """
+    rows = [_Row(contender, nodes) for contender in group.contenders if len(nodes := _nodes(contender)) > 1]
+    if not rows:
+        return None
+    columns, entries = fill(_COLUMNS, rows)
+    return Table(
+        title=f"{group.workload_label}: computing and waiting by node on {group.machine}",
+        columns=columns,
+        rows=entries,
+        footer=(data_line(group.source), *_FOOTER, *([_SHARED] if _share_cores(group, rows) else [])),
+        keys=len(NAMING),
+        context=group_context(group, baseline),
+    )
+
+
+_FOOTER = (
+    "Train seconds of a node, from the node with the fewest to the node with the most, medians over seeds. "
+    "Waiting: inside operations with other nodes, for them or for the network. Computing: the rest.",
+    f"Slowest node: the one that computes longest, where that is over {SLOWER_BY:.0%} more than the median "
+    "node's computing. The others wait for it: so many seconds, of their median.".replace("%", " %"),
+)
+_SHARED = "Nodes of one machine share its cores: waiting for a core counts as computing."
+
+
+def _nodes(contender: Contender) -> tuple[NodeSeconds, ...]:
+    results = [run.header.result for run in contender.runs]
+    return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
+
+
+def _share_cores(group: Group, rows: list[_Row]) -> bool:
+    shared = any(len({node.host for node in row.nodes}) < len(row.nodes) for row in rows)
+    return shared and group.device == "cpu" and not group.host.lab
+
+
+def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[_Row], Entry]:
+    def entry(row: _Row) -> Entry:
+        values = [seconds(node) for node in row.nodes]
+        by_rank: dict[str, Scalar] = {f"rank_{node.rank}": seconds(node) for node in row.nodes}
+        return Entry(
+            text=f"{number(min(values))} to {number(max(values))}",
+            value={"least": min(values), "median": median(values), "most": max(values), **by_rank},
+        )
+
+    return entry
+
+
+def _slowest(row: _Row) -> Entry:
+    found = straggler(row.nodes)
+    if found is None:
+        return NOTHING
+    node = found.slowest
+    return Entry(
+        text=f"rank {node.rank} ({node.host}), +{found.excess:.0%}".replace("%", " %"),
+        value={"rank": node.rank, "host": node.host},
+    )
+
+
+def _waited(row: _Row) -> Entry:
+    found = straggler(row.nodes)
+    return NOTHING if found is None else rounded(found.waited_s)
+
+
+_COLUMNS: tuple[ColumnOf[_Row], ...] = (
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: NAMING[0].entry(row.contender)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda row: plain(row.contender.nodes)),
+    ColumnOf(key="computing_s", title="computing s a node", entry=_span(lambda node: node.computing_s)),
+    ColumnOf(key="waiting_s", title="waiting s a node", entry=_span(lambda node: node.waiting_s)),
+    ColumnOf(key="slowest_node", title="slowest node", align="left", entry=_slowest),
+    ColumnOf(key="waited_for_slowest_s", title="s that others wait for it", entry=_waited),
+)

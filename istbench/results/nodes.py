@@ -1,0 +1,56 @@
+"""Which node of a run is slow, by the seconds that each node computed and waited."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from istbench.results.header import NodeSeconds
+from istbench.results.stats import median
+
+SLOWER_BY = 0.1
+"""From so much more computing than the median node's on, a node is called slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """The node that computes longest, and the one that computes shortest.
+
+    Attributes:
+        excess: by which share it computes longer than the median node.
+        waited_s: for which the other nodes waited for it: the seconds that it computed beyond their median.
+    """
+
+    slowest: NodeSeconds
+    fastest: NodeSeconds
+    excess: float
+    waited_s: float
+
+
+def straggler(nodes: Sequence[NodeSeconds]) -> Straggler | None:
+    """The slow node among `nodes`; None where the slowest computes up to a tenth longer than the median node."""
+    if len(nodes) < 2:
+        return None
+    slowest = max(nodes, key=lambda node: node.computing_s)
+    typical = median([node.computing_s for node in nodes])
+    if slowest.computing_s <= (1 + SLOWER_BY) * typical:
+        return None
+    return Straggler(
+        slowest=slowest,
+        fastest=min(nodes, key=lambda node: node.computing_s),
+        excess=slowest.computing_s / typical - 1 if typical > 0 else float("inf"),
+        waited_s=slowest.computing_s - median([node.computing_s for node in nodes if node is not slowest]),
+    )
+
+
+def median_node_seconds(runs: Sequence[Sequence[NodeSeconds]]) -> tuple[NodeSeconds, ...]:
+    """Each rank's medians over `runs` of as many nodes, with the host of the first run; empty without runs."""
+    if not runs:
+        return ()
+    return tuple(
+        NodeSeconds(
+            rank=first.rank,
+            host=first.host,
+            computing_s=median([run[place].computing_s for run in runs]),
+            waiting_s=median([run[place].waiting_s for run in runs]),
+        )
+        for place, first in enumerate(runs[0])
+    )

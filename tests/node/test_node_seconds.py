@@ -1,0 +1,114 @@
+"""What each node computes and waits. Functions named `node_*` run on every node."""
+
+import time
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from istbench.config.run import RunRequest
+from istbench.conformance.processes import on_nodes
+from istbench.conformance.training import open_workload
+from istbench.fabric.recorder import Recorder
+from istbench.launch.prepare import prepare_cell
+from istbench.machine import host_name
+from istbench.node.measure import node_seconds
+from istbench.node.sinks import Sinks
+from istbench.node.worker import Node
+from istbench.results.header import Result
+from istbench.results.nodes import straggler
+from istbench.results.store import RunDirectory
+
+STEPS, PAUSE_S = 12, 0.05
+CELLS = {
+    "ddp": {}, "local_sgd": {"local_steps": "2"}, "ist": {"local_steps": "2"}, "p3": {}, "fsdp": {},
+    "ist streaming": {"streaming": "yes", "local_steps": "2"},
+}  # fmt: skip
+
+
+class StoppedError(Exception):
+    """The run is stopped, on all nodes after the same step."""
+
+
+class StoppingNode(Node):
+    def _save_if_due(self, finished):
+        super()._save_if_due(finished)
+        if self._totals.step == STEPS // 2:
+            raise StoppedError
+
+
+class Results:
+    """A sink of what came of a run."""
+
+    def step(self, done):
+        pass
+
+    def record(self, event):
+        pass
+
+    def finish(self, result):
+        self.result = result
+
+
+def pausing(workload):
+    """`workload`, whose training batches take their time."""
+    made = workload.train_batch
+
+    def train_batch(indices, generator):
+        time.sleep(PAUSE_S)
+        return made(indices, generator)
+
+    workload.train_batch = train_batch
+    return workload
+
+
+def node_results(fabric, configs, folder, lives):
+    """What came of each cell of `configs`, whose rank 1 is slow; each one goes through `lives`."""
+    found = {}
+    for name, config in configs.items():
+        sink = Results()
+        for kind in lives:
+            fabric.recorder = Recorder(fabric.device)  # as in a new process
+            workload = open_workload("toy", config.workload_options)
+            sinks = Sinks([sink] if fabric.rank == 0 else [])
+            slowed = pausing(workload) if fabric.rank == 1 else workload
+            with suppress(StoppedError):
+                kind(RunDirectory(folder / name), config, slowed, fabric, sinks).live()
+        found[name] = msgspec.to_builtins(sink.result) if fabric.rank == 0 else None
+    return found
+
+
+def config_of(name, **changed):
+    request = RunRequest(
+        workload="toy", method=name.split()[0], nodes=2, steps=STEPS, eval_every=3, method_options=CELLS[name],
+        **changed,
+    )  # fmt: skip
+    return prepare_cell(request, lambda *_: None).config
+
+
+def test_a_slow_node_computes_while_the_other_one_waits(tmp_path):
+    for name in CELLS:
+        (tmp_path / name).mkdir()
+    configs = {name: config_of(name) for name in CELLS}
+    results = on_nodes(node_results, 2, configs, tmp_path, (Node,))[0]
+    for name, plain in results.items():
+        result = msgspec.convert(plain, Result)
+        fast, slow = result.node_seconds
+        assert (fast.rank, slow.rank, fast.host, slow.host) == (0, 1, host_name(), host_name())
+        assert fast.computing_s + fast.waiting_s == pytest.approx(result.train_s), name
+        assert slow.computing_s + slow.waiting_s == pytest.approx(result.train_s), name
+        assert slow.computing_s >= STEPS * PAUSE_S, name
+        assert straggler(result.node_seconds).slowest is slow, name
+
+
+def test_seconds_of_a_resumed_run_add_up(tmp_path):
+    (tmp_path / "ddp").mkdir()
+    configs = {"ddp": config_of("ddp", checkpoint_every_s=0)}
+    result = msgspec.convert(on_nodes(node_results, 2, configs, tmp_path, (StoppingNode, Node))[0]["ddp"], Result)
+    assert result.node_seconds[1].computing_s >= STEPS * PAUSE_S
+    assert result.node_seconds[1].computing_s <= result.train_s
+
+
+def test_where_a_part_did_not_measure_it_nothing_is_told():
+    assert node_seconds(9.0, (), ["a", "b"]) == ()
+    assert [node.waiting_s for node in node_seconds(9.0, (4.0, 9.5), ["a", "b"])] == [5.0, 0.0]
