@@ -10,6 +10,7 @@ from istbench.cli import EXIT_FAILED
 from istbench.cli.hosts_options import finished_there, hosts_options, run_there
 from istbench.cli.options import (
     PathType,
+    baseline_option,
     cell_options,
     cluster_option,
     in_lab,
@@ -21,9 +22,10 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.defaults import BASELINE
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
-from istbench.errors import RunFailed, UserError, unknown_name
+from istbench.errors import RunFailed, UserError, shown, unknown_name
 from istbench.launch.hosts import Host, first_of
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.world import this_world
@@ -48,6 +50,7 @@ _OF_THE_MACHINE = ("data", "device", "threads", "timeout_s", "checkpoint_every_s
 @out_option
 @plugin_option
 @cluster_option
+@baseline_option
 @hosts_options("Train every cell on these hosts, over ssh, a node each; one with fewer nodes on the first of them.")
 @click.option("--again", is_flag=True, help="Run cells anew though they are done.")
 @click.option(
@@ -61,6 +64,7 @@ def command(
     out: Path,
     plugins: tuple[str, ...],
     cluster: ClusterProfile,
+    baseline: str,
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
     ssh_config: Path | None,
@@ -91,6 +95,7 @@ def command(
     for request in requests:
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
+    _check_baseline(baseline, requests)
     from istbench.launch.local import preload
 
     if jobs is None and hosts is None:
@@ -110,7 +115,7 @@ def command(
     from istbench.report.report import build_report
 
     with replaying():
-        report = build_report(out, cells=names, cluster=cluster)
+        report = build_report(out, cells=names, cluster=cluster, baseline=baseline)
     show_report(report, out)
     for failure in failures:
         click.echo(f"istbench: {failure}", err=True)
@@ -143,6 +148,35 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
         run=fields,
     )
     return asked.requests(plugins)
+
+
+def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
+    """Refuse a `baseline` that no cell of `requests` can be, before anything is trained."""
+    if baseline == BASELINE:
+        return
+    from istbench.report.baseline import same_value
+    from istbench.report.groups import split_label
+
+    method, options = split_label(baseline)
+    cells = [request for request in requests if request.method == method]
+    if not cells:
+        raise unknown_name("--baseline", baseline, {request.method for request in requests})
+    for name, text in options.items():
+        known = _option_names(method, cells[0].plugins) | {option.name for option in RUN_OPTIONS}
+        if name not in known:
+            raise unknown_name(f"option of {method} in --baseline", name, known)
+        # An option that a cell does not name has the workload's default, which is not known yet.
+        cells = [cell for cell in cells if same_value(_given(cell, name, text), text)]
+        if not cells:
+            raise UserError(
+                f"--baseline {shown(baseline)}: no cell of {method} has {name}={text}; "
+                f"train one with it, or name {method} alone"
+            )
+
+
+def _given(request: RunRequest, name: str, otherwise: str) -> Any:
+    found = request.method_options.get(name, getattr(request, name, otherwise))
+    return otherwise if found is None else found
 
 
 def _own_options(

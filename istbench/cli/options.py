@@ -108,6 +108,17 @@ def _as_levels(_context: click.Context, _option: click.Parameter, text: str | No
     return convert(split_list(text, "--levels", "0.7,0.75 are two"), Levels, lambda _: "--levels", text=True)
 
 
+def baseline_option(command: _Command) -> _Command:
+    """`--baseline METHOD [NAME=VALUE ...]`, which speed-ups are against."""
+    return click.option(
+        "--baseline",
+        default=BASELINE,
+        show_default=True,
+        metavar="METHOD|'METHOD NAME=VALUE ...'",
+        help="What speed-ups are against: a method, or one with options, such as 'ddp lr=0.3'.",
+    )(command)
+
+
 _REPORT_OPTIONS = [
     click.option(
         "--format",
@@ -125,7 +136,7 @@ _REPORT_OPTIONS = [
         metavar="LEVEL,...",
         help="Of the metric, to say the seconds to, such as 0.7,0.75. Default: the workload's own.",
     ),
-    click.option("--baseline", default=BASELINE, show_default=True, help="Method that speed-ups are against."),
+    baseline_option,
     click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
 ]
 

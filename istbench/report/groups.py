@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,9 @@ from istbench.results.header import Host
 from istbench.results.load import Run
 from istbench.results.stats import median
 
+# Settings of a run, beside its method's options, in which rows are to be equal to be compared.
+_OF_COMPUTING = ("amp", "channels_last", "compile", "threads", "lab")
+
 # Named by the group or by the row itself; what is left of a configuration tells rows apart.
 _NAMED_ELSEWHERE = {
     "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
@@ -34,12 +37,16 @@ _NAMED_ELSEWHERE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One row: a method with its options on so many nodes. runs: the finished ones, one a seed, by seed."""
+    """One row: a method with its options on so many nodes. runs: the finished ones, one a seed, by seed.
+
+    settings: the method's options with their values, and how it computes.
+    """
 
     label: str
     method: str
     nodes: int
     runs: tuple[Run, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed, infinity for a miss."""
@@ -89,14 +96,6 @@ class Group:
     def nodes(self) -> tuple[int, ...]:
         """The numbers of nodes there are finished runs of, rising."""
         return tuple(sorted({contender.nodes for contender in self.contenders}))
-
-    def contender(self, name: str, nodes: int) -> Contender | None:
-        """The one on so many nodes that `name` is the label or method of; None where there is none, or several."""
-        there = [contender for contender in self.contenders if contender.nodes == nodes]
-        fitting = [contender for contender in there if contender.label == name]
-        if not fitting:
-            fitting = [contender for contender in there if contender.method == name]
-        return fitting[0] if len(fitting) == 1 else None
 
     @property
     def clock(self) -> Clock:
@@ -161,7 +160,8 @@ def _group_key(run: Run, profile: ClusterProfile | None) -> list[Any]:
 def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Group:
     header = runs[0].header
     contenders = _contenders([run for run in runs if run.done])
-    contenders.sort(key=lambda c: (c.nodes, c.label != baseline, c.method != baseline, c.method, c.label))
+    method, _ = split_label(baseline)
+    contenders.sort(key=lambda c: (c.nodes, c.label != baseline, c.method != method, c.method, c.label))
     return Group(
         workload=header.workload,
         workload_label=header.workload_label,
@@ -196,10 +196,32 @@ def _contenders(runs: list[Run]) -> list[Contender]:
             method=members[0].header.method,
             nodes=nodes,
             runs=tuple(sorted(members, key=lambda run: run.header.seed)),
+            settings=row_settings(members[0]),
         )
         for (label, nodes), variants in rows.items()
         for members in variants.values()
     ]
+
+
+def row_settings(run: Run) -> dict[str, Any]:
+    """The options of the run's method with their values, and how it computes."""
+    everything = _settings(run)
+    computing = {name: everything[name] for name in _OF_COMPUTING if name in everything}
+    return {**run.header.config.method_options, **computing}
+
+
+def split_label(label: str) -> tuple[str, dict[str, str]]:
+    """The method of a label such as `ddp lr=0.3`, and its options as texts."""
+    method, *words = label.split(" ")
+    options: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            options[name] = value
+        elif options:  # of a value of several words
+            last = next(reversed(options))
+            options[last] += f" {word}"
+    return method, options
 
 
 def _settings(run: Run) -> dict[str, Any]:

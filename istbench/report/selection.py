@@ -8,7 +8,8 @@ from pathlib import Path
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError, shown, unknown_name
-from istbench.report.groups import group_runs
+from istbench.report.baseline import is_named
+from istbench.report.groups import group_runs, row_settings
 from istbench.results.load import Run
 from istbench.results.metrics import agreement, named_as_falling
 from istbench.results.stats import median
@@ -103,7 +104,7 @@ def _by_own_metric(runs: list[Run]) -> tuple[list[Run], list[str]]:
 def check_baseline(
     baseline: str, runs: Sequence[Run], results: Path, cluster: ClusterProfile | None = None
 ) -> None:
-    """Refuse a `baseline` that is neither a method of `runs` nor the label of a row; the default needs no run.
+    """Refuse a `baseline` that names no method of `runs` and no row; the default needs no run.
 
     cluster: where the runs are replayed as well, which may put rows side by side that need longer labels.
 
@@ -113,5 +114,8 @@ def check_baseline(
     groups = group_runs(runs) + (group_runs(runs, profile=cluster) if cluster else [])
     labels = {contender.label for group in groups for contender in group.contenders}
     names = labels | {name for run in runs for name in (run.header.method, run.header.method_label)}
-    if baseline != BASELINE and baseline not in names:
+    known = baseline in names or any(
+        is_named(baseline, run.header.method_label, run.header.method, row_settings(run)) for run in runs
+    )
+    if baseline != BASELINE and not known:
         raise unknown_name(f"baseline in {results}", baseline, names)

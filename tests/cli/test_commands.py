@@ -24,10 +24,12 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures_and_report_pri
 ):
     (tmp_path / "suite.toml").write_text(SUITE)
     out = tmp_path / "out"
-    status, table, said = istbench("compare", tmp_path / "suite.toml", "--out", out, "--threads", 1)
+    asked = ["compare", tmp_path / "suite.toml", "--out", out, "--threads", 1]
+    status, table, said = istbench(*asked, "--baseline", "ist local_steps=2")
     assert status == 0
     assert "SYNTHETIC" in table
     assert "ist local_steps=2" in table
+    assert "speed-up over ist local_steps=2" in " ".join(table.split())
     assert said.count(": done") == 2
     for kind in ("png", "svg"):
         names = [path.stem for path in (out / "report").glob(f"toy-*.{kind}")]
@@ -36,7 +38,7 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures_and_report_pri
             assert sorted(on_cluster) == [False, True]
     threads = [json.loads(path.read_text())["config"]["threads"] for path in out.glob("runs/*/run.json")]
     assert threads == [1, 1]  # of the machine, beside the suite
-    status, _, said = istbench("compare", tmp_path / "suite.toml", "--out", out, "--threads", 1)
+    status, _, said = istbench(*asked)
     assert status == 0
     assert said.count(": done before") == 2
     formats = {}
@@ -78,6 +80,12 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, is
         (["--workload", "toy", "--nodes", "two"], "--nodes must be a whole number, not 'two'"),
         (["--workload", "toy", "--seeds", "0"], "--seeds': 0 is not in the range 1<=x<=10000"),
         (["--workload", "toy", "--set", "local_step=3"], "did you mean 'local_steps'"),
+        (["--workload", "toy", "--baseline", "ddq"], "unknown --baseline 'ddq'; did you mean 'ddp'?"),
+        (["--workload", "toy", "--baseline", "ddp lrr=3"], "option of ddp in --baseline 'lrr'; did you mean 'lr'?"),
+        (
+            ["--workload", "toy", "--set", "lr=0.1", "--baseline", "ddp lr=0.3"],
+            "--baseline 'ddp lr=0.3': no cell of ddp has lr=0.3; train one with it, or name ddp alone",
+        ),
         (["none.toml"], "no file none.toml; give a TOML suite"),
         (["suite.toml", "--nodes", "2"], "leave out --nodes"),
         (["suite.toml", "--set", "lr=1"], "leave out --set, or the suite"),

@@ -149,7 +149,6 @@ def test_a_label_that_only_rows_on_a_cluster_have_is_a_baseline(results):
         write_run(results, head, ramp(9.0))
     cluster = load_profile("m5.2xlarge")
     assert build_report(results, baseline="ist threads=8", cluster=cluster).problems != ()
-    with pytest.raises(UserError, match="unknown baseline .*'ist threads=8'"):
-        build_report(results, baseline="ist threads=8")
+    assert build_report(results, baseline="ist threads=8").tables  # a row has these settings, whatever its label
     with pytest.raises(UserError, match="Known: ist, ist threads=1, ist threads=8"):
         build_report(results, baseline="ist threads=2", cluster=cluster)

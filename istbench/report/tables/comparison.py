@@ -5,6 +5,7 @@ from functools import partial
 
 from istbench.cluster.clock import dollars
 from istbench.config.defaults import BASELINE
+from istbench.report.baseline import Pairing, baseline_rows, pair
 from istbench.report.groups import Contender, Group
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.numbers import (
@@ -21,7 +22,7 @@ from istbench.report.tables.numbers import (
 from istbench.report.tables.of_group import NAMING, group_context
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.report.targets import Target
-from istbench.results.stats import Estimate, SpeedUp, estimate, speed_up
+from istbench.results.stats import Estimate, estimate
 
 _MEGA = 1e6
 
@@ -29,7 +30,7 @@ _MEGA = 1e6
 def comparison(group: Group, baseline: str = BASELINE) -> Table:
     """The main table of a group: a row for each method and number of nodes.
 
-    baseline: method or method label that speed-ups are against, on as many nodes.
+    baseline: method, or method with options, that speed-ups are against, on as many nodes; see `report.baseline`.
     """
     columns, rows = fill(_columns(group, baseline), group.contenders)
     what = f"{group.clock_words} to {group.metric} on {group.machine}"
@@ -103,23 +104,20 @@ def _without_reached(found: Estimate) -> dict[str, Scalar]:
 
 
 def _speed_up(group: Group, baseline: str, contender: Contender) -> Entry:
-    against = group.contender(baseline, contender.nodes)
-    if against is None:
-        return NOTHING
-    if against is contender:
+    rows = baseline_rows(group, baseline, contender.nodes)
+    if contender in rows:
         return Entry(text="baseline", value=None)
-    missed = None
-    for target in reversed(group.targets):
-        found = speed_up(against.seconds(target.level), contender.seconds(target.level))
-        if found is not None and found.ratio is not None:
-            text = f"{number(found.ratio.median)}×{interval(found.ratio, DIGITS)} to {target.short}"
-            return Entry(text=text, value=_speed_up_value(found, target))
-        if found is not None and found.baseline_missed and missed is None:
-            missed = Entry(text=f"> budget to {target.short}", value=_speed_up_value(found, target))
-    return missed or NOTHING
+    pairing = pair(group, baseline, contender)
+    if pairing is None:
+        return NOTHING
+    ratio = pairing.found.ratio
+    text = "> budget" if ratio is None else f"{number(ratio.median)}×{interval(ratio, DIGITS)}"
+    over = f" over {pairing.against.label}" if len(rows) > 1 else ""
+    return Entry(text=f"{text} to {pairing.target.short}{over}", value=_speed_up_value(pairing))
 
 
-def _speed_up_value(found: SpeedUp, target: Target) -> dict[str, Scalar]:
+def _speed_up_value(pairing: Pairing) -> dict[str, Scalar]:
+    found, target = pairing.found, pairing.target
     ratio = found.ratio
     return {
         "ratio": ratio.median if ratio else None,
@@ -129,4 +127,6 @@ def _speed_up_value(found: SpeedUp, target: Target) -> dict[str, Scalar]:
         **({} if target.share is None else {"to_share_of_best": target.share}),
         "pairs": found.pairs,
         "baseline_missed": found.baseline_missed,
+        "over": pairing.against.label,
+        "equal_settings": pairing.equal,
     }

@@ -1,12 +1,16 @@
 """What stands below the main table of a group: data, clock, budget, and how to read it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
-from istbench.report.groups import Group
+from istbench.config.options import option_text
+from istbench.report.baseline import baseline_rows, pair, typed_differences
+from istbench.report.groups import Contender, Group, split_label
 from istbench.report.phrases import count_nodes, data_line, lower_bound_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
+
+_UNEQUAL_SHOWN = 6
 
 
 def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
@@ -35,7 +39,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     yield from _targets_line(group)
     yield _entry_line(group)
     if group.contenders:
-        yield _speed_up_line(group, baseline)
+        yield from _speed_up_lines(group, baseline)
     yield from _versions_line(group)
     yield from _changes_line(group)
     yield from _unfinished_lines(group)
@@ -87,19 +91,47 @@ def _entry_line(group: Group) -> str:
     )
 
 
-def _speed_up_line(group: Group, baseline: str) -> str:
-    lacking = [nodes for nodes in group.nodes if group.contender(baseline, nodes) is None]
-    if lacking == list(group.nodes):
-        return (
-            f"Speed-up: none, for want of one finished row of {baseline}; "
-            "`istbench report --baseline` names another."
-        )
-    some = f" None on {', '.join(map(str, lacking))} nodes, where there is no such row." if lacking else ""
-    return (
+def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
+    rows = {nodes: baseline_rows(group, baseline, nodes) for nodes in group.nodes}
+    lacking = [nodes for nodes, there in rows.items() if not there]
+    if len(lacking) == len(rows):
+        yield f"Speed-up: none, as {baseline} has no finished row; `istbench report --baseline` names another row."
+        return
+    some = f" None on {', '.join(map(str, lacking))} nodes, where {baseline} has no row." if lacking else ""
+    yield (
         f"Speed-up: seconds of {baseline} over seconds of the row on as many nodes, paired by seed, to the "
-        f"highest target that both reached; > budget: only {baseline} missed; –: the "
-        f"row missed.{some}"
+        f"highest target that both reached; > budget: the row reached it, {baseline} did not; –: the row reached "
+        f"no target.{some}"
     )
+    if any(len(there) > 1 for there in rows.values()):
+        yield (
+            f"{baseline} has several rows: each row is compared with the one of equal settings. Where there is "
+            "none, it is compared with the one that is soonest at the target. The cell names it."
+        )
+    yield from _unequal_line(group, baseline)
+
+
+def _unequal_line(group: Group, baseline: str) -> Iterable[str]:
+    """The rows whose options, where the user chose any, are not those of the row that they are compared with."""
+    pairs: dict[str, None] = {}
+    for contender in group.contenders:
+        found = pair(group, baseline, contender)
+        names = typed_differences(contender, found.against) if found is not None else []
+        if found is not None and names:
+            own, other = (_with(row, names) for row in (contender, found.against))
+            pairs[f"{own} over {other}"] = None
+    if pairs:
+        shown = "; ".join(list(pairs)[:_UNEQUAL_SHOWN])
+        more = f"; and {len(pairs) - _UNEQUAL_SHOWN} more" if len(pairs) > _UNEQUAL_SHOWN else ""
+        way_out = "`--baseline 'METHOD NAME=VALUE'` names another row"
+        yield f"Speed-ups between unequal settings: {shown}{more}. {way_out}."
+
+
+def _with(contender: Contender, names: Sequence[str]) -> str:
+    """The row's label with the values of the settings `names`."""
+    shown = split_label(contender.label)[1]
+    missing = [f"{name}={option_text(contender.settings[name])}" for name in names if name not in shown]
+    return " ".join([contender.label, *missing])
 
 
 def _versions_line(group: Group) -> Iterable[str]:

@@ -1,0 +1,98 @@
+"""Which row of the baseline stands beside which row: equal settings, or else the best of the baseline's rows."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from istbench.config.options import option_text
+from istbench.report.groups import Contender, Group, split_label
+from istbench.report.targets import Target
+from istbench.results.stats import SpeedUp, median, speed_up
+
+_YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """A row's speed-up over a row of the baseline, `against`, to `target`.
+
+    Attributes:
+        equal: whether both have the same value of every setting that both have.
+    """
+
+    against: Contender
+    equal: bool
+    target: Target
+    found: SpeedUp
+
+
+def is_named(name: str, label: str, method: str, settings: Mapping[str, Any]) -> bool:
+    """Whether `name` names a row: by its label, or by its method and the values of some of its `settings`."""
+    wanted, options = split_label(name)
+    return name == label or (
+        wanted == method
+        and all(key in settings and same_value(settings[key], text) for key, text in options.items())
+    )
+
+
+def same_value(value: Any, text: str) -> bool:
+    """Whether `text` stands for the option's `value`."""
+    if isinstance(value, bool):
+        return text.lower() in (_YES if value else _NO)
+    if option_text(value) == text:
+        return True
+    try:
+        return float(text) == float(value)
+    except (TypeError, ValueError):
+        return False
+
+
+def baseline_rows(group: Group, name: str, nodes: int) -> list[Contender]:
+    """The rows on so many nodes that `name` names: one of that label with options, or all of that method."""
+    there = [contender for contender in group.contenders if contender.nodes == nodes]
+    _, options = split_label(name)
+    exact = [contender for contender in there if options and contender.label == name]
+    return exact or [c for c in there if is_named(name, c.label, c.method, c.settings)]
+
+
+def pair(group: Group, name: str, contender: Contender) -> Pairing | None:
+    """What `contender` is compared with, among the rows that `name` names, to the highest target that both reached.
+
+    Where none has a ratio, the pairing to the highest target that only `contender` reached; None where there is no
+    row of the baseline, or `contender` is one, or it reached no target.
+    """
+    rows = baseline_rows(group, name, contender.nodes)
+    if not rows or contender in rows:
+        return None
+    equal = [row for row in rows if not differing_settings(contender, row)]
+    missed = None
+    for target in reversed(group.targets):
+        against = min(equal or rows, key=lambda row: _order(row, target))
+        found = speed_up(against.seconds(target.level), contender.seconds(target.level))
+        if found is None:
+            continue
+        pairing = Pairing(against=against, equal=bool(equal), target=target, found=found)
+        if found.ratio is not None:
+            return pairing
+        if found.baseline_missed and missed is None:
+            missed = pairing
+    return missed
+
+
+def differing_settings(one: Contender, other: Contender) -> list[str]:
+    """Names of the settings that both have, with other values."""
+    both = one.settings.keys() & other.settings.keys()
+    return sorted(name for name in both if one.settings[name] != other.settings[name])
+
+
+def typed_differences(one: Contender, other: Contender) -> list[str]:
+    """Those of `differing_settings` that the label of either names: the user chose them."""
+    typed = split_label(one.label)[1].keys() | split_label(other.label)[1].keys()
+    return [name for name in differing_settings(one, other) if name in typed]
+
+
+def _order(row: Contender, target: Target) -> tuple[float, int, str]:
+    """The sooner row first; of rows that are infinitely late, the one that more seeds reached the target by."""
+    seconds = list(row.seconds(target.level).values())
+    return median(seconds), -sum(map(math.isfinite, seconds)), row.label
