@@ -55,8 +55,12 @@ def evaluation(step, train_s, value, *, sent=0, loss=1.0):
 
 
 def ramp(seconds, value=0.9):
-    """Events of a run that rises linearly to `value` in `seconds`."""
-    return [evaluation(0, 0.0, 0.0), evaluation(100, seconds, value, sent=2_000_000)]
+    """Events of a run that rises linearly to `value` in `seconds`, with an evaluation soon after the start."""
+    return [
+        evaluation(0, 0.0, 0.0),
+        evaluation(10, seconds / 10, value / 10, sent=200_000),
+        evaluation(100, seconds, value, sent=2_000_000),
+    ]
 
 
 def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1_000_000, gflops=100.0):

@@ -119,7 +119,7 @@ def baseline_option(command: _Command) -> _Command:
     )(command)
 
 
-_REPORT_OPTIONS = [
+_REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
     click.option(
         "--format",
         "output_format",

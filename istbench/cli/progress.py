@@ -21,7 +21,7 @@ from rich.progress import (
 
 from istbench.errors import UserError
 from istbench.node.progress import read_step
-from istbench.results.events import Evaluation
+from istbench.results.curves import Curve
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -116,13 +116,14 @@ def _size(path: Path) -> int:
 
 
 def _state(run: RunDirectory, metric: str) -> str:
+    """The last evaluation that counts, with its step: training may be far beyond it."""
     try:
-        evaluations = [event for event in run.events() if isinstance(event, Evaluation)]
+        evaluations = Curve.from_events(run.events(), metric).evaluations
     except (OSError, UserError):
         return ""
     if not evaluations:
         return "starting"
     last = evaluations[-1]
     value = last.metrics.get(metric)
-    loss = f" loss {last.train_loss:.3f}" if last.train_loss is not None else ""
-    return f"{metric} {'not a number' if value is None else f'{value:.4f}'}{loss}"
+    loss = f", training loss {last.train_loss:.3f}" if last.train_loss is not None else ""
+    return f"at step {last.step}: {metric} {'not a number' if value is None else f'{value:.4f}'}{loss}"

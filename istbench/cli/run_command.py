@@ -221,6 +221,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
                 "level": level,
                 "step": there.step if there else None,
                 "train_s": there.seconds if there else None,
+                "before_first_evaluation": there.from_start if there else None,
                 "cluster_s": there_on_cluster.seconds if there_on_cluster else None,
             }
         )

@@ -53,6 +53,10 @@ class Contender:
         found = {run.header.seed: run.reached(level) for run in self.runs}
         return {seed: there.seconds if there else math.inf for seed, there in found.items()}
 
+    def from_start(self, level: float) -> bool:
+        """Whether the time of any seed to `level` is interpolated from step 0."""
+        return any(there.from_start for run in self.runs if (there := run.reached(level)) is not None)
+
     def trained(self) -> float:
         """Train seconds that the seeds had, by their median."""
         return median([run.curve.seconds[-1] for run in self.runs])

@@ -8,6 +8,15 @@ from istbench.config.data_source import DataSource
 _PROCESSORS = 3000.0  # GFLOP/s that a machine's processors do not reach, and GPUs do
 
 
+ROUGH = "~"
+"""Before a time that is interpolated from step 0."""
+
+ROUGH_LINE = (
+    f"{ROUGH}: the target was crossed before the first evaluation, and the time is interpolated from step 0. Train "
+    "with a smaller --eval-every for a better one."
+)
+
+
 def count_nodes(count: int) -> str:
     """`1 node`, `2 nodes`."""
     return "1 node" if count == 1 else f"{count} nodes"

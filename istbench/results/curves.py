@@ -60,11 +60,15 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """Where a curve reaches a level: the interpolated local step and seconds."""
+    """Where a curve reaches a level: the interpolated local step and seconds.
+
+    from_start: whether it is interpolated from step 0, as no evaluation lies between the start and the crossing.
+    """
 
     level: float
     step: float
     seconds: float
+    from_start: bool = False
 
 
 def time_to_target(curve: Curve, level: float) -> Reached | None:
@@ -76,11 +80,12 @@ def time_to_target(curve: Curve, level: float) -> Reached | None:
     before: tuple[float | None, Evaluation, float] | None = None
     for value, evaluation, seconds in zip(curve.values, curve.evaluations, curve.seconds, strict=True):
         if value is not None and value >= level:
-            step = float(evaluation.step)
+            step, from_start = float(evaluation.step), False
             if before is not None and before[0] is not None:
                 share = (level - before[0]) / (value - before[0])
                 step = before[1].step + share * (step - before[1].step)
                 seconds = before[2] + share * (seconds - before[2])
-            return Reached(level=level, step=step, seconds=seconds)
+                from_start = before[1].step == 0
+            return Reached(level=level, step=step, seconds=seconds, from_start=from_start)
         before = (value, evaluation, seconds)
     return None

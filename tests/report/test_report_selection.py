@@ -26,7 +26,7 @@ def test_a_workload_can_be_chosen_and_an_unknown_one_is_named(results):
 def test_a_report_by_another_metric_has_its_finals_and_no_levels_of_the_workloads_own(results):
     first, last = (
         msgspec.structs.replace(event, metrics={"accuracy": low, "top5": high, "loss": 2.0})
-        for event, low, high in zip(ramp(100.0), (0.0, 0.75), (0.1, 0.9), strict=True)
+        for event, low, high in zip((ramp(100.0)[0], ramp(100.0)[-1]), (0.0, 0.75), (0.1, 0.9), strict=True)
     )
     write_run(results, header("ddp", data="real"), [first, last])
     write_run(results, header("ddp", data="real", workload="toy"), ramp(100.0))
@@ -58,7 +58,7 @@ def test_a_replay_has_the_levels_that_are_asked_for(results):
 
 
 def test_a_metric_that_is_not_there_is_named_with_those_that_rise(results):
-    event = msgspec.structs.replace(ramp(1.0)[1], metrics={"accuracy": 0.5, "loss": 2.0})
+    event = msgspec.structs.replace(ramp(1.0)[-1], metrics={"accuracy": 0.5, "loss": 2.0})
     write_run(results, header("ddp"), [event])
     with pytest.raises(UserError, match=r"unknown metric in .*results 'acuracy'.* Known: accuracy$"):
         build_report(results, metric="acuracy")

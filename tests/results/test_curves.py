@@ -42,6 +42,13 @@ def test_a_level_that_was_there_before_training_takes_no_time():
     assert (there.step, there.seconds) == (0.0, 0.0)
 
 
+def test_a_time_that_is_interpolated_from_the_start_is_told_apart():
+    assert time_to_target(curve_of(0.1, 0.7, 0.9), 0.6).from_start
+    assert not time_to_target(curve_of(0.1, 0.7, 0.9), 0.8).from_start
+    assert not time_to_target(curve_of(0.7, 0.8), 0.6).from_start  # there before training
+    assert not time_to_target(curve_of(None, 0.8), 0.6).from_start  # taken as evaluated
+
+
 @pytest.mark.parametrize("values", [(), (0.1,), (0.1, 0.49), (None, None), (0.1, None)])
 def test_a_miss_is_none(values):
     assert time_to_target(curve_of(*values), 0.5) is None

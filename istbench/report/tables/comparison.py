@@ -7,6 +7,7 @@ from istbench.cluster.clock import dollars
 from istbench.config.defaults import BASELINE
 from istbench.report.baseline import Pairing, baseline_rows, pair
 from istbench.report.groups import Contender, Group
+from istbench.report.phrases import ROUGH
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.numbers import (
     DIGITS,
@@ -71,6 +72,8 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
 def _time(group: Group, target: Target, contender: Contender) -> Entry:
     found = estimate(list(contender.seconds(target.level).values()))
     value = machine_value(found)
+    rough = contender.from_start(target.level)
+    value["before_first_evaluation"] = rough
     if target.share is not None:
         value["level"] = target.level
     if group.profile is not None:
@@ -80,7 +83,7 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
     count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"
     if math.isinf(found.median):
         return Entry(text=f"> {number(contender.trained())}{count}", value=value)
-    return Entry(text=with_interval(found, DIGITS) + count, value=value)
+    return Entry(text=(ROUGH if rough else "") + with_interval(found, DIGITS) + count, value=value)
 
 
 def _final(contender: Contender) -> Entry:
@@ -111,7 +114,9 @@ def _speed_up(group: Group, baseline: str, contender: Contender) -> Entry:
     if pairing is None:
         return NOTHING
     ratio = pairing.found.ratio
-    text = "> budget" if ratio is None else f"{number(ratio.median)}×{interval(ratio, DIGITS)}"
+    rough = any(row.from_start(pairing.target.level) for row in (contender, pairing.against))
+    times = f"{ROUGH if rough else ''}{number(ratio.median)}×{interval(ratio, DIGITS)}" if ratio else ""
+    text = times or "> budget"
     over = f" over {pairing.against.label}" if len(rows) > 1 else ""
     return Entry(text=f"{text} to {pairing.target.short}{over}", value=_speed_up_value(pairing))
 

@@ -6,7 +6,7 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
-from istbench.report.phrases import count_nodes, data_line, lower_bound_line
+from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, lower_bound_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
 
@@ -38,6 +38,8 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     )
     yield from _targets_line(group)
     yield _entry_line(group)
+    if any(row.from_start(target.level) for row in group.contenders for target in group.targets):
+        yield ROUGH_LINE
     if group.contenders:
         yield from _speed_up_lines(group, baseline)
     yield from _versions_line(group)

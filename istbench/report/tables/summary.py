@@ -1,7 +1,7 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.report.phrases import count_nodes, data_line, lower_bound_line
+from istbench.report.phrases import ROUGH, ROUGH_LINE, count_nodes, data_line, lower_bound_line
 from istbench.report.tables.numbers import METRIC, number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
@@ -56,6 +56,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             data_line(header.data_source),
             f"Budget: {header.budget}. Cell: {header.cell}.",
             *_slow_node_line(run),
+            *([] if falling else _rough_line(run)),
             *_replay_line(replayed),
             *([_FALLING.format(metric=metric)] if falling else []),
         ),
@@ -99,6 +100,11 @@ def _slow_node_line(run: Run) -> list[str]:
     return [line]
 
 
+def _rough_line(run: Run) -> list[str]:
+    reached = [run.reached(level) for level in run.targets]
+    return [ROUGH_LINE] if any(there is not None and there.from_start for there in reached) else []
+
+
 def _metric(value: float | None) -> tuple[str, Scalar]:
     return ("not a number", None) if value is None else (METRIC(value), value)
 
@@ -107,7 +113,8 @@ def _to_target(run: Run, level: float, clock: str) -> tuple[str, str, Scalar]:
     name, there = f"{clock} seconds to {run.header.metric} {level:g}", run.reached(level)
     if there is None:
         return name, "not reached", None
-    return name, f"{number(there.seconds)} (step {there.step:.0f})", there.seconds
+    rough = ROUGH if there.from_start else ""
+    return name, f"{rough}{number(there.seconds)} (step {there.step:.0f})", there.seconds
 
 
 def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:

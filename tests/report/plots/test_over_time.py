@@ -22,7 +22,7 @@ def test_a_panel_for_each_number_of_nodes_and_a_line_for_each_method(results):
 
 def test_a_line_is_the_median_at_equal_time_and_ends_with_the_first_seed_to_end(results):
     for seed, seconds in enumerate([10.0, 20.0, 40.0]):
-        write_run(results, header(seed=seed), ramp(seconds, 0.8))
+        write_run(results, header(seed=seed), ramp(seconds, 0.8)[::2])
     (series,) = metric_over_time(group_of(results)).panels[0].series
     assert series.x == (0.0, 10.0)
     assert series.y == pytest.approx((0.0, 0.4))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from fake_clusters import BARE
-from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
+from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.on_clusters import build_report_on_clusters
@@ -31,13 +31,44 @@ def test_an_entry_is_the_median_with_its_range_and_the_speed_up_is_paired(result
     table = table_of(results)
     cell = column(table, "train_s_to_0.8")["ist", 2]
     assert cell.text == "16.0 [8.00–24.0]"
-    assert cell.value == {"median": 16.0, "low": 8.0, "high": 24.0, "reached": 3, "seeds": 3}
+    assert cell.value == {
+        "median": 16.0, "low": 8.0, "high": 24.0, "reached": 3, "seeds": 3, "before_first_evaluation": False,
+    }  # fmt: skip
     speed_up = column(table, "speed_up")
     assert speed_up["ist", 2].text == "3.00× [2.00–5.00] to 0.8"
     assert speed_up["ist", 2].value["pairs"] == 3
     assert speed_up["ddp", 2].text == "baseline"
     assert column(table, "sent_mb_per_node")["ist", 2].value["median"] == 2.0
     assert "min–max" in footer(table)
+
+
+def test_a_time_from_before_the_first_evaluation_is_marked_everywhere(results):
+    write_run(results, header("ddp"), ramp(18.0))
+    assert "--eval-every" not in footer(table_of(results))
+    head = header("ist")
+    early = [evaluation(0, 0.0, 0.0), evaluation(50, 9.0, 0.75), evaluation(100, 18.0, 0.9)]
+    run = write_run(results, head, early)
+    table = table_of(results)
+    below, above = (column(table, f"train_s_to_{level}")["ist", 2] for level in (0.7, 0.8))
+    assert (below.text, below.value["before_first_evaluation"]) == ("~8.40", True)
+    assert (above.text, above.value["before_first_evaluation"]) == ("12.0", False)
+    assert column(table, "speed_up")["ist", 2].text == "1.33× to 0.8"
+    line = (
+        "~: the target was crossed before the first evaluation, and the time is interpolated from step 0. Train "
+        "with a smaller --eval-every for a better one."
+    )
+    assert line in table.footer
+    summary = run_summary(load_run(run))
+    items = {row[0].text: row[1].text for row in summary.rows}
+    assert items["train seconds to accuracy 0.7"] == "~8.40 (step 47)"
+    assert items["train seconds to accuracy 0.8"] == "12.0 (step 67)"
+    assert line in summary.footer
+
+
+def test_a_speed_up_of_such_a_time_is_marked_too(results):
+    write_run(results, header("ddp"), ramp(18.0))
+    write_run(results, header("ist"), [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, 0.9)])
+    assert column(table_of(results), "speed_up")["ist", 2].text == "~2.00× to 0.8"
 
 
 def test_one_seed_has_no_interval_and_the_footer_says_so(results):
