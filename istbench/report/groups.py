@@ -1,5 +1,6 @@
 """Which runs may stand in one table, and which of them are one row."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -39,7 +40,8 @@ _NAMED_ELSEWHERE = {
 class Contender:
     """One row: a method with its options on so many nodes. runs: the finished ones, one a seed, by seed.
 
-    settings: the method's options with their values, and how it computes.
+    settings: the method's options with their values, and how it computes. name: the label without the options that
+    all rows of the group share.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Contender:
     nodes: int
     runs: tuple[Run, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed, infinity for a miss."""
@@ -95,6 +98,15 @@ class Group:
     def targets(self) -> tuple[Target, ...]:
         """The levels that times are given to, rising; see `resolve_targets`."""
         return resolve_targets([run for contender in self.contenders for run in contender.runs])
+
+    @cached_property
+    def shared(self) -> tuple[str, ...]:
+        """The options in the labels of all rows, as `lr=0.3`, which names leave out."""
+        return _shared_options(self.contenders)
+
+    def name_of(self, label: str) -> str:
+        """The name of the rows of `label`."""
+        return next(contender.name for contender in self.contenders if contender.label == label)
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -164,6 +176,8 @@ def _group_key(run: Run, profile: ClusterProfile | None) -> list[Any]:
 def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Group:
     header = runs[0].header
     contenders = _contenders([run for run in runs if run.done])
+    shared = _shared_options(contenders)
+    contenders = [dataclasses.replace(c, name=_without(c.label, shared)) for c in contenders]
     method, _ = split_label(baseline)
     contenders.sort(key=lambda c: (c.nodes, c.label != baseline, c.method != method, c.method, c.label))
     return Group(
@@ -220,12 +234,32 @@ def split_label(label: str) -> tuple[str, dict[str, str]]:
     options: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if equals:
+        if equals and name:
             options[name] = value
         elif options:  # of a value of several words
             last = next(reversed(options))
             options[last] += f" {word}"
+        else:
+            method += f" {word}"
     return method, options
+
+
+def _shared_options(contenders: Sequence[Contender]) -> tuple[str, ...]:
+    """The options that all labels have with the same value, as texts; none where there is but one label."""
+    labels = {contender.label for contender in contenders}
+    if len(labels) < 2:
+        return ()
+    first, *others = (split_label(label)[1].items() for label in sorted(labels))
+    return tuple(f"{name}={value}" for name, value in first if all((name, value) in other for other in others))
+
+
+def _without(label: str, shared: Sequence[str]) -> str:
+    """`label` without the options `shared`."""
+    if not shared:
+        return label
+    method, options = split_label(label)
+    texts = [f"{name}={value}" for name, value in options.items()]
+    return " ".join([method, *(text for text in texts if text not in shared)])
 
 
 def _settings(run: Run) -> dict[str, Any]:

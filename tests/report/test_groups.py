@@ -1,11 +1,12 @@
 """Which runs share a table, and which are one row."""
 
 import pytest
-from fake_clusters import sweep_of
+from fake_clusters import BARE, sweep_of
 from fake_runs import averaging_trace, header, ramp, write_run
-from read_tables import table_of
+from read_tables import column, table_of
 
 from istbench.report.groups import group_runs
+from istbench.report.on_clusters import build_report_on_clusters
 from istbench.results.load import load_runs
 
 
@@ -46,6 +47,34 @@ def test_threads_may_differ_between_numbers_of_nodes(results):
         head["config"]["threads"] = 8 // nodes
         write_run(results, head, ramp(9.0))
     assert [row[0].text for row in table_of(results).rows] == ["ist", "ist"]
+
+
+def test_options_that_all_rows_share_are_said_once(results):
+    trace = averaging_trace(2)
+    for method, options in (("ddp", "lr=0.3"), ("ist", "lr=0.3 local_steps=8"), ("ist", "lr=0.3 local_steps=4")):
+        write_run(results, header(method, options=options), ramp(9.0), trace=trace)
+    names = ["ddp", "ist local_steps=4", "ist local_steps=8"]
+    report = build_report_on_clusters(results, {"bare": [BARE.with_bandwidth(1e6), BARE]})
+    for table in (table_of(results), *report.tables):
+        assert "All rows: lr=0.3." in table.footer
+    table = table_of(results)
+    assert [row[0].text for row in table.rows] == names
+    assert table.rows[0][0].value == "ddp lr=0.3"  # for programs, as before
+    assert column(table, "speed_up")[names[1], 2].text == "1.00× to 0.8"
+    assert {series.label for plot in report.plots for panel in plot.panels for series in panel.series} == set(names)
+    assert all(", lr=0.3 throughout, on " in plot.subtitle for plot in report.plots)
+    crossings = report.tables[-1]
+    assert crossings.rows[0][0].text == "ddp and ist local_steps=4 equal throughout"
+    assert crossings.rows[0][0].value["other"] == "ist lr=0.3 local_steps=4"
+
+
+def test_an_option_that_one_row_lacks_or_a_label_alone_stays(results):
+    write_run(results, header("ist", options="lr=0.3", nodes=2), ramp(9.0))
+    write_run(results, header("ist", options="lr=0.3", nodes=4), ramp(9.0))
+    assert [row[0].text for row in table_of(results).rows] == ["ist lr=0.3"] * 2
+    write_run(results, header("ddp"), ramp(9.0))
+    assert [row[0].text for row in table_of(results).rows] == ["ddp", "ist lr=0.3", "ist lr=0.3"]
+    assert not [line for line in table_of(results).footer if line.startswith("All rows")]
 
 
 def in_lab(method, bandwidth, *, seed=0, dilation=1.0):

@@ -32,7 +32,9 @@ def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
     panels = tuple(
         Panel(
             title=f"to {target.of(group.metric)}",
-            series=tuple(_series(sweep, label, styles[label], nodes, target.level) for label in labels),
+            series=tuple(
+                _series(sweep, label, styles[group.name_of(label)], nodes, target.level) for label in labels
+            ),
         )
         for target in shown
     )
@@ -58,7 +60,7 @@ def _series(sweep: Sweep, label: str, style: MethodStyle, nodes: int, level: flo
     times = list(zip(sweep.bandwidths, sweep.times(label, nodes, level), strict=True))
     there = [(bits, at) for bits, at in times if 0 < at.median < math.inf]
     return Series(
-        label=label,
+        label=sweep.groups[0].name_of(label),
         style=style,
         x=tuple(bits for bits, _ in there),
         y=tuple(at.median for _, at in there),
@@ -71,7 +73,7 @@ def _series(sweep: Sweep, label: str, style: MethodStyle, nodes: int, level: flo
 def _not_drawn(sweep: Sweep, labels: Sequence[str], nodes: int, targets: Sequence[Target]) -> str:
     """The methods that reached a target before their first step: a logarithmic axis has no zero."""
     at_once = [
-        f"{', '.join(found)} to {target.short}"
+        f"{', '.join(map(sweep.groups[0].name_of, found))} to {target.short}"
         for target in targets
         if (found := [label for label in labels if _takes_no_time(sweep, label, nodes, target.level)])
     ]

@@ -18,7 +18,7 @@ def time_by_nodes(group: Group) -> Plot:
     panels = tuple(
         Panel(
             title=f"to {target.of(group.metric)}",
-            series=tuple(_by_nodes(group, label, style, target.level) for label, style in styles.items()),
+            series=tuple(_by_nodes(group, name, style, target.level) for name, style in styles.items()),
         )
         for target in group.targets
     )
@@ -36,10 +36,10 @@ def time_by_nodes(group: Group) -> Plot:
     )
 
 
-def _by_nodes(group: Group, label: str, style: MethodStyle, level: float) -> Series:
+def _by_nodes(group: Group, name: str, style: MethodStyle, level: float) -> Series:
     points, missed = [], []
     for contender in group.contenders:
-        if contender.label != label:
+        if contender.name != name:
             continue
         place = float(group.nodes.index(contender.nodes))
         found = estimate(list(contender.seconds(level).values()))
@@ -49,4 +49,4 @@ def _by_nodes(group: Group, label: str, style: MethodStyle, level: float) -> Ser
             points.append((place, found.median, max(found.low, found.median * 1e-3), found.high))
     points.sort()
     x, y, low, high = (tuple(column) for column in zip(*points, strict=True)) if points else ((),) * 4
-    return Series(label=label, style=style, x=x, y=y, low=low, high=high, missed=tuple(missed))
+    return Series(label=name, style=style, x=x, y=y, low=low, high=high, missed=tuple(missed))

@@ -6,8 +6,8 @@ from istbench.report.phrases import is_lower_bound
 
 
 def contender_styles(group: Group) -> dict[str, MethodStyle]:
-    """The style of each label in the plots of `group`."""
-    return method_styles(sorted({(contender.method, contender.label) for contender in group.contenders}))
+    """The style of each name in the plots of `group`."""
+    return method_styles(sorted({(contender.method, contender.name) for contender in group.contenders}))
 
 
 def plot_title(group: Group) -> str:
@@ -18,4 +18,6 @@ def plot_title(group: Group) -> str:
 def plot_subtitle(group: Group, spread: str, machine: str = "") -> str:
     """The budget, the batch size, `machine` or the group's, and what the lines and bars are."""
     bound = ", seconds at best" if is_lower_bound(group.device, group.profile) else ""
-    return f"{group.budget}, batch size {group.batch_size} a node, on {machine or group.machine}{bound}; {spread}"
+    shared = f", {' '.join(group.shared)} throughout" if group.shared else ""
+    where = machine or group.machine
+    return f"{group.budget}, batch size {group.batch_size} a node{shared}, on {where}{bound}; {spread}"

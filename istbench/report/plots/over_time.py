@@ -27,7 +27,7 @@ def metric_over_time(group: Group) -> Plot:
         Panel(
             title=count_nodes(nodes),
             series=tuple(
-                _over_time(contender, styles[contender.label], after_start=logarithmic)
+                _over_time(contender, styles[contender.name], after_start=logarithmic)
                 for contender in group.contenders
                 if contender.nodes == nodes
             ),
@@ -63,7 +63,7 @@ def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -
         if len(values) == len(curves):
             points.append((time, median(values), min(values), max(values)))
     x, y, low, high = (tuple(column) for column in zip(*points, strict=True)) if points else ((),) * 4
-    return Series(label=contender.label, style=style, x=x, y=y, low=low, high=high)
+    return Series(label=contender.name, style=style, x=x, y=y, low=low, high=high)
 
 
 def _value_at(seconds: Sequence[float], values: Sequence[float | None], time: float) -> float | None:

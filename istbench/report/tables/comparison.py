@@ -117,7 +117,7 @@ def _speed_up(group: Group, baseline: str, contender: Contender) -> Entry:
     rough = any(row.from_start(pairing.target.level) for row in (contender, pairing.against))
     times = f"{ROUGH if rough else ''}{number(ratio.median)}×{interval(ratio, DIGITS)}" if ratio else ""
     text = times or "> budget"
-    over = f" over {pairing.against.label}" if len(rows) > 1 else ""
+    over = f" over {pairing.against.name}" if len(rows) > 1 else ""
     return Entry(text=f"{text} to {pairing.target.short}{over}", value=_speed_up_value(pairing))
 
 

@@ -7,6 +7,7 @@ from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
 from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, lower_bound_line
+from istbench.report.tables.of_group import shared_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
 
@@ -36,6 +37,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
         f"Budget: {group.budget} for every row, batch size {group.batch_size} a node. Tuning: none by "
         "istbench; each method has the workload's default settings for it, except options named beside it."
     )
+    yield from shared_line(group)
     yield from _targets_line(group)
     yield _entry_line(group)
     if any(row.from_start(target.level) for row in group.contenders for target in group.targets):
@@ -130,10 +132,10 @@ def _unequal_line(group: Group, baseline: str) -> Iterable[str]:
 
 
 def _with(contender: Contender, names: Sequence[str]) -> str:
-    """The row's label with the values of the settings `names`."""
+    """The row's name with the values of the settings `names`."""
     shown = split_label(contender.label)[1]
     missing = [f"{name}={option_text(contender.settings[name])}" for name in names if name not in shown]
-    return " ".join([contender.label, *missing])
+    return " ".join([contender.name, *missing])
 
 
 def _versions_line(group: Group) -> Iterable[str]:

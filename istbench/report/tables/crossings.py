@@ -4,13 +4,15 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
+from istbench.report.groups import Group
 from istbench.report.phrases import data_line
 from istbench.report.sweep import Sweep
 from istbench.report.tables.numbers import plain
-from istbench.report.tables.of_group import group_context
+from istbench.report.tables.of_group import group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.report.targets import Target
 
@@ -19,13 +21,22 @@ _DIGITS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """A bandwidth, bits/s, below which method `below` is sooner at `target`, and above which `above` is."""
+    """A bandwidth, bits/s, below which method `below` is sooner at `target`, and above which `above` is.
 
-    below: str
-    above: str
+    Where the same method is ahead at every bandwidth, it is both `below` and `above`, and `bandwidth` is None. They
+    are None too where neither is ahead: no method reached the target, or both take equally long.
+
+    Attributes:
+        pair: both methods. reached: those of them that reached the target.
+    """
+
+    pair: tuple[str, str]
+    below: str | None
+    above: str | None
     nodes: int
     target: Target
-    bandwidth: float
+    bandwidth: float | None
+    reached: tuple[str, ...]
 
     @property
     def level(self) -> float:
@@ -38,33 +49,54 @@ def crossings(sweep: Sweep) -> list[Crossing]:
 
     Between the bandwidths replayed, times are interpolated as straight lines in logarithms.
     """
-    found = []
+    return [standing for standing in standings(sweep) if standing.bandwidth is not None]
+
+
+def standings(sweep: Sweep) -> list[Crossing]:
+    """The `crossings`, and for each pair of methods that never cross the one that is ahead."""
+    found: list[Crossing] = []
     group = sweep.groups[0]
     for nodes, target in itertools.product(group.nodes, group.targets):
         labels = sweep.labels(nodes)
         times = {label: [at.median for at in sweep.times(label, nodes, target.level)] for label in labels}
         for one, other in itertools.combinations(times, 2):
-            for bandwidth, sooner in _crossed(sweep.bandwidths, times[one], times[other]):
-                below, above = (one, other) if sooner else (other, one)
-                found.append(Crossing(below=below, above=above, nodes=nodes, target=target, bandwidth=bandwidth))
+            reached = tuple(label for label in (one, other) if any(map(math.isfinite, times[label])))
+            crossed = _crossed(sweep.bandwidths, times[one], times[other])
+            ahead = _ahead(times[one], times[other])
+            for bandwidth, sooner in crossed or [(None, ahead)]:
+                below = None if sooner is None else one if sooner else other
+                above = below if bandwidth is None else other if sooner else one
+                found.append(
+                    Crossing(
+                        pair=(one, other), below=below, above=above, nodes=nodes, target=target,
+                        bandwidth=bandwidth, reached=reached,
+                    )
+                )  # fmt: skip
     return found
 
 
+def _ahead(one: Sequence[float], other: Sequence[float]) -> bool | None:
+    """Of two methods that never cross, whether it is `one` that is ahead; None where neither is."""
+    sooner = [mine < theirs for mine, theirs in zip(one, other, strict=True) if mine != theirs]
+    return sooner[0] if sooner else None
+
+
 def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
-    """A row for each of `crossings`."""
+    """A row for each of `standings`."""
     group = sweep.groups[0]
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))
     context = {**group_context(group, baseline), "host": sweep.cluster}
-    columns, rows = fill(_columns(group.metric), crossings(sweep))
+    columns, rows = fill(_columns(group), standings(sweep))
     return Table(
         title=f"{group.workload_label}: which method overtakes which on {sweep.cluster}, from {low} to {high}",
         columns=columns,
         rows=rows,
-        empty=f"No method overtakes another between {low} and {high}.",
+        empty=f"No two methods to compare between {low} and {high}.",
         footer=(
             data_line(group.source),
             "Medians over seeds; straight lines in logarithms between the bandwidths replayed, "
-            f"{', '.join(bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths)}.",
+            f"{', '.join(bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths)}. Throughout: at all of them.",
+            *shared_line(group),
         ),
         keys=0,
         context=context,
@@ -85,25 +117,42 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
     ]
 
 
-def _columns(metric: str) -> list[ColumnOf[Crossing]]:
+def _columns(group: Group) -> list[ColumnOf[Crossing]]:
     return [
-        ColumnOf(key="crossing", title="crossing", align="left", entry=_sentence),
+        ColumnOf(key="crossing", title="crossing", align="left", entry=partial(_sentence, group)),
         ColumnOf(key="nodes", title="nodes", entry=lambda crossing: plain(crossing.nodes)),
         ColumnOf(
             key="level",
-            title=f"to {metric}",
+            title=f"to {group.metric}",
             entry=lambda crossing: Entry(text=crossing.target.text, value=crossing.level),
         ),
     ]
 
 
-def _sentence(crossing: Crossing) -> Entry:
-    at = bandwidth_text(crossing.bandwidth, _DIGITS)
+def _sentence(group: Group, crossing: Crossing) -> Entry:
+    one, other = crossing.pair
     return Entry(
-        text=f"{crossing.below} overtakes {crossing.above} below {at}",
+        text=_words(group, crossing),
         value={
             "ahead_below": crossing.below,
             "ahead_above": crossing.above,
             "bandwidth_bits_per_s": crossing.bandwidth,
+            "one": one,
+            "other": other,
         },
     )
+
+
+def _words(group: Group, crossing: Crossing) -> str:
+    one, other = map(group.name_of, crossing.pair)
+    if crossing.below is None or crossing.above is None:
+        return (
+            f"{one} and {other} equal throughout" if crossing.reached else f"neither {one} nor {other} reached it"
+        )
+    ahead = group.name_of(crossing.below)
+    if crossing.bandwidth is not None:
+        at = bandwidth_text(crossing.bandwidth, _DIGITS)
+        return f"{ahead} overtakes {group.name_of(crossing.above)} below {at}"
+    behind = other if crossing.below == crossing.pair[0] else one
+    missed = f": {behind} did not reach it" if len(crossing.reached) == 1 else ""
+    return f"{ahead} ahead of {behind} throughout{missed}"

@@ -7,7 +7,7 @@ from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import data_line
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded
-from istbench.report.tables.of_group import NAMING, group_context
+from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.header import NodeSeconds
 from istbench.results.nodes import SLOWER_BY, median_node_seconds, straggler
@@ -33,7 +33,12 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
         title=f"{group.workload_label}: computing and waiting by node on {group.machine}",
         columns=columns,
         rows=entries,
-        footer=(data_line(group.source), *_FOOTER, *([_SHARED] if _share_cores(group, rows) else [])),
+        footer=(
+            data_line(group.source),
+            *shared_line(group),
+            *_FOOTER,
+            *([_SHARED] if _share_cores(group, rows) else []),
+        ),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )

@@ -2,13 +2,18 @@
 
 from istbench.report.groups import Contender, Group
 from istbench.report.tables.numbers import plain
-from istbench.report.tables.table import ColumnOf, Scalar
+from istbench.report.tables.table import ColumnOf, Entry, Scalar
 
 NAMING: tuple[ColumnOf[Contender], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda contender: plain(contender.label)),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: Entry(text=row.name, value=row.label)),
     ColumnOf(key="nodes", title="nodes", entry=lambda contender: plain(contender.nodes)),
 )
 """The columns that name a row about a contender."""
+
+
+def shared_line(group: Group) -> list[str]:
+    """The options that all rows share, and names leave out, as a line for a footer."""
+    return [f"All rows: {' '.join(group.shared)}."] if group.shared else []
 
 
 def group_context(group: Group, baseline: str) -> dict[str, Scalar]:

@@ -9,7 +9,7 @@ from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import data_line
 from istbench.report.tables.numbers import rounded
-from istbench.report.tables.of_group import NAMING, group_context
+from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.stats import median
 
@@ -25,7 +25,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
         title=f"{group.workload_label}: where the time goes on {group.machine}",
         columns=columns,
         rows=rows,
-        footer=(data_line(group.source), *_footer(group.profile), *_careful(group)),
+        footer=(data_line(group.source), *shared_line(group), *_footer(group.profile), *_careful(group)),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
@@ -45,8 +45,8 @@ def _columns(profile: ClusterProfile) -> list[ColumnOf[Contender]]:
         _share("compute", "compute %", lambda time: time.compute),
         _share("communication", "communication %", lambda time: time.communication),
         _share("idle", "idle %", lambda time: time.idle),
-        _share("link_use", "link use %", lambda time: time.link_use),
-        _share("carrying", "carrying %", lambda time: time.carrying),
+        _share("link_use", "busiest link in use %", lambda time: time.link_use),
+        _share("carrying", "cores busy with messages %", lambda time: time.carrying),
         ColumnOf(key="dollars_per_hour", title="$ an hour", entry=partial(cost, 3600)),
         ColumnOf(key="cluster_s", title="seconds to the end", entry=lambda c: rounded(c.trained())),
         ColumnOf(key="dollars", title="$ to the end", entry=lambda c: cost(c.trained(), c)),
@@ -72,9 +72,10 @@ def _footer(profile: ClusterProfile) -> Iterable[str]:
         "has posted, so not what compute hides. Idle: waiting for another node to post its part."
     )
     yield (
-        "Link use: payload over capacity of the busiest node's link, in its busier direction. Samples a second: of "
-        "all nodes. Carrying: what messages take of a node's cores, where the profile says. $: for all nodes, "
-        "while they train."
+        "Busiest link in use: the bytes that the busiest node's link moves in its busier direction, as a share of "
+        "those that it can move in the time. Cores busy with messages: the share of a node's cores that sending "
+        "and receiving take; 0 where the cluster's profile has no costs for them. Samples a second: of all nodes. "
+        "$: for all nodes, while they train."
     )
     yield f"A node is ${profile.price_per_hour:g} an hour ({profile.price_date}; {profile.price_source})."
 
@@ -84,6 +85,6 @@ def _careful(group: Group) -> Iterable[str]:
     most = max((time.carrying for time in times), default=0.0)
     if most > _MUCH_CARRYING:
         yield (
-            f"Careful: carrying messages takes up to {most:.0%} of a node's cores here; where it took more than "
-            f"{_MUCH_CARRYING:.0%}, replays were too fast at times, those of p3 by up to 8 %."
+            f"Careful: sending and receiving take up to {100 * most:.0f} % of a node's cores here. Where they took "
+            f"more than {100 * _MUCH_CARRYING:.0f} %, replays were too fast at times, those of p3 by up to 8 %."
         )

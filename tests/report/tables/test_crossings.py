@@ -36,6 +36,40 @@ def test_crossings_in_words(results):
     assert [cell.text for cell in table.rows[1]] == ["local_sgd overtakes ddp below 360 Mbit/s", "2", "0.8"]
     assert table.rows[1][0].value["ahead_below"] == "local_sgd"
     json.dumps([cell.value for cell in table.rows[0]])
-    none = crossings_table(sweep_of(results, 1e6, 1e7))
-    assert none.rows == ()
-    assert none.empty == "No method overtakes another between 1 Mbit/s and 10 Mbit/s."
+
+
+def test_a_pair_that_never_crosses_says_who_is_ahead(results):
+    write_pair(results)
+    trace = averaging_trace(2, compute=(0.02,), size=1)
+    write_run(results, header("ist"), ramp(1.0, 0.75), trace=trace)
+    write_run(results, header("p3"), ramp(1.0, 0.2), trace=trace)
+    table = crossings_table(sweep_of(results, 1e6, 1e7))
+    assert [row[0].text for row in table.rows if row[2].text == "0.8"] == [
+        "ddp ahead of ist throughout: ist did not reach it",
+        "local_sgd ahead of ddp throughout",
+        "ddp ahead of p3 throughout: p3 did not reach it",
+        "local_sgd ahead of ist throughout: ist did not reach it",
+        "neither ist nor p3 reached it",
+        "local_sgd ahead of p3 throughout: p3 did not reach it",
+    ]
+    (row,) = [row for row in table.rows if row[2].text == "0.8" and row[0].text.endswith("ddp throughout")]
+    assert row[0].value == {
+        "ahead_below": "local_sgd", "ahead_above": "local_sgd", "bandwidth_bits_per_s": None, "one": "ddp",
+        "other": "local_sgd",
+    }  # fmt: skip
+    json.dumps([cell.value for row in table.rows for cell in row])
+
+
+def test_methods_that_take_equally_long_are_said_to(results):
+    trace = averaging_trace(2)
+    for method in ("ddp", "p3"):
+        write_run(results, header(method), ramp(5.0), trace=trace)
+    table = crossings_table(sweep_of(results, 1e6, 1e7))
+    assert [row[0].text for row in table.rows] == ["ddp and p3 equal throughout"] * 2
+
+
+def test_one_method_alone_is_compared_with_none(results):
+    write_run(results, header("ddp"), ramp(5.0), trace=averaging_trace(2))
+    table = crossings_table(sweep_of(results, 1e6, 1e7))
+    assert table.rows == ()
+    assert table.empty == "No two methods to compare between 1 Mbit/s and 10 Mbit/s."

@@ -63,4 +63,7 @@ def test_a_core_that_is_busy_carrying_is_warned_of(results):
     assert "Careful" not in footer(little)
     assert 0 < column(little, "carrying_percent")["ddp", 2].value < 1
     assert column(much, "carrying_percent")["ddp", 2].value > 50
-    assert "carrying messages takes up to" in footer(much)
+    assert "sending and receiving take up to" in footer(much)
+    titles = {column.key: column.title for column in much.columns}
+    assert titles["carrying_percent"] == "cores busy with messages %"
+    assert titles["link_use_percent"] == "busiest link in use %"
