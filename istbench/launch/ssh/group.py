@@ -107,7 +107,12 @@ def _facts(connections: Sequence[Connection], asked: Asked) -> tuple[dict[str, F
     except OSError as error:
         raise UserError(f"cannot write {asked.out}: {error.strerror}; choose another --out") from None
     try:
-        question = {"folder": str(Path.cwd()), "paths": asked.paths, "out": str(asked.out), "marker": marker.name}
+        question: dict[str, Any] = {
+            "folder": str(Path.cwd()),
+            "paths": asked.paths,
+            "out": str(asked.out),
+            "marker": marker.name,
+        }
         futures = {connection.name: connection.ask("facts", **question) for connection in connections}
         answers, found = each(connections, lambda connection: connection.answer(futures[connection.name]))
     finally:

@@ -61,9 +61,10 @@ def standings(sweep: Sweep) -> list[Crossing]:
         times = {label: [at.median for at in sweep.times(label, nodes, target.level)] for label in labels}
         for one, other in itertools.combinations(times, 2):
             reached = tuple(label for label in (one, other) if any(map(math.isfinite, times[label])))
-            crossed = _crossed(sweep.bandwidths, times[one], times[other])
-            ahead = _ahead(times[one], times[other])
-            for bandwidth, sooner in crossed or [(None, ahead)]:
+            crossed: list[tuple[float | None, bool | None]] = [
+                *_crossed(sweep.bandwidths, times[one], times[other])
+            ]
+            for bandwidth, sooner in crossed or [(None, _ahead(times[one], times[other]))]:
                 below = None if sooner is None else one if sooner else other
                 above = below if bandwidth is None else other if sooner else one
                 found.append(
