@@ -15,13 +15,11 @@ class Straggler:
     """The node that computes longest, and the one that computes shortest.
 
     Attributes:
-        excess: by which share it computes longer than the median node.
         waited_s: for which the other nodes waited for it: the seconds that it computed beyond their median.
     """
 
     slowest: NodeSeconds
     fastest: NodeSeconds
-    excess: float
     waited_s: float
 
 
@@ -36,7 +34,6 @@ def straggler(nodes: Sequence[NodeSeconds]) -> Straggler | None:
     return Straggler(
         slowest=slowest,
         fastest=min(nodes, key=lambda node: node.computing_s),
-        excess=slowest.computing_s / typical - 1 if typical > 0 else float("inf"),
         waited_s=slowest.computing_s - median([node.computing_s for node in nodes if node is not slowest]),
     )
 

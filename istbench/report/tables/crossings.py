@@ -61,9 +61,9 @@ def standings(sweep: Sweep) -> list[Crossing]:
         times = {label: [at.median for at in sweep.times(label, nodes, target.level)] for label in labels}
         for one, other in itertools.combinations(times, 2):
             reached = tuple(label for label in (one, other) if any(map(math.isfinite, times[label])))
-            crossed: list[tuple[float | None, bool | None]] = [
-                *_crossed(sweep.bandwidths, times[one], times[other])
-            ]
+            crossed: Sequence[tuple[float | None, bool | None]] = _crossed(
+                sweep.bandwidths, times[one], times[other]
+            )
             for bandwidth, sooner in crossed or [(None, _ahead(times[one], times[other]))]:
                 below = None if sooner is None else one if sooner else other
                 above = below if bandwidth is None else other if sooner else one
@@ -83,11 +83,11 @@ def _ahead(one: Sequence[float], other: Sequence[float]) -> bool | None:
 
 
 def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
-    """A row for each of `standings`."""
+    """A row for each of `standings`, the crossings first."""
     group = sweep.groups[0]
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))
     context = {**group_context(group, baseline), "host": sweep.cluster}
-    columns, rows = fill(_columns(group), standings(sweep))
+    columns, rows = fill(_columns(group), sorted(standings(sweep), key=lambda standing: standing.bandwidth is None))
     return Table(
         title=f"{group.workload_label}: which method overtakes which on {sweep.cluster}, from {low} to {high}",
         columns=columns,

@@ -48,7 +48,7 @@ _FOOTER = (
     "Train seconds of a node, from the node with the fewest to the node with the most, medians over seeds. "
     "Waiting: inside operations with other nodes, for them or for the network. Computing: the rest.",
     f"Slowest node: the one that computes longest, where that is over {SLOWER_BY:.0%} more than the median "
-    "node's computing. The others wait for it: so many seconds, of their median.".replace("%", " %"),
+    "node. Last column: for how long the others wait for it, in the median.".replace("%", " %"),
 )
 _SHARED = "Nodes of one machine share its cores: waiting for a core counts as computing."
 
@@ -81,7 +81,7 @@ def _slowest(row: _Row) -> Entry:
         return NOTHING
     node = found.slowest
     return Entry(
-        text=f"rank {node.rank} ({node.host}), +{found.excess:.0%}".replace("%", " %"),
+        text=f"rank {node.rank} ({node.host})",
         value={"rank": node.rank, "host": node.host},
     )
 
@@ -97,5 +97,5 @@ _COLUMNS: tuple[ColumnOf[_Row], ...] = (
     ColumnOf(key="computing_s", title="computing s a node", entry=_span(lambda node: node.computing_s)),
     ColumnOf(key="waiting_s", title="waiting s a node", entry=_span(lambda node: node.waiting_s)),
     ColumnOf(key="slowest_node", title="slowest node", align="left", entry=_slowest),
-    ColumnOf(key="waited_for_slowest_s", title="s that others wait for it", entry=_waited),
+    ColumnOf(key="waited_for_slowest_s", title="s others wait for it", entry=_waited),
 )
