@@ -16,9 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))
-
-from ssh_hosts import Hosts, hosts, why_not
+from host_faults import Hosts, fill_disk, hosts, processes, said_lines, set_link, shape_link, why_not
 
 _TOY = ["--method", "ist", "--workload", "toy", "--seed", "1"]
 _LONG = [*_TOY, "--steps", "200000", "--eval-every", "500", "--checkpoint-every", "1"]
@@ -92,14 +90,14 @@ class Show:
         self.fault_amid("Ctrl-C on the host that asks", lambda asked: asked.send_signal(signal.SIGINT))
         self.fault_amid("a worker that is killed", lambda _: self.kill(2, "torch.distributed.run", but=True))
         self.fault_amid("a host whose torchrun is killed", lambda _: self.kill(1, "torch.distributed.run"))
-        self.fault_amid("a host whose link goes down", lambda _: self.link(3, "down"))
-        self.link(3, "up")
-        self.fault_amid("the first host's disk fills up", lambda _: self.fill_disk())
+        self.fault_amid("a host whose link goes down", lambda _: set_link(self.hosts, 3, "down"))
+        set_link(self.hosts, 3, "up")
+        self.fault_amid("the first host's disk fills up", lambda _: fill_disk(self.hosts, 0))
 
     def slow_link(self) -> None:
         """One link at half of what the others carry."""
         for number in range(4):
-            self.shape(number, 200 if number != 2 else 100)
+            shape_link(self.hosts, number, "200mbit" if number != 2 else "100mbit")
         profile = self.folder / "measured.toml"
         said = self.istbench("doctor", *self.named(), "--profile", profile)
         print(f"\n```\n{said.stderr}{said.stdout}\n{profile.read_text()}```")
@@ -138,10 +136,8 @@ class Show:
         until = time.monotonic() + 30
         while self.hosts.left() and time.monotonic() < until:
             time.sleep(0.2)
-        prefix = "istbench: "
-        shown = [line.removeprefix(prefix) for line in re.split(r"[\r\n]+", said) if line.startswith(prefix)]
         left = f" **left running: {self.hosts.left()}**" if self.hosts.left() else ""
-        print(f"| {what} | {status} | {'<br>'.join(shown).replace('|', '/')}{left} |", flush=True)
+        print(f"| {what} | {status} | {'<br>'.join(said_lines(said)).replace('|', '/')}{left} |", flush=True)
 
     def istbench(self, *words: object) -> "subprocess.CompletedProcess[str]":
         """What came of a command."""
@@ -174,31 +170,11 @@ class Show:
 
     def kill(self, number: int, words: str, but: bool = False) -> None:
         """Kill a host's youngest process whose command has `words`; with `but`, that torchrun's worker."""
-        for process in reversed(self.hosts.pids(number)):
-            command = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        for process, command in processes(self.hosts, number):
             if "python" in command and (words in command) != but and "-m istbench" in command:
-                os.kill(int(process), signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
                 return
         raise SystemExit(f"nothing to kill on host{number}")
-
-    def link(self, number: int, to: str) -> None:
-        """Set a host's link up or down."""
-        self.hosts.inside(number, "ip", "link", "set", "eth0", to)
-
-    def fill_disk(self) -> None:
-        """Leave no room for the first host's results."""
-        with contextlib.suppress(OSError), (self.hosts.results(0) / "filler").open("wb", buffering=0) as filler:
-            while filler.write(bytes(2**20)):
-                pass
-
-    def shape(self, number: int, mbit: int) -> None:
-        """Have a host's link carry so much each way."""
-        bucket = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "32kb", "latency", "50ms"]
-        self.hosts.inside(number, "tc", "qdisc", "replace", "dev", "eth0", *bucket)
-        port = ["dev", f"port{number}", *bucket]
-        subprocess.run(
-            ["ip", "netns", "exec", self.hosts.named("ask"), "tc", "qdisc", "replace", *port], check=True
-        )
 
 
 def digest(printed: str) -> str:
