@@ -397,8 +397,10 @@ def tried(fault: Fault, digest: str, timeout_s: float) -> Row:
     try:
         with trial(timeout_s, _NODES + fault.loses_host) as made:
             return made.row(fault, digest)
-    except (Unmade, OSError, subprocess.CalledProcessError) as error:
-        return Row(fault, wrong=f"no row: {error}"[:300])
+    except Ended:
+        raise
+    except Exception as error:  # the other rows do not suffer
+        return Row(fault, wrong=f"no row: {error!r}"[:300])
 
 
 def summary(rows: list[Row]) -> str:
@@ -424,21 +426,15 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="rows whose name has this regular expression")
     parser.add_argument("--tree", type=Path, metavar="DIR", help="another checkout of istbench to look at")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="of runs whose fault is for good")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="rows at a time")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rows at a time")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     asked = parser.parse_args()
     chosen = [fault for fault in faults() if re.search(asked.only, str(fault))]
     if asked.list:
         print("\n".join(map(str, chosen)))
         return 0
-    if asked.tree is not None and "ISTBENCH_FAULTS_TREE" not in os.environ:
-        tree = asked.tree.resolve()
-        paths = f"{tree}:{tree / 'tests'}"
-        os.execve(
-            sys.executable,
-            [sys.executable, *sys.argv],
-            {**os.environ, "PYTHONPATH": paths, "ISTBENCH_FAULTS_TREE": "1"},
-        )
+    if asked.tree is not None:
+        again_with(asked.tree.resolve())
     if reason := why_not():
         raise SystemExit(reason)
     signal.signal(signal.SIGTERM, interrupted)
@@ -453,12 +449,21 @@ def main() -> int:
             for done in as_completed([pool.submit(tried, fault, digest, asked.timeout) for fault in chosen]):
                 rows.append(done.result())
                 print(rows[-1], flush=True)
-        except BaseException:
+        except BaseException as error:
             over.set()
             pool.shutdown(cancel_futures=True)
-            raise
-    print(f"\n{summary(rows)}\n\n{len(rows)} rows in {(time.monotonic() - started) / 60:.0f} min")
-    return 0
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+    minutes = (time.monotonic() - started) / 60
+    print(f"\n{summary(rows)}\n\n{len(rows)} of {len(chosen)} rows in {minutes:.0f} min")
+    return 0 if len(rows) == len(chosen) else 130
+
+
+def again_with(tree: Path) -> None:
+    """Run this script by the istbench of `tree`, and by its hosts, if it does not yet."""
+    paths = f"{tree}:{tree / 'tests'}"
+    if os.environ.get("PYTHONPATH") != paths:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONPATH": paths})
 
 
 def interrupted(_number: int, _frame: FrameType | None) -> None:
@@ -466,4 +471,7 @@ def interrupted(_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
