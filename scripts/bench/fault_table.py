@@ -57,8 +57,8 @@ _SLOW = "2mbit"
 _SHORT_S = {"link down 5 s": 5.0, "SIGSTOP 20 s": 20.0}
 _PATIENT_S = 60.0  # --timeout of runs whose fault does not have to wait for it
 _STARTS_S, _UNDER_WAY_S, _HOME_S, _LEFT_S, _RESUMES_S, _INTERRUPTS_S = 240.0, 1.0, 25.0, 30.0, 240.0, 45.0
-_NOTICES_S = 30.0  # beyond the time-out, for all to hear of it and to end
-_SILENCE_S = 75.0  # for a host without its link to end all by itself
+_NOTICES_S = 80.0  # beyond the time-out: ssh gives up after 20 s, 15 s are for last words, then all hosts end
+_SILENCE_S = 120.0  # for a host without its link to end all: after a minute, in up to 50 s
 _RUN = [
     *("--method", "held", "--workload", "held", "--workload-set", "hidden=1024", "--seed", 1, "--steps", 32),
     *("--eval-every", 8, "--checkpoint-every", 0, "--threads", 1, "--json"),
