@@ -16,22 +16,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def hard_link(file: Path, to: Path) -> Path:
-    """`file` under another name, `to`, which keeps what it is now; `file` itself where there are no hard links.
-
-    Raises:
-        FileNotFoundError: where it is gone.
-    """
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        os.link(file, to)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return file
-    return to
-
-
 @contextmanager
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` where all went well, on disk; else what was there stays.

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from published_steps import publish_step, step_whole, write_step
+
 
 def option(name):
     return next(word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}="))
@@ -41,13 +43,10 @@ if rank == "0":
         time.sleep(0.01)
     if seed == "2":
         fail("no such thing; use another", 2)
-    latest = run / "checkpoint" / "latest.json"
-    step = json.loads(latest.read_text())["step"] if latest.exists() else 0
-    part = latest.parent / str(step + 10) / "rank-0.json"
-    part.parent.mkdir(parents=True, exist_ok=True)
-    write(part, "{}")
+    step = step_whole(run / "checkpoint")
+    write_step(run / "checkpoint", step + 10, {"rank-0.json": b"{}"})
     write(run / "run.json", "{}")
-    write(latest, json.dumps({"step": step + 10}))
+    publish_step(run / "checkpoint", step + 10)
     with (folder / "said").open("a") as said:
         said.write(f"at step {step + 10}\n")
 elif seed == "3":

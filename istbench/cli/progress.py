@@ -22,6 +22,7 @@ from rich.progress import (
 from istbench.errors import UserError
 from istbench.node.progress import read_step
 from istbench.results.curves import Curve
+from istbench.results.events import Resume
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -82,14 +83,16 @@ class Display:
         scratch = tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True)
 
         def watch() -> None:
-            seen, state = -1, "starting"
+            seen, state, damaged = -1, "starting", len(_damage(run))
             while not over.wait(_POLL_S):
                 step, size = read_step(Path(scratch.name)), _size(run.events_jsonl)
                 if size != seen:
                     seen, state = size, _state(run, header.metric)
+                    damaged = self._tell(_damage(run), damaged)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
                     self._plain(f"{name}: step {step}/{total} {state}")
+            self._tell(_damage(run), damaged)
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -100,6 +103,12 @@ class Display:
             watcher.join()
             scratch.cleanup()
             self._bars.remove_task(task)
+
+    def _tell(self, lines: list[str], told: int) -> int:
+        """Print those of `lines` that were not `told` so far; returns how many there are."""
+        for line in lines[told:]:
+            self.note(line)
+        return len(lines)
 
     def _plain(self, line: str, due: bool = False) -> None:
         now = time.monotonic()
@@ -113,6 +122,14 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _damage(run: RunDirectory) -> list[str]:
+    """The lines of the events on damaged checkpoints."""
+    try:
+        return [event.damage for event in run.events() if isinstance(event, Resume) and event.damage]
+    except (OSError, UserError):
+        return []
 
 
 def _state(run: RunDirectory, metric: str) -> str:

@@ -11,6 +11,7 @@ from istbench.errors import RunFailed, UserError
 from istbench.launch.alone import alone
 from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
+from istbench.node.published import newest
 from istbench.node.worker import train_cell
 from istbench.results.events import Evaluation, Fault, Part, Resume, Start, Stop
 from istbench.results.header import Status
@@ -87,22 +88,21 @@ def _clear(run: RunDirectory) -> None:
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:
-    from istbench.node import checkpoint
-
     now = _now()
     part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
     if not run.exists():
         run.create(msgspec.structs.replace(cell.header, started_at=now))
         run.append(Start(time=now, part=part))
         return
-    totals, before = checkpoint.latest(run.checkpoint), run.header()
-    if totals is not None and before.timing_rule != cell.header.timing_rule:
+    step, before = newest(run.checkpoint), run.header()
+    if step is not None and before.timing_rule != cell.header.timing_rule:
         raise UserError(
             f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench goes by rule "
             f"{cell.header.timing_rule}; --again starts it anew"
         )
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
-    run.append(Resume(step=totals.step if totals else -1, time=now, part=part))
+    # The workers read the files; one that finds damage adds the step that they really go on from.
+    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
 
 
 def _close(run: RunDirectory, status: Status, error: str | None) -> None:

@@ -1,52 +1,63 @@
 """Checkpoints without pickle: tensors in safetensors, the rest in JSON, complete or absent.
 
-`checkpoint/<step>/rank-K.{safetensors,json}` are written by every node; then rank 0 replaces
-`checkpoint/latest.json`, which names the step. Only a step that is named there counts.
+Every node writes its part, `checkpoint/<step>/rank-K.{safetensors,json}`. Rank 0 writes the tensors that are the
+same on all nodes once, in `shared.safetensors`, and then publishes the step (istbench/node/published.py).
 """
 
+import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from istbench.config.numbers import Amount, Duration, Natural
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError, printable
 from istbench.fabric import FabricError
 from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
-from istbench.node.weights_file import write_tensors
+from istbench.node.published import LATEST, MANIFEST, Broken, Listed, Step, Totals, manifest_of, step_of
+from istbench.node.weights_file import file_content
 
-_TENSOR, _STATE = "tensor:", "state"
-_LATEST = "latest.json"
+_TENSOR, _SHARED_TENSOR, _STATE = "tensor:", "shared:", "state"
+SHARED = "shared.safetensors"
 _MOST_JSON_BYTES = 2**30
 _LONGEST_REASON = 200
 
+Keys = tuple[str, ...]
+"""The keys that lead to a tensor of a state."""
 
-class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a run has done so far, over all its resumptions; the same on every node.
 
-    Attributes:
-        step: local steps. train_s, wall_s: seconds.
-        bytes_sent, bytes_received: training traffic of the busiest node.
-        computing_s: of `train_s`, the seconds that each node did not wait for others, by rank. Empty where a part
-            of the run did not measure it.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """A state taken apart: JSON text that names tensors, this node's own tensors, and those that nodes share."""
 
-    step: Natural
-    train_s: Duration
-    wall_s: Duration
-    bytes_sent: Amount
-    bytes_received: Amount
-    computing_s: tuple[Duration, ...] = ()
+    text: str
+    own: Mapping[str, Tensor]
+    shared: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False) -> "Flat":
+        """`state`, a nested dictionary with string keys of tensors and JSON values, with what `is_shared` apart."""
+        own: dict[str, Tensor] = {}
+        shared: dict[str, Tensor] = {}
+        plain = _without_tensors(state, (), is_shared, own, shared)
+        return cls(text=json.dumps(plain, allow_nan=False), own=own, shared=shared)
+
+    def state(self) -> dict[str, Any]:
+        """The state that was taken apart.
+
+        Raises:
+            KeyError: where the text names a tensor that is not there.
+        """
+        found: dict[str, Any] = _with_tensors(json.loads(self.text), self.own, self.shared)
+        return found
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
@@ -71,86 +82,133 @@ def set_random_state(state: dict[str, Tensor] | Tensor, device: torch.device) ->
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any]) -> None:
-    """Write one rank's `state`, a nested dictionary with string keys of tensors and JSON values, to disk.
+def part_names(rank: int, files: Mapping[str, Listed] | None) -> list[str]:
+    """The files that `rank` reads its state from, of those that a step has; None if they are not known."""
+    own = [f"rank-{rank}.json", f"rank-{rank}.safetensors"]
+    return [*own, SHARED] if files is not None and SHARED in files else own
+
+
+def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Flat) -> dict[str, Listed]:
+    """Write one rank's `state` to disk; returns size and SHA-256 of its files, by name.
+
+    The shared tensors of a `Flat` are left out: `write_shared` writes them once for all.
 
     Raises:
         UserError: where it cannot be written.
     """
-    tensors: dict[str, Tensor] = {}
-    text = json.dumps(_without_tensors(state, "", tensors), allow_nan=False)
-    stem = _stem(directory, step, rank)
+    flat = state if isinstance(state, Flat) else Flat.of(state)
+    folder, (text, tensors) = directory / str(step), part_names(rank, None)
     with _writing(directory):
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(stem.with_suffix(".safetensors"), tensors, blocks_of(tensors))
-        stem.with_suffix(".json").write_text(text)
-        sync(stem.with_suffix(".json"))
+        folder.mkdir(parents=True, exist_ok=True)
+        return {
+            tensors: _write(folder / tensors, file_content(flat.own, blocks_of(flat.own))),
+            text: _write(folder / text, [flat.text.encode()]),
+        }
 
 
-def packed(state: dict[str, Any]) -> Tensor:
-    """`state`, as `write_rank` takes it, in bytes that can be sent; `unpacked` is the inverse."""
-    tensors: dict[str, Tensor] = {}
-    text = json.dumps(_without_tensors(state, "", tensors), allow_nan=False)
+def write_shared(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> Listed:
+    """Write the `tensors` that all ranks share; returns size and SHA-256 of the file.
+
+    Raises:
+        UserError: where it cannot be written.
+    """
+    with _writing(directory):
+        (directory / str(step)).mkdir(parents=True, exist_ok=True)
+        return _write(directory / str(step) / SHARED, file_content(tensors, blocks_of(tensors)))
+
+
+def shared_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of the file that `write_shared` would write."""
+    digest = hashlib.sha256()
+    for part in file_content(tensors, blocks_of(tensors)):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def packed(flat: Flat) -> Tensor:
+    """`flat` without its shared tensors, in bytes that can be sent; `unpacked` is the inverse."""
     # Copied, as this library refuses tensors that share memory.
-    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    return torch.frombuffer(bytearray(save(copies, {_STATE: text})), dtype=torch.uint8)
+    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in flat.own.items()}
+    return torch.frombuffer(bytearray(save(copies, {_STATE: flat.text})), dtype=torch.uint8)
 
 
-def unpacked(content: Tensor) -> dict[str, Any]:
-    """The state that `packed` made `content` of."""
+def unpacked(content: Tensor) -> Flat:
+    """What `packed` made `content` of."""
     plain = content.cpu().numpy().tobytes()
     header = json.loads(plain[8 : 8 + int.from_bytes(plain[:8], "little")])
-    tensors = load(plain)
-    return {key: _with_tensors(value, tensors) for key, value in json.loads(header["__metadata__"][_STATE]).items()}
+    return Flat(text=header["__metadata__"][_STATE], own=load(plain), shared={})
 
 
-def publish(directory: Path, totals: Totals) -> None:
-    """Make `totals.step` the checkpoint to resume from, once every rank has written; older ones are deleted.
+def publish(directory: Path, totals: Totals, files: Mapping[str, Listed], before: int | None = None) -> None:
+    """Make `totals.step` the newest step to resume from, once all its `files` are on disk.
 
-    `totals` come back from `latest`.
+    Step `before`, the whole one before it, stays; all others are deleted.
 
     Raises:
         UserError: where it cannot be written.
     """
+    step = step_of(directory, totals.step, manifest_of(totals, files))
     with _writing(directory):
-        with writing_whole(directory / _LATEST) as file:
-            file.write(msgspec.json.encode(totals))
+        with writing_whole(step.folder / MANIFEST) as file:
+            file.write(step.manifest)
+        with writing_whole(directory / LATEST) as file:
+            file.write(step.pointer)
+        sync(directory.parent)
+        kept = {str(totals.step), str(before)}
         for folder in directory.iterdir():
-            if folder.is_dir() and not folder.is_symlink() and folder.name != str(totals.step):
+            if folder.is_dir() and not folder.is_symlink() and folder.name not in kept:
                 shutil.rmtree(folder)
 
 
-def latest(directory: Path) -> Totals | None:
-    """The totals at the published checkpoint, or None where there is none.
+def read_whole(step: Step, rank: int) -> dict[str, Any]:
+    """The state that `rank` wrote at `step`, once its files are found to be as they were written.
 
     Raises:
-        UserError: where what is there is no checkpoint, naming the directory to delete.
+        Broken: where one is not. Nothing tells of an earlier istbench's step: it may load though it was changed.
     """
-    path = directory / _LATEST
-    if not os.path.lexists(path):
-        return None
-    return decode_json(_content(path, directory), Totals, str(path), _way_out(directory))
+    step.check(part_names(rank, step.files))
+    return read_rank(step.directory, step.totals.step, rank)
 
 
 def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
-    """The state that `rank` wrote at `step`.
+    """The state that `rank` wrote at `step`, without looking at the manifest.
 
     Raises:
-        UserError: where what is there is none, naming the directory to delete.
+        Broken: where what is there is none.
     """
-    stem = _stem(directory, step, rank)
-    path = stem.with_suffix(".json")
-    state = decode_json(_content(path, directory), dict[str, Any], str(path), _way_out(directory))
-    path = stem.with_suffix(".safetensors")
-    _require_file(path, directory)
+    folder, (text, tensors) = directory / str(step), part_names(rank, None)
+    path = folder / text
     try:
-        tensors = load_file(path)
-    except Exception as error:  # whatever the library makes of a broken file
-        raise _broken(path, str(error), directory) from None
-    try:
-        return {key: _with_tensors(value, tensors) for key, value in state.items()}
+        content = read_bytes(path, "", _MOST_JSON_BYTES)
+        shared = _load(folder / SHARED) if f'"{_SHARED_TENSOR}'.encode() in content else {}
+        state = decode_json(content, dict[str, Any], path.name, "")
+        found: dict[str, Any] = _with_tensors(state, _load(folder / tensors), shared)
+    except UserError as error:
+        raise Broken(path, str(error).rpartition("; ")[0]) from None
     except (KeyError, RecursionError):
-        raise _broken(stem.with_suffix(".json"), "it names a tensor that is not there", directory) from None
+        raise Broken(path, "it names a tensor that is not there") from None
+    return found
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    if path.is_symlink() or not path.is_file():
+        raise Broken(path, "it is no file" if path.is_symlink() or path.exists() else "it is missing")
+    try:
+        return load_file(path)
+    except Exception as error:  # whatever the library makes of a broken file
+        raise Broken(path, str(error)) from None
+
+
+def _write(path: Path, content: Iterable[bytes | memoryview]) -> Listed:
+    """Write `content` to `path`, on disk when this returns; its SHA-256 is computed on the way."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for part in content:
+            file.write(part)
+            digest.update(part)
+            size += len(part)
+    sync(path)
+    return Listed(bytes=size, sha256=digest.hexdigest())
 
 
 @contextmanager
@@ -167,29 +225,10 @@ def fitting(directory: Path) -> Iterator[None]:
     except Exception as error:
         # A checkpoint that was tampered with breaks whatever reads it in ways of its own.
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise _broken(directory, f"it does not fit: {reason}", directory) from None
-
-
-def _stem(directory: Path, step: int, rank: int) -> Path:
-    return directory / str(step) / f"rank-{rank}"
-
-
-def _content(path: Path, directory: Path) -> bytes:
-    _require_file(path, directory)
-    return read_bytes(path, f"a checkpoint, or {_way_out(directory)}", _MOST_JSON_BYTES)
-
-
-def _require_file(path: Path, directory: Path) -> None:
-    if path.is_symlink() or not path.is_file():
-        raise _broken(path, "it is no file" if os.path.lexists(path) else "it is missing", directory)
-
-
-def _broken(path: Path, why: str, directory: Path) -> UserError:
-    return UserError(f"checkpoint {path} is broken ({printable(why)[:_LONGEST_REASON]}); {_way_out(directory)}")
-
-
-def _way_out(directory: Path) -> str:
-    return f"delete {directory} to start the cell anew"
+        raise UserError(
+            f"checkpoint {directory} is broken (it does not fit: {printable(reason)[:_LONGEST_REASON]}); "
+            f"delete {directory} to start the cell anew"
+        ) from None
 
 
 @contextmanager
@@ -203,22 +242,30 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _without_tensors(
+    value: Any, keys: Keys, is_shared: Callable[[Keys], bool], own: dict[str, Tensor], shared: dict[str, Tensor]
+) -> Any:
     if isinstance(value, Tensor):
-        tensors[path] = value
-        return _TENSOR + path
+        path = "/" + "/".join(keys)
+        common = is_shared(keys)
+        (shared if common else own)[path] = value
+        return (_SHARED_TENSOR if common else _TENSOR) + path
     if isinstance(value, dict):
-        return {key: _without_tensors(item, f"{path}/{key}", tensors) for key, item in value.items()}
+        return {key: _without_tensors(item, (*keys, key), is_shared, own, shared) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_tensors(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        return [
+            _without_tensors(item, (*keys, str(index)), is_shared, own, shared) for index, item in enumerate(value)
+        ]
     return value
 
 
-def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, str) and value.startswith(_TENSOR):
-        return tensors[value.removeprefix(_TENSOR)]
+def _with_tensors(value: Any, own: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, str):
+        for mark, tensors in ((_TENSOR, own), (_SHARED_TENSOR, shared)):
+            if value.startswith(mark):
+                return tensors[value.removeprefix(mark)]
     if isinstance(value, dict):
-        return {key: _with_tensors(item, tensors) for key, item in value.items()}
+        return {key: _with_tensors(item, own, shared) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_tensors(item, tensors) for item in value]
+        return [_with_tensors(item, own, shared) for item in value]
     return value

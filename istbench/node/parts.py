@@ -1,10 +1,11 @@
 """The parts of a checkpoint, one a rank, all in rank 0's run directory.
 
 The ranks of rank 0's host write and read their own. Others send theirs to rank 0, and get them from it: nothing of
-a run is left on their hosts, and any of these can be lost.
+a run is left on their hosts, and any of these can be lost. Tensors that are the same on all ranks are written once.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from torch import Tensor
 
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
-from istbench.node.checkpoint import Totals
+from istbench.node.checkpoint import SHARED, Flat, Keys
+from istbench.node.published import Broken, Listed, Step, Totals, find, none_whole
+
+
+class _Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """Rank 0's word on the step that all try next."""
+
+    totals: Totals
+    files: dict[str, Listed] | None
 
 
 class Parts:
@@ -24,54 +33,115 @@ class Parts:
         self._directory, self._fabric = directory, fabric
         elsewhere = fabric.numbers(float(os.environ.get("GROUP_RANK", "0") != "0"))
         self._elsewhere = [rank for rank, value in enumerate(elsewhere) if value]
+        self._last: int | None = None  # the newest step that is known to be whole
 
-    def write(self, totals: Totals, state: dict[str, Any]) -> None:
+    def write(
+        self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
+    ) -> None:
         """Write every rank's `state`, and publish them as those of `totals`.
+
+        is_shared: whether all ranks have the same tensor at these keys of `state`; it is written once, if they do.
 
         Raises:
             UserError: where they cannot be written.
         """
         fabric, sent = self._fabric, torch.empty(0, dtype=torch.uint8)
+        flat, files = self._shared(totals.step, state, is_shared)
         if fabric.rank in self._elsewhere:
-            sent = checkpoint.packed(state)
+            sent = checkpoint.packed(flat)
         else:
-            checkpoint.write_rank(self._directory, totals.step, fabric.rank, state)
+            files |= checkpoint.write_rank(self._directory, totals.step, fabric.rank, flat)
         if self._elsewhere:
             sizes = [int(size) for size in fabric.numbers(sent.numel())]
             with fabric.accounting("assemble"):
                 for rank, part in fabric.gather_to_zero(sent.to(fabric.device), sizes, "writing a checkpoint"):
                     if rank in self._elsewhere:
-                        checkpoint.write_rank(self._directory, totals.step, rank, checkpoint.unpacked(part))
+                        files |= checkpoint.write_rank(
+                            self._directory, totals.step, rank, checkpoint.unpacked(part)
+                        )
         fabric.barrier("writing a checkpoint")
+        for word in fabric.words.tell_zero(msgspec.json.encode(files).decode()):
+            files |= msgspec.json.decode(word, type=dict[str, Listed])
         if fabric.rank == 0:
-            checkpoint.publish(self._directory, totals)
+            checkpoint.publish(self._directory, totals, files, before=self._last)
+        self._last = totals.step
 
-    def read(self) -> tuple[Totals, dict[str, Any]] | None:
-        """The totals at the published checkpoint and this rank's state there, None where there is none.
+    def _shared(
+        self, step: int, state: dict[str, Any], is_shared: Callable[[Keys], bool]
+    ) -> tuple[Flat, dict[str, Listed]]:
+        """`state` taken apart, and the file of its shared tensors, which rank 0 writes.
+
+        A rank whose tensors are not those of rank 0, bit for bit, keeps them all in its own part: nodes of
+        different processors may round differently.
+        """
+        fabric, files = self._fabric, dict[str, Listed]()
+        flat = Flat.of(state, is_shared if fabric.world_size > 1 else lambda keys: False)
+        digest = ""
+        if flat.shared and fabric.rank == 0:
+            files[SHARED] = checkpoint.write_shared(self._directory, step, flat.shared)
+            digest = files[SHARED].sha256
+        elif flat.shared:
+            digest = checkpoint.shared_digest(flat.shared)
+        if fabric.words.follow_zero(digest) != digest:
+            flat = Flat.of(state)
+        return flat, files
+
+    def read(self) -> tuple[Totals, dict[str, Any], str] | None:
+        """The newest whole step's totals, this rank's state there, and a line on newer ones that are damaged.
+
+        None where nothing was published. All ranks take the same step.
 
         Raises:
-            UserError: where what is there is no checkpoint, naming the directory to delete.
+            UserError: on rank 0, where steps were published and none is whole; it names the directory to delete.
         """
         fabric = self._fabric
-        found = checkpoint.latest(self._directory) if fabric.rank == 0 else None
-        word = fabric.words.follow_zero("" if found is None else msgspec.json.encode(found).decode())
-        if not word:
-            return None
-        totals = msgspec.json.decode(word, type=Totals)
-        state: dict[str, Any] = {}
-        if fabric.rank not in self._elsewhere:
-            state = checkpoint.read_rank(self._directory, totals.step, fabric.rank)
+        candidates = find(self._directory) if fabric.rank == 0 else []
+        damage = ""
+        while True:
+            while candidates and isinstance(broken := candidates[0], Broken):
+                candidates.pop(0)
+                damage = damage or str(broken)
+            if fabric.rank == 0 and damage and not candidates:
+                raise none_whole(damage, self._directory)
+            word = fabric.words.follow_zero(_offer(candidates.pop(0)) if candidates else "")
+            if not word:
+                return None
+            offer = msgspec.json.decode(word, type=_Offer)
+            step = Step(directory=self._directory, totals=offer.totals, files=offer.files)
+            state, why_not = self._tried(step)
+            found = next(filter(None, fabric.words.tell_zero(why_not)), "")
+            if not fabric.words.follow_zero(found):
+                break
+            damage = damage or found
         for rank in self._elsewhere:
-            part = self._sent(totals.step, rank)
+            part = self._sent(step, rank)
             if rank == fabric.rank:
-                state = checkpoint.unpacked(part)
-        return totals, state
+                state = checkpoint.unpacked(part).state()
+        self._last = step.totals.step
+        return step.totals, state, damage
 
-    def _sent(self, step: int, rank: int) -> Tensor:
-        """The packed state of `rank` at `step`, there; elsewhere nothing to speak of."""
+    def _tried(self, step: Step) -> tuple[dict[str, Any], str]:
+        """This rank's state at `step` if it lies here, and damage to the files that this rank reads."""
+        state: dict[str, Any] = {}
+        try:
+            if self._fabric.rank not in self._elsewhere:
+                state = checkpoint.read_whole(step, self._fabric.rank)
+            if self._fabric.rank == 0:
+                for rank in self._elsewhere:
+                    step.check(checkpoint.part_names(rank, step.files))
+        except Broken as broken:
+            return {}, str(broken)
+        return state, ""
+
+    def _sent(self, step: Step, rank: int) -> Tensor:
+        """The packed state of `rank` at `step`, there; elsewhere an empty tensor."""
         fabric, part = self._fabric, torch.empty(0, dtype=torch.uint8)
         if fabric.rank == 0:
-            part = checkpoint.packed(checkpoint.read_rank(self._directory, step, rank)).to(fabric.device)
+            try:
+                state = checkpoint.read_rank(self._directory, step.totals.step, rank)
+            except Broken as broken:
+                raise none_whole(broken, self._directory) from None
+            part = checkpoint.packed(Flat.of(state)).to(fabric.device)
         size = int(fabric.numbers(part.numel())[0])
         with fabric.accounting("assemble"):
             if fabric.rank == 0:
@@ -80,3 +150,9 @@ class Parts:
                 part = torch.empty(size, dtype=torch.uint8, device=fabric.device)
                 fabric.exchange({}, {0: part}, "reading a checkpoint")
         return part
+
+
+def _offer(step: Step | Broken) -> str:
+    assert isinstance(step, Step)
+    files = None if step.files is None else dict(step.files)
+    return msgspec.json.encode(_Offer(totals=step.totals, files=files)).decode()

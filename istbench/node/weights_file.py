@@ -37,6 +37,16 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write `tensors` (meta device is enough), whose values `block` reads, to `path`, on disk when this returns."""
+    with path.open("wb") as file:
+        for part in file_content(tensors, block, metadata):
+            file.write(part)
+    sync(path)
+
+
+def file_content(
+    tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes | memoryview]:
+    """The content of the file that `write_tensors` writes, a block at a time."""
     # The largest types first, so that each tensor starts at a multiple of its own.
     names = sorted(tensors, key=lambda name: -tensors[name].element_size())
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -47,12 +57,9 @@ def write_tensors(
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            for content in content_of(name, tensors[name], block):
-                file.write(content)
-    sync(path)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        yield from content_of(name, tensors[name], block)
 
 
 def save_weights(

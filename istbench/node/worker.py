@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -17,7 +18,6 @@ from istbench.machine import host_name, own_cores
 from istbench.methods.base import Method
 from istbench.node import checkpoint
 from istbench.node.ahead import BatchesAhead
-from istbench.node.checkpoint import Totals
 from istbench.node.computed import compiling, computed
 from istbench.node.digest import sha256_of
 from istbench.node.full_model import FullModel, full_model
@@ -25,13 +25,14 @@ from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock, node_seconds
 from istbench.node.parts import Parts
 from istbench.node.progress import StepCounter
+from istbench.node.published import Totals
 from istbench.node.schedule import due_step, segment_end
 from istbench.node.shared_evaluation import Sharing, can_be_shared
 from istbench.node.sinks import RunFiles, Sinks
 from istbench.node.trace_sample import TraceSample
 from istbench.node.weights_file import save_weights
 from istbench.registry import build_method, build_workload
-from istbench.results.events import Evaluation, Note
+from istbench.results.events import Evaluation, Note, Part, Resume
 from istbench.results.header import Metrics, Result
 from istbench.results.store import RunDirectory
 from istbench.seeds import derived_seed
@@ -61,7 +62,7 @@ class Node:
     def __init__(
         self, run: RunDirectory, config: RunConfig, workload: Workload, fabric: Fabric, sinks: Sinks
     ) -> None:
-        self._checkpoints, self._config, self._workload, self._fabric = run.checkpoint, config, workload, fabric
+        self._run, self._config, self._workload, self._fabric = run, config, workload, fabric
         self._parts = Parts(run.checkpoint, fabric)
         self._lead = fabric.rank == 0
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
@@ -278,8 +279,8 @@ class Node:
         found = self._parts.read()
         if found is None:
             return
-        totals, state = found
-        with checkpoint.fitting(self._checkpoints):
+        totals, state, damage = found
+        with checkpoint.fitting(self._run.checkpoint):
             if not 0 < totals.step < self._config.steps:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
             self._method.load_state_dict(state["method"])
@@ -289,6 +290,18 @@ class Node:
             traffic = self._fabric.traffic["training"]
             traffic.sent, traffic.received = int(before["sent"]), int(before["received"])
         self._totals = totals
+        if damage and self._lead:
+            self._sinks.record(self._resumption(totals.step, damage))
+
+    def _resumption(self, step: int, damage: str) -> Resume:
+        """The event of a run that goes on from `step` instead of a newer checkpoint, which is damaged."""
+        header = self._run.header()
+        return Resume(
+            step=step,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            part=Part(host=header.host, versions=header.versions, git=header.git),
+            damage=f"checkpoint {damage}; the run goes on from the checkpoint of step {step}",
+        )
 
     def _finish(self) -> None:
         """Tell what came of the run."""

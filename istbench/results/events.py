@@ -23,11 +23,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
-    """Training goes on from the checkpoint of `step`; -1 where there is none, and it starts anew."""
+    """Training goes on from the checkpoint of `step`; -1 where there is none, and it starts anew.
+
+    Attributes:
+        damage: a line on a newer checkpoint that is damaged; empty where none is.
+    """
 
     step: int
     time: str = ""
     part: Part | None = None
+    damage: str = ""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):

@@ -99,7 +99,7 @@ class RunDirectory:
         """
         line = msgspec.json.encode(event) + b"\n"
         try:
-            descriptor = os.open(self.events_jsonl, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self.events_jsonl, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
             try:
                 size = _cut_torn_line(descriptor)
                 if os.write(descriptor, line) != len(line):

@@ -169,7 +169,7 @@ def killed(resumed, tmp_path_factory):
     """Results of a run that was killed with its launcher, once there was something to resume from."""
 
     def has_checkpoint(path):
-        return (path / "checkpoint" / "latest.json").exists()
+        return len(list(path.glob("checkpoint/*/manifest.json"))) > 1
 
     out = tmp_path_factory.mktemp("killed")
     process, run = start(out, *resumed, until=has_checkpoint, HELD="1")
@@ -195,11 +195,43 @@ def test_a_killed_run_resumes_to_the_weights_and_curve_of_one_that_never_stopped
     assert not (Path(other["run_dir"]) / "checkpoint").exists()
 
 
-def test_a_broken_checkpoint_is_one_line_that_says_what_to_delete(tmp_path, killed, resumed, istbench):
+def test_a_run_goes_on_from_the_older_checkpoint_where_the_newer_is_damaged_and_says_so(
+    tmp_path, killed, resumed, istbench
+):
     shutil.copytree(killed, tmp_path / "killed")
     (latest,) = tmp_path.glob("killed/runs/*/checkpoint/latest.json")
-    for path in (latest.parent / str(json.loads(latest.read_text())["step"]) / "rank-1.json", latest):
-        path.write_text('{"method": {"steps": -1}}')
-        status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
-        assert status == 2
-        assert f"delete {latest.parent} to start the cell anew" in one_line(said)
+    newer = json.loads(latest.read_text())["step"]
+    (older,) = {int(path.name) for path in latest.parent.iterdir() if path.is_dir()} - {newer}
+    part = latest.parent / str(newer) / "rank-1.safetensors"
+    content = bytearray(part.read_bytes())
+    for at in range(len(content) - 64, len(content)):
+        content[at] ^= 0xFF
+    part.write_bytes(content)
+    one, (status, out, said) = (istbench(*resumed, "--out", tmp_path / name) for name in ("whole", "killed"))
+    assert status == 0, said
+    line = f"checkpoint {part} is broken (its SHA-256 is not that of the manifest); the run goes on from the " \
+        f"checkpoint of step {older}"  # fmt: skip
+    assert said.count(line) == 1
+    assert json.loads(out)["weights_sha256"] == json.loads(one[1])["weights_sha256"]
+    run = RunDirectory(latest.parent.parent)
+    resumptions = [event for event in run.events() if isinstance(event, Resume)]
+    assert [(event.step, event.damage) for event in resumptions] == [(newer, ""), (older, line)]
+    curves = [load_run(RunDirectory(Path(json.loads(text)["run_dir"]))).curve for text in (one[1], out)]
+    assert curves[0].values == curves[1].values
+
+
+def test_checkpoints_that_are_all_damaged_are_one_line_that_says_what_to_delete(
+    tmp_path, killed, resumed, istbench
+):
+    shutil.copytree(killed, tmp_path / "killed")
+    (latest,) = tmp_path.glob("killed/runs/*/checkpoint/latest.json")
+    for path in latest.parent.glob("*/rank-1.json"):
+        path.write_bytes(path.read_bytes().replace(b"0", b"1"))
+    status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
+    assert status == 2
+    assert f"no older one is whole; delete {latest.parent} to start the cell anew" in one_line(said)
+    for path in latest.parent.glob("*/rank-1.json"):
+        path.write_text("")
+    status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
+    assert status == 2
+    assert f"no older one is whole; delete {latest.parent} to start the cell anew" in one_line(said)

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_runs import evaluation, header
+from published_steps import publish_step, write_step
 
 from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.prepare import Cell
-from istbench.node import checkpoint
 from istbench.results.events import Resume, Start
 from istbench.results.header import Git, Header, Host
 from istbench.results.store import RunDirectory
@@ -109,10 +109,8 @@ def test_a_run_of_another_timing_rule_is_not_gone_on_with(run, scratch):
         execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
     shutil.rmtree(scratch / "logs")
     run.update(timing_rule=HEADER.timing_rule - 1)
-    run.checkpoint.mkdir()
-    checkpoint.publish(
-        run.checkpoint, checkpoint.Totals(step=5, train_s=1, wall_s=1, bytes_sent=0, bytes_received=0)
-    )
+    write_step(run.checkpoint, 5, {})
+    publish_step(run.checkpoint, 5)
     before, launcher = run.run_json.read_bytes(), Pretended()
     with pytest.raises(UserError, match=r"^\S+ was begun under timing rule 2, .* rule 3; --again starts it anew$"):
         execute(CELL, run, scratch, launcher)

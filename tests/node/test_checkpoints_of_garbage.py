@@ -1,8 +1,9 @@
-"""Checkpoints that something has happened to: one line that names the directory to delete."""
+"""Checkpoints of garbage: damage with a reason, one line, whatever stands where a file belongs."""
 
 import copy
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import assembled, open_workload, set_up, train
 from istbench.errors import UserError
 from istbench.node import checkpoint
-from istbench.node.checkpoint import Totals
+from istbench.node.published import Broken, Totals, find, newest, newest_whole
 
 TOTALS = Totals(step=7, train_s=1.5, wall_s=2.5, bytes_sent=4e9, bytes_received=0)
 PLAIN = {"step": 7, "train_s": 1.5, "wall_s": 2.5, "bytes_sent": 4e9, "bytes_received": 0}
@@ -26,40 +27,37 @@ STATE = {"method": {"steps": 7, "model": {"weight": torch.ones(2, 3)}, "none": N
 def written(tmp_path):
     """A directory with a checkpoint of rank 0 at step 7."""
     directory = tmp_path / "checkpoint"
-    checkpoint.write_rank(directory, 7, 0, STATE)
-    checkpoint.publish(directory, TOTALS)
+    checkpoint.publish(directory, TOTALS, checkpoint.write_rank(directory, 7, 0, STATE))
     return directory
 
 
 def test_what_is_written_comes_back(written):
-    assert checkpoint.latest(written) == TOTALS
-    state = checkpoint.read_rank(written, 7, 0)
+    assert newest(written).totals == newest_whole(written).totals == TOTALS
+    state = checkpoint.read_whole(newest(written), 0)
     assert torch.equal(state["method"]["model"].pop("weight"), torch.ones(2, 3))
     assert torch.equal(state.pop("random"), torch.arange(4))
     assert state == {"method": {"steps": 7, "model": {}, "none": None}}
-    assert checkpoint.latest(written / "nowhere") is None
+    assert newest(written / "nowhere") is None
 
 
 def test_totals_of_before_nodes_were_measured_apart_have_none(written):
     (written / "latest.json").write_text(json.dumps(PLAIN))
-    assert checkpoint.latest(written).computing_s == ()
-    checkpoint.publish(written, Totals(**PLAIN, computing_s=(1.0, 0.5)))
-    assert checkpoint.latest(written).computing_s == (1.0, 0.5)
+    shutil.rmtree(written / "7")
+    checkpoint.write_rank(written, 7, 0, STATE)
+    assert newest(written).totals.computing_s == ()
+    files = checkpoint.write_rank(written, 8, 0, STATE)
+    checkpoint.publish(written, Totals(**{**PLAIN, "step": 8}, computing_s=(1.0, 0.5)), files)
+    assert newest(written).totals.computing_s == (1.0, 0.5)
 
 
-def test_those_before_are_deleted_and_what_is_a_link_is_left(written, tmp_path):
+def test_what_is_a_link_is_left(written, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (written / "link").symlink_to(tmp_path / "elsewhere")
-    checkpoint.write_rank(written, 9, 0, STATE)
-    checkpoint.publish(written, Totals(**{**PLAIN, "step": 9}))
-    assert sorted(path.name for path in written.iterdir()) == ["9", "latest.json", "link"]
+    (written / "3").symlink_to(tmp_path / "elsewhere")
+    files = checkpoint.write_rank(written, 9, 0, STATE)
+    checkpoint.publish(written, Totals(**{**PLAIN, "step": 9}), files)
+    assert sorted(path.name for path in written.iterdir()) == ["3", "9", "latest.json", "link"]
     assert (tmp_path / "elsewhere").is_dir()
-
-
-def refused(directory, read):
-    with pytest.raises(UserError) as caught:
-        read()
-    assert f"delete {directory} to start the cell anew" in one_line(caught.value)
 
 
 def in_place(make):
@@ -88,24 +86,34 @@ ODD_FILES = {
 
 
 @pytest.mark.parametrize("kind", ODD_FILES)
-@pytest.mark.parametrize("name", ["latest.json", "7/rank-0.json", "7/rank-0.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["latest.json", "7/manifest.json", "7/rank-0.json", "7/rank-0.safetensors", "old/7/rank-0.json",
+             "old/7/rank-0.safetensors", "old/latest.json"]
+)  # fmt: skip
 def test_a_file_that_is_none_is_named(written, name, kind):
-    if (name, kind) == ("latest.json", "gone"):
-        pytest.skip("is a run without a checkpoint")
+    if name.startswith("old/"):  # as an earlier istbench wrote it
+        (written / "7" / "manifest.json").unlink()
+        (written / "latest.json").write_text(json.dumps(PLAIN))
+        name = name.removeprefix("old/")
+        if (name, kind) == ("latest.json", "gone"):
+            pytest.skip("is a run without a checkpoint")
     in_place(ODD_FILES[kind])(written / name)
-    if name == "latest.json":
-        refused(written, lambda: checkpoint.latest(written))
-    else:
-        refused(written, lambda: checkpoint.read_rank(written, 7, 0))
+    found = find(written)[0]
+    if not isinstance(found, Broken):
+        with pytest.raises(Broken) as caught:
+            checkpoint.read_whole(found, 0)
+        found = caught.value
+    assert one_line(found).startswith(f"{written / name} is broken (")
 
 
 @quick(150)
 @given(damaged(PLAIN))
 def test_totals_are_totals_or_refused(tmp_path_factory, content):
     directory = tmp_path_factory.mktemp("checkpoint")
+    checkpoint.write_rank(directory, 7, 0, STATE)
     (directory / "latest.json").write_text(json.dumps(content))
     try:
-        totals = checkpoint.latest(directory)
+        totals = newest(directory).totals
     except UserError as error:
         assert f"delete {directory}" in one_line(error)  # noqa: PT017  (either is right)
     else:
@@ -117,6 +125,7 @@ def test_totals_are_totals_or_refused(tmp_path_factory, content):
 @quick(150)
 @given(st.lists(st.tuples(st.integers(0, 200), st.binary(min_size=1, max_size=8)), max_size=3), st.integers(0, 400))
 def test_tensors_are_read_or_refused(tmp_path_factory, changes, length):
+    """Those of an earlier istbench, of which nothing tells whether they are as they were written."""
     directory = tmp_path_factory.mktemp("checkpoint")
     checkpoint.write_rank(directory, 7, 0, STATE)
     path = directory / "7" / "rank-0.safetensors"
@@ -126,8 +135,8 @@ def test_tensors_are_read_or_refused(tmp_path_factory, changes, length):
     path.write_bytes(content[:length])
     try:
         state = checkpoint.read_rank(directory, 7, 0)
-    except UserError as error:
-        assert f"delete {directory}" in one_line(error)  # noqa: PT017  (either is right)
+    except Broken as broken:
+        assert f"{directory}/7/rank-0." in one_line(broken)  # noqa: PT017  (either is right)
     else:
         assert state.keys() == STATE.keys()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from istbench.launch.ssh.hello import Agent
 from istbench.launch.ssh.remote_cells import name_cells, usable_cores
-from istbench.launch.ssh.remote_files import clear_away, hold, keep, read, release, standing, write
+from istbench.launch.ssh.remote_files import clear_away, keep, offer, read, standing, write
 from istbench.launch.ssh.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.launch.ssh.remote_run import end, go, start
 from istbench.launch.ssh.remote_speed import speed
@@ -23,9 +23,8 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "go": go,
     "end": end,
     "standing": standing,
-    "hold": hold,
+    "offer": offer,
     "read": read,
-    "release": release,
     "clear": clear_away,
     "write": write,
     "keep": keep,

@@ -1,24 +1,21 @@
 """On a host: the files of a run directory, read and written in parts."""
 
 import contextlib
-import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from istbench.errors import UserError
-from istbench.files import hard_link
 from istbench.launch.ssh.hello import Agent
+from istbench.node.published import Step, find, newest
 from istbench.results.store import RunDirectory
 
 PART = 1 << 20
-LATEST = "checkpoint/latest.json"
-_NEW, _OLD, _HELD = ".new", ".old", ".held"
-_TRIES = 5
-_holding: set[Path] = set()
+CHECKPOINT = "checkpoint"
+_NEW, _OLD = ".new", ".old"
 
 
 def how_far(path: Path) -> list[int]:
@@ -33,9 +30,10 @@ def how_far(path: Path) -> list[int]:
 
 
 def published(path: Path) -> int:
-    """The step of the checkpoint that counts, of the run in `path`; 0 where there is none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads((path / LATEST).read_bytes())["step"])
+    """The newest step that the run in `path` can resume from, as far as sizes tell; 0 where there is none."""
+    with contextlib.suppress(UserError):
+        step = newest(path / CHECKPOINT)
+        return step.totals.step if step else 0
     return 0
 
 
@@ -52,75 +50,54 @@ def list_files(path: Path) -> list[tuple[str, int]]:
 def stamps(path: Path) -> list[tuple[str, int, int]]:
     """Files as `list_files` has them, each with when it last changed, in nanoseconds since 1970."""
     return [
-        _stamp(found, str(found.relative_to(path)))
+        (str(found.relative_to(path)), status.st_size, status.st_mtime_ns)
         for found in sorted(path.rglob("*"))
-        if found.is_file() and not found.is_symlink()
+        if (status := _regular(found)) is not None
     ]
 
 
-def _stamp(file: Path, name: str) -> tuple[str, int, int]:
-    status = file.stat()
-    return name, status.st_size, status.st_mtime_ns
+def _regular(path: Path) -> os.stat_result | None:
+    """The status of the plain file `path`; None where it is none, or no more."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
 
 
-def hold(agent: Agent, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the files of the run in `path` as they are, for `read`, until `release`: a run that goes on deletes a
-    checkpoint once it has a newer one.
+def offer(_agent: Agent, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the run in `path` can be brought away.
 
-    Returns the `names` of all files that count, and as `new` the `stamps` of those that `have` lacks.
+    Returns:
+        files: `stamps` of those outside of the checkpoint that are not half-written. steps: the published ones,
+        newest first: number, manifest (none of an earlier istbench's), names of files, and what `latest.json` says
+        of it. damaged: whether there are published ones that cannot be read.
     """
-    path, have = Path(asked["path"]), {tuple(stamp) for stamp in asked["have"]}
-    if path not in _holding:
-        _holding.add(path)
-        agent.undo.append(partial(_let_go, path))
-    for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):
-            return _hold(path, have)
-    raise OSError("the run directory changes all the time")
+    path = Path(asked["path"])
+    found = find(path / CHECKPOINT)
+    steps = [step for step in found if isinstance(step, Step)]
+    return {
+        "files": [stamp for stamp in stamps(path) if _counts(stamp[0])],
+        "steps": [
+            {
+                "step": step.totals.step,
+                "manifest": step.manifest.decode(),
+                "names": step.names(),
+                "pointer": step.pointer.decode(),
+            }
+            for step in steps
+        ],
+        "damaged": len(steps) < len(found),
+    }
 
 
-def _hold(path: Path, have: set[tuple[Any, ...]]) -> dict[str, Any]:
-    """As `hold`; FileNotFoundError where a newer checkpoint took the place of the one that was to be held."""
-    _let_go(path)
-    step = published(path)
-    found = [stamp for stamp in stamps(path) if _counts(stamp[0], step)]
-    changed = [stamp[0] for stamp in found if stamp not in have]
-    for name in changed:
-        hard_link(path / name, _held(path) / name)
-    new = [_stamp(_where(path, name), name) for name in changed]
-    if published(path) != step:
-        raise FileNotFoundError
-    return {"names": [name for name, *_ in found], "new": new}
-
-
-def _counts(name: str, step: int) -> bool:
-    """Whether file `name` is one to bring: not half-written, and of no other checkpoint than that of `step`."""
-    if name.startswith("checkpoint/"):
-        return name == LATEST or name.startswith(f"checkpoint/{step}/")
-    return not name.endswith(".tmp")
-
-
-def _held(path: Path) -> Path:
-    return beside(path, _HELD)
-
-
-def _where(path: Path, name: str) -> Path:
-    """Where file `name` of the run in `path` is read, held or not."""
-    return _held(path) / name if (_held(path) / name).exists() else path / name
-
-
-def release(_agent: Agent, asked: Mapping[str, Any]) -> None:
-    """Let go of what `hold` keeps of the run in `path`."""
-    _let_go(Path(asked["path"]))
-
-
-def _let_go(path: Path) -> None:
-    _remove(_held(path))
+def _counts(name: str) -> bool:
+    return not name.startswith(f"{CHECKPOINT}/") and not name.endswith(".tmp")
 
 
 def read(_agent: Agent, asked: Mapping[str, Any]) -> bytes:
-    """A part of file `name` of the run in `path`, as it is held, from `offset`."""
-    with _where(Path(asked["path"]), asked["name"]).open("rb") as file:
+    """A part of file `name` of the run in `path`, from `offset`."""
+    with (Path(asked["path"]) / asked["name"]).open("rb") as file:
         file.seek(asked["offset"])
         return file.read(PART)
 

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import published_steps
 import pytest
 import ssh_hosts
 
@@ -26,6 +27,7 @@ def hosts(tmp_path_factory):
     for package in (fake, fake.parent):
         (package / "__init__.py").touch()
     shutil.copy(FAKE_TORCHRUN, fake / "run.py")
+    shutil.copy(published_steps.__file__, folder / "install")
     with ssh_hosts.hosts(2, folder / "hosts", str(folder / "install")) as found:
         yield found
 

@@ -1,8 +1,7 @@
 """Run directories put together beside their place, and how far runs are."""
 
-import json
-
 import pytest
+from published_steps import publish_step, write_step
 
 from istbench.launch.ssh.files import bring
 from istbench.launch.ssh.remote import ACTIONS
@@ -61,6 +60,7 @@ def test_a_later_checkpoint_is_further(tmp_path):
     assert how_far(tmp_path) == [0, 0, 0]
     (tmp_path / "run.json").write_text("{}")
     assert how_far(tmp_path) == [1, 0, 0]
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "latest.json").write_text(json.dumps({"step": 30}))
+    write_step(tmp_path / "checkpoint", 30, {"rank-0.json": b"{}"})
+    assert how_far(tmp_path) == [1, 0, 0]
+    publish_step(tmp_path / "checkpoint", 30)
     assert how_far(tmp_path) == [1, 0, 30]

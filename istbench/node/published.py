@@ -1,0 +1,321 @@
+"""The published steps of a checkpoint directory, and whether their files are still as they were written.
+
+`checkpoint/<step>/manifest.json` lists every file of a step with its size and SHA-256, and carries a SHA-256 of
+itself. Rank 0 writes it last, so a step with a manifest is complete. `checkpoint/latest.json` names the newest step
+and the SHA-256 of its manifest. The two newest steps stay: if one is damaged, a run goes on from the other.
+
+Nothing here imports torch: hosts that only copy checkpoints read them too.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from istbench.config.numbers import Amount, Duration, Natural
+from istbench.door import decode_json, read_bytes
+from istbench.errors import UserError, printable
+
+LATEST, MANIFEST = "latest.json", "manifest.json"
+_BLOCK = 1 << 20
+_LONGEST_REASON = 200
+
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+FileName = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}\.(json|safetensors)$")]
+
+
+class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The progress of a run over all its resumptions; the same on every node.
+
+    Attributes:
+        step: local steps. train_s, wall_s: seconds.
+        bytes_sent, bytes_received: training traffic of the busiest node.
+        computing_s: of `train_s`, the seconds that each node did not wait for others, by rank. Empty where a part
+            of the run did not measure it.
+    """
+
+    step: Natural
+    train_s: Duration
+    wall_s: Duration
+    bytes_sent: Amount
+    bytes_received: Amount
+    computing_s: tuple[Duration, ...] = ()
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size and SHA-256 of a file."""
+
+    bytes: Natural
+    sha256: Digest
+
+
+class _Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    totals: Totals
+    files: dict[FileName, Listed]
+
+
+class _Sealed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A manifest: contents as JSON, and the SHA-256 of that text."""
+
+    sha256: Digest
+    contents: msgspec.Raw
+
+
+class _Pointer(Totals, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`latest.json`. manifest: SHA-256 of the manifest file; earlier versions of istbench wrote none."""
+
+    manifest: Digest | None = None
+
+
+class Broken(Exception):  # noqa: N818
+    """A damaged file of a checkpoint, and the reason."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} is broken ({printable(why)[:_LONGEST_REASON]})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A published step.
+
+    Attributes:
+        directory: the checkpoint directory. totals: the run's at this step.
+        files: by name; None if an earlier version of istbench wrote the step: nothing of it can be verified.
+        manifest: content of the manifest file.
+    """
+
+    directory: Path
+    totals: Totals
+    files: Mapping[str, Listed] | None
+    manifest: bytes = b""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the step's files."""
+        return self.directory / str(self.totals.step)
+
+    @property
+    def named_by(self) -> _Pointer:
+        """The pointer that names this step."""
+        digest = None if self.files is None else hashlib.sha256(self.manifest).hexdigest()
+        return _Pointer(**msgspec.structs.asdict(self.totals), manifest=digest)
+
+    @property
+    def pointer(self) -> bytes:
+        """The content of `latest.json` that names this step."""
+        return msgspec.json.encode(self.named_by)
+
+    def names(self) -> list[str]:
+        """The names of the step's files; the manifest is not one.
+
+        Raises:
+            Broken: where an earlier version of istbench wrote the step, and its folder cannot be read.
+        """
+        if self.files is not None:
+            return sorted(self.files)
+        try:
+            return sorted(path.name for path in self.folder.iterdir())
+        except OSError as error:
+            raise Broken(self.folder, error.strerror or str(error)) from None
+
+    def check(self, names: Iterable[str]) -> None:
+        """Read the files `names`, and compare them with the manifest.
+
+        Raises:
+            Broken: for the first file that is not as it was written.
+        """
+        for name in names:
+            self._check_size(name)
+            if self.files is None:
+                continue
+            digest = hashlib.sha256()
+            for block in _blocks(self.folder / name):
+                digest.update(block)
+            self.require(name, digest.hexdigest())
+
+    def require(self, name: str, sha256: str) -> None:
+        """Compare the SHA-256 of file `name` with the manifest.
+
+        Raises:
+            Broken: where it is another.
+        """
+        if self.files is not None and sha256 != self.files[name].sha256:
+            raise Broken(self.folder / name, "its SHA-256 is not that of the manifest")
+
+    def check_sizes(self) -> None:
+        """Look for the files without reading them.
+
+        Raises:
+            Broken: for the first that is missing, or of another size.
+        """
+        for name in self.names():
+            self._check_size(name)
+
+    def _check_size(self, name: str) -> None:
+        path = self.folder / name
+        if self.files is not None and name not in self.files:
+            raise Broken(self.folder / MANIFEST, f"it does not list {name}")
+        size = _size(path)
+        if self.files is not None and size != self.files[name].bytes:
+            raise Broken(path, f"it has {size:,} of {self.files[name].bytes:,} bytes")
+
+
+def manifest_of(totals: Totals, files: Mapping[str, Listed]) -> bytes:
+    """The content of the manifest of a step with `files`."""
+    contents = msgspec.json.encode(_Contents(totals=totals, files=dict(sorted(files.items()))))
+    return msgspec.json.encode(_Sealed(sha256=hashlib.sha256(contents).hexdigest(), contents=msgspec.Raw(contents)))
+
+
+def step_of(directory: Path, step: int, manifest: bytes) -> Step:
+    """Step number `step` in `directory`, by the content of its manifest.
+
+    Raises:
+        Broken: where `manifest` is none, or that of another step.
+    """
+    path = directory / str(step) / MANIFEST
+    try:
+        sealed = decode_json(manifest, _Sealed, path.name, "")
+        found = hashlib.sha256(sealed.contents).hexdigest()
+        if found != sealed.sha256:
+            raise Broken(path, "its SHA-256 is not its own")
+        contents = decode_json(bytes(sealed.contents), _Contents, path.name, "")
+    except UserError as error:
+        raise Broken(path, _reason(error)) from None
+    if contents.totals.step != step:
+        raise Broken(path, f"it is of step {contents.totals.step}")
+    return Step(directory=directory, totals=contents.totals, files=contents.files, manifest=manifest)
+
+
+def find(directory: Path) -> list[Step | Broken]:
+    """The steps to resume from, newest first, and in their places the damage to pointer and manifests.
+
+    Files other than these are not looked at. Empty where nothing was published.
+    """
+    steps = {number: _published(directory, number) for number in _numbers(directory)}
+    pointer = _read_pointer(directory)
+    if isinstance(pointer, _Pointer) and pointer.manifest is None and pointer.step not in steps:
+        totals = Totals(**{name: getattr(pointer, name) for name in Totals.__struct_fields__})
+        steps[totals.step] = Step(directory=directory, totals=totals, files=None)
+    ordered = sorted(steps, reverse=True)
+    if isinstance(pointer, _Pointer):
+        # A step beyond the pointer's is of a run that was killed as it published it, or of an earlier run.
+        named = steps.get(pointer.step, Broken(directory / str(pointer.step) / MANIFEST, "it is missing"))
+        if isinstance(named, Broken) or named.named_by == pointer:
+            return [named, *(steps[number] for number in ordered if number < pointer.step)]
+        pointer = Broken(directory / LATEST, "it names another manifest")
+    found: list[Step | Broken] = [steps[number] for number in ordered]
+    if pointer is None:
+        return [Broken(directory / LATEST, "it is missing"), *found] if found else []
+    return [pointer, *found]
+
+
+def newest(directory: Path) -> Step | None:
+    """The newest step whose files are there, by their sizes; None where none was published.
+
+    Raises:
+        UserError: where steps were published, and none is whole; it names the file and the directory to delete.
+    """
+    return next(_whole(directory, check=Step.check_sizes), None)
+
+
+def newest_whole(directory: Path) -> Step | None:
+    """The newest step whose files are all as they were written; None where none was published.
+
+    Raises:
+        UserError: as `newest`.
+    """
+    return next(_whole(directory, check=lambda step: step.check(step.names())), None)
+
+
+def none_whole(first: Broken | str, directory: Path) -> UserError:
+    """The error of a run without a whole checkpoint; `first` is the newest damage."""
+    return UserError(f"checkpoint {first}, and no older one is whole; delete {directory} to start the cell anew")
+
+
+def _whole(directory: Path, check: Callable[[Step], None]) -> Iterator[Step]:
+    first = None
+    for found in find(directory):
+        try:
+            if isinstance(found, Broken):
+                raise found
+            check(found)
+        except Broken as broken:
+            first = first or broken
+            continue
+        yield found
+    if first is not None:
+        raise none_whole(first, directory)
+
+
+def _numbers(directory: Path) -> list[int]:
+    """The numbers of steps with a manifest."""
+    try:
+        folders = [path for path in directory.iterdir() if re.fullmatch("0|[1-9][0-9]{0,18}", path.name)]
+    except OSError:
+        return []
+    return [int(path.name) for path in folders if not path.is_symlink() and os.path.lexists(path / MANIFEST)]
+
+
+def _published(directory: Path, step: int) -> Step | Broken:
+    try:
+        return step_of(directory, step, _content(directory / str(step) / MANIFEST))
+    except Broken as broken:
+        return broken
+
+
+def _read_pointer(directory: Path) -> _Pointer | Broken | None:
+    path = directory / LATEST
+    if not os.path.lexists(path):
+        return None
+    try:
+        return decode_json(_content(path), _Pointer, path.name, "")
+    except UserError as error:
+        return Broken(path, _reason(error))
+    except Broken as broken:
+        return broken
+
+
+def _content(path: Path) -> bytes:
+    _size(path)
+    try:
+        return read_bytes(path, "")
+    except UserError as error:
+        raise Broken(path, _reason(error)) from None
+
+
+def _size(path: Path) -> int:
+    """The size of the regular file `path`.
+
+    Raises:
+        Broken: where it is none.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        raise Broken(path, "it is missing") from None
+    except OSError as error:
+        raise Broken(path, error.strerror or str(error)) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise Broken(path, "it is no file")
+    return found.st_size
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                yield block
+    except OSError as error:
+        raise Broken(path, error.strerror or str(error)) from None
+
+
+def _reason(error: UserError) -> str:
+    """The message of `error` without its way out, which another one takes the place of."""
+    return str(error).rpartition("; ")[0] or str(error)

@@ -1,0 +1,52 @@
+"""Ranks as threads of this process, with what `Parts` needs of a fabric: words over a store in memory."""
+
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+from torch.distributed import HashStore
+
+from istbench.fabric.words import Words
+
+
+class Rank:
+    """One of several; the bytes that it hands to another are in `sent`."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, store, rank, world_size):
+        self.rank, self.world_size = rank, world_size
+        self.words = Words(store, rank, world_size)
+        self.sent = 0
+
+    def numbers(self, value):
+        told = self.words.tell_zero(str(value))
+        return [float(word) for word in self.words.follow_zero(" ".join(told)).split()]
+
+    def barrier(self, name):
+        self.numbers(0)
+
+    def accounting(self, purpose):
+        return nullcontext()
+
+
+def on_ranks(count, act):
+    """`act(fabric)` on each of `count` ranks; what each returned, or the error that rank 0 raised."""
+    store, found = HashStore(), SimpleNamespace(values=[None] * count, error=None)
+
+    def live(rank):
+        try:
+            found.values[rank] = act(Rank(store, rank, count))
+        except Exception as error:
+            found.error = found.error or error
+
+    threads = [threading.Thread(target=live, args=(rank,), daemon=True) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive() and found.error is None:
+            thread.join(0.05)
+    if found.error is not None:
+        raise found.error
+    return found.values
