@@ -10,7 +10,9 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from istbench.methods.base import Method
     from istbench.workloads.base import Workload
 
+_SLOW_S = 5.0
 Kind = Literal["methods", "workloads"]
 
 
@@ -150,7 +153,8 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
         raise unknown_name(kind[:-1], name, {*points, *local})
     _check_fit(name, f"{kind[:-1]} {printable(name)!r} ({points[name].value})")
     try:
-        return points[name].load()
+        with _telling_if_slow(f"{kind[:-1]} {name!r} ({points[name].value})"):
+            return points[name].load()
     except (ImportError, AttributeError) as error:
         raise UserError(f"{kind[:-1]} {name!r} ({points[name].value}) does not load: {error}") from error
 
@@ -195,12 +199,30 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _telling_if_slow(f"plug-in {printable(str(path))}"):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         reason = f"{type(error).__name__}: {printable(str(error))}"
         raise UserError(f"plug-in {path} does not load: {reason}") from error
     return module
+
+
+@contextmanager
+def _telling_if_slow(what: str) -> Iterator[None]:
+    """Import `what` inside. Standard error names it if that takes long: it may never end."""
+
+    def tell() -> None:
+        line = f"istbench: importing {what} takes more than {_SLOW_S:g} s; Ctrl-C ends it"
+        print(line, file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_SLOW_S, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _summary(point: EntryPoint) -> str:

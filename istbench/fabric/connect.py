@@ -6,8 +6,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from istbench.fabric.errors import peers_needed
+from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.fabric import Fabric
+from istbench.fabric.pulse import introduce, not_come
 from istbench.fabric.signed_store import SignedStore
 
 RUN_KEY = "ISTBENCH_RUN_KEY"
@@ -33,16 +34,24 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
     timeout = timedelta(seconds=timeout_s)
     with peers_needed(f"rank {rank} could not meet the others"):
         store, rank, world_size = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
-        dist.init_process_group(
-            "nccl" if own_gpu else "gloo",
-            store=dist.PrefixStore("collectives", store),
-            rank=rank,
-            world_size=world_size,
-            timeout=timeout,
-        )
-    several_hosts = local_world_size < world_size
-    signed = SignedStore(dist.PrefixStore("fabric", store), bytes.fromhex(os.environ[RUN_KEY]))
-    return Fabric(signed, place, timeout_s, latency_s, several_hosts)
+        beside = SignedStore(dist.PrefixStore("fabric", store), bytes.fromhex(os.environ[RUN_KEY]))
+        introduce(beside, rank)
+        try:
+            dist.init_process_group(
+                "nccl" if own_gpu else "gloo",
+                store=dist.PrefixStore("collectives", store),
+                rank=rank,
+                world_size=world_size,
+                timeout=timeout,
+            )
+        except RuntimeError:
+            if missing := not_come(beside, world_size):
+                names = ", ".join(map(str, missing))
+                who = f"rank {names} did not come within {timeout_s:g} s"
+                raise FabricError(f"rank {rank} could not meet the others: {who}") from None
+            raise
+        several_hosts = local_world_size < world_size
+        return Fabric(beside, place, timeout_s, latency_s, several_hosts)
 
 
 def _device_of_rank(device: str) -> torch.device:

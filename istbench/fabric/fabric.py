@@ -16,10 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from istbench.activity import current
 from istbench.cluster.on_wire import bytes_on_wire
-from istbench.fabric.errors import FabricError
+from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers
+from istbench.fabric.pulse import hosts_by_rank
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.traffic import Traffic
@@ -64,7 +66,10 @@ class Fabric:
         self._timeout_s = timeout_s
         self._latency_s = latency_s
         self._operations = 0
-        self.words = Words(store, self.rank, self.world_size)
+        hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
+        self.words = Words(store, self.rank, self.world_size, timeout_s, hosts)
+        if self.world_size > 1:
+            self.words.pulse.start()
         self.recorder = Recorder(device)
         # gloo moves point-to-point messages from host memory only.
         self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
@@ -317,12 +322,14 @@ class Fabric:
         """Return once `done()`; see `Transport.wait`."""
         self._operations += 1
         try:
-            self.transport.wait(done, awaited)
+            with current.waiting(name):
+                self.transport.wait(done, awaited)
         except OSError as error:
             raise self._explain(name, error) from error
 
     def close(self) -> None:
         """Send what is queued, and leave the process group."""
+        self.words.pulse.stop()
         if self.uses_transport:
             self.transport.close()
         dist.destroy_process_group()
@@ -386,16 +393,27 @@ class Fabric:
             yield
 
     @contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
+    def naming_peers(self) -> Iterator[None]:
+        """Name the missing ranks in errors of the process group outside its operations, as in a backward pass."""
         try:
             yield
+        except RuntimeError as error:
+            if not is_of_peers(error):
+                raise
+            raise self._explain(current.look().phase, error) from error
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        try:
+            with current.waiting(name):
+                yield
         except (RuntimeError, OSError) as error:  # OSError: of the transport's connections
             raise self._explain(name, error) from error
 
     def _explain(self, name: str, error: Exception) -> FabricError:
-        where = f"rank {self.rank} in {name} (operation {self._operations})"
-        if "imed out" not in str(error):
-            return FabricError(f"{where} lost a connection: {str(error).splitlines()[0]}")
-        missing = self.words.missing_ranks(self._operations)
-        who = f"nothing heard from rank {', '.join(map(str, missing))}" if missing else "all ranks wait"
-        return FabricError(f"{where} gave up after {self._timeout_s:g} s: {who}")
+        where = f"{self.words.pulse.named(self.rank)} in {name} (operation {self._operations})"
+        late = timed_out(error)
+        missing = self.words.who_is_missing(self._operations, late)
+        if late:
+            return FabricError(f"{where} gave up after {self._timeout_s:g} s: {missing or 'all ranks wait'}")
+        return FabricError(f"{where} lost a connection: {missing or str(error).splitlines()[0]}")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
 import time
 from pathlib import Path
 
 from istbench.files import writing_whole
 
-FOLDER, HOST = "ISTBENCH_ASKED", "ISTBENCH_HOST"
+FOLDER = "ISTBENCH_ASKED"
 SAID, CELL, GO, FAILED = "said", "cell", "go", "failed"
 _POLL_S = 0.05
 
@@ -17,11 +16,6 @@ def folder() -> Path | None:
     """Where to say it; None where nobody on another host asked."""
     path = os.environ.get(FOLDER)
     return Path(path) if path else None
-
-
-def host_name() -> str:
-    """This host's name, as whoever asked calls it."""
-    return os.environ.get(HOST) or socket.gethostname()
 
 
 def speak_apart() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 
 from istbench.errors import RunFailed, UserError
 from istbench.launch.alone import alone
+from istbench.launch.failures import WorkerLost, same_command
 from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.node.published import newest
@@ -52,17 +54,21 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
         nodes=cell.config.nodes,
         threads=cell.config.threads,
         logs=scratch / "logs",
+        timeout_s=cell.config.timeout_s,
     )
     _open(cell, run)
+    run.reserve()
     try:
         launch(launcher, job)
     except KeyboardInterrupt:
         _close(run, "interrupted", None)
         raise
     except (UserError, RunFailed) as error:
+        if isinstance(error, WorkerLost):
+            error = error.with_way_out(same_command(_checkpointed(run)))
         _close(run, "failed", str(error))
         _keep_logs(job.logs, run.logs)
-        raise
+        raise error from None
     _close(run, "done", None)
     shutil.rmtree(run.checkpoint, ignore_errors=True)
 
@@ -105,17 +111,34 @@ def _open(cell: Cell, run: RunDirectory) -> None:
     run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
 
 
-def _close(run: RunDirectory, status: Status, error: str | None) -> None:
-    """Record how the run ended; a disk that is full must not hide why."""
+def _checkpointed(run: RunDirectory) -> int:
+    """The step of the last checkpoint of `run`, 0 where there is none."""
     try:
-        if error:
-            run.append(Fault(message=error, time=_now()))
-        evaluated = [event.step for event in run.events() if isinstance(event, Evaluation)]
-        run.append(Stop(status=status, step=max(evaluated, default=0), time=_now()))
-        run.update(status=status, error=error, finished_at=_now())
+        step = newest(run.checkpoint)
     except UserError:
-        if status == "done":
-            raise
+        return 0
+    return step.totals.step if step else 0
+
+
+def _close(run: RunDirectory, status: Status, error: str | None) -> None:
+    """Record how the run ended, on a full disk in the space that was reserved for it."""
+
+    def stop() -> Stop:
+        evaluated = [event.step for event in run.events() if isinstance(event, Evaluation)]
+        return Stop(status=status, step=max(evaluated, default=0), time=_now())
+
+    run.free_reserve()
+    steps: list[Callable[[], None]] = [
+        lambda: run.append(Fault(message=error, time=_now())) if error else None,
+        lambda: run.append(stop()),
+        lambda: run.update(status=status, error=error, finished_at=_now()),
+    ]
+    for step in steps:
+        try:
+            step()
+        except UserError:
+            if status == "done":
+                raise
 
 
 def _keep_logs(logs: Path, kept: Path) -> None:

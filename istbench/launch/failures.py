@@ -6,14 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from istbench.activity import read_activity
 from istbench.errors import RunFailed, UserError
 
 _LAST_LINES = 5
 _LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload options (see `istbench plan`)"
 
 
-class PeersLost(RunFailed):
-    """A worker failed for want of others, as far as is known: a connection broke, or time was out."""
+class WorkerLost(RunFailed):
+    """A worker was killed, lost or stuck, which says nothing against the run: the same command may go on.
+
+    `what` is one line, `lines` what the worker printed last.
+    """
+
+    def __init__(self, what: str, lines: str = "") -> None:
+        super().__init__(what + lines)
+        self.what, self.lines = what, lines
+
+    def with_way_out(self, way_out: str) -> "WorkerLost":
+        """The same, with a way out at the end of its line."""
+        return type(self)(f"{self.what}; {way_out}", self.lines)
+
+
+class PeersLost(WorkerLost):
+    """A worker failed because others did, as far as is known: a connection broke, or time was out."""
 
 
 def log_directory(logs: Path, rank: int) -> Path:
@@ -24,6 +40,22 @@ def log_directory(logs: Path, rank: int) -> Path:
 def last_word_path(logs: Path, rank: int) -> Path:
     """Where a worker's last word is written: kind "user", "run", "memory", "fabric" or "error", and message."""
     return log_directory(logs, rank) / "failure.json"
+
+
+def same_command(step: int, *, hosts: bool = False) -> str:
+    """The way out after a loss: whether the same command goes on, from the checkpoint of `step`; 0 for none.
+
+    With `hosts`, the checkpoint is the one that came here from them, and others may take their place.
+    """
+    command = "the same command, or one that names other hosts," if hosts else "the same command"
+    if step:
+        return f"{command} goes on from the checkpoint of step {step}"
+    return f"{command} starts anew: no checkpoint {'came here' if hosts else 'was written'} yet"
+
+
+def activity_path(logs: Path, rank: int) -> Path:
+    """Where a worker keeps what it does now; see `istbench.activity`."""
+    return log_directory(logs, rank) / "activity"
 
 
 def done_path(logs: Path, rank: int) -> Path:
@@ -45,7 +77,8 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
             return RunFailed(word["message"])
     for rank, exit_code in sorted(exit_codes.items()):
         if exit_code < 0 or rank not in words:
-            return RunFailed(f"worker {rank} {_how(exit_code)}{last_lines(_said(logs, rank), early)}")
+            while_ = _while(logs, rank)
+            return WorkerLost(f"worker {rank} {_how(exit_code, while_)}", last_lines(_said(logs, rank), early))
     for rank, word in words.items():
         if word["kind"] == "memory":
             return RunFailed(f"worker {rank} ran out of memory{word['message']}; {_LESS_MEMORY}")
@@ -53,9 +86,16 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
         for rank, word in words.items():
             if word["kind"] == kind:
                 tail = last_lines(_said(logs, rank)) if kind == "error" else ""
-                failure = PeersLost if kind == "fabric" else RunFailed
-                return failure(f"worker {rank} failed: {word['message']}{tail}")
+                if kind == "fabric":
+                    return PeersLost(f"worker {rank} failed: {word['message']}")
+                return RunFailed(f"worker {rank} failed{_while(logs, rank)}: {word['message']}{tail}")
     return RunFailed(f"a worker failed without a word; see {logs}")
+
+
+def fork_server_lost(exit_code: int, logs: Path, rank: int, early: str) -> WorkerLost:
+    """The error for a fork server that ended, with all workers; `rank` is one of them."""
+    how = _how(exit_code, _while(logs, rank))
+    return WorkerLost(f"the fork server, the parent process of all workers, {how}", last_lines(early))
 
 
 def last_lines(*texts: str) -> str:
@@ -86,9 +126,14 @@ def _said(logs: Path, rank: int) -> str:
         return ""
 
 
-def _how(exit_code: int) -> str:
+def _while(logs: Path, rank: int) -> str:
+    activity = read_activity(activity_path(logs, rank))
+    return f" while {activity}" if activity and activity.phase else ""
+
+
+def _how(exit_code: int, while_: str) -> str:
     if exit_code >= 0:
-        return f"ended with exit status {exit_code}{'' if exit_code else ' before it was done'}"
+        return f"ended with exit status {exit_code}{'' if exit_code else ' before it was done'}{while_}"
     name = signal.Signals(-exit_code).name
-    hint = " (the machine may be out of memory)" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
+    hint = " (the machine may be out of memory: see `istbench plan`)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{while_}{hint}"

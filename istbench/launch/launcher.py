@@ -19,6 +19,7 @@ class Job:
         target: a function that can be imported by its name. args: what it is given, the same on every node.
         nodes: number of workers. threads: what a worker's libraries may use, unless it says otherwise.
         logs: directory for what the workers print and for their last words; made empty first.
+        timeout_s: seconds after which a worker is given up that does not end a step; None for no limit.
     """
 
     target: Callable[..., None]
@@ -26,6 +27,7 @@ class Job:
     nodes: int
     threads: int = 1
     logs: Path
+    timeout_s: float | None = None
 
 
 class Workers(Protocol):

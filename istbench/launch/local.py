@@ -14,18 +14,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from istbench.errors import RunFailed
-from istbench.launch.failures import describe, done_path, last_lines
+from istbench.launch.failures import PeersLost, describe, done_path, fork_server_lost, last_lines
 from istbench.launch.launcher import Job
 from istbench.launch.place import Place, ThisMachine
+from istbench.launch.stuck import Watch
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
 _GRACE_S = 5.0
+_POLL_S = 1.0
+_LOST = 255  # the exit code that multiprocessing gives to processes whose fork server ended
+_ENDS_S = 1.0  # a process closes its pipes before it has ended
 
 # What the fork server imports, in this order, before it forks a worker.
 PRELOADED = ["istbench.launch.fork_server", "istbench.launch.preload"]
@@ -66,7 +69,7 @@ class LocalLauncher:
             environments = {rank: {**meeting, **_environment(job, rank)} for rank in range(job.nodes)}
             workers = start_workers(job, self.place, environments)
             undo.callback(workers.end)
-            return LocalWorkers(job.logs, workers.processes, undo.pop_all())
+            return LocalWorkers(job, workers.processes, undo.pop_all())
 
 
 def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str, str]]) -> "LocalWorkers":
@@ -92,32 +95,42 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
             except (OSError, EOFError) as error:
                 raise RunFailed(f"worker {rank} cannot be started: {error}{last_lines(_early())}") from None
             processes[rank] = process
-        return LocalWorkers(job.logs, processes, undo.pop_all())
+        return LocalWorkers(job, processes, undo.pop_all())
 
 
 class LocalWorkers:
     """Processes of this machine, by rank, and how to take down what they run in."""
 
-    def __init__(self, logs: Path, processes: dict[int, ForkServerProcess], undo: ExitStack) -> None:
+    def __init__(self, job: Job, processes: dict[int, ForkServerProcess], undo: ExitStack) -> None:
         self.processes = processes
-        self._logs, self._running, self._undo = logs, dict(processes), undo
+        self._logs, self._running, self._undo = job.logs, dict(processes), undo
+        self._watch = Watch(job.logs, job.timeout_s)
 
     def wait(self) -> None:
         """Return when all have ended well; see `Workers.wait`."""
-        while not self.poll(None):
+        while not self.poll(_POLL_S):
             pass
 
-    def poll(self, timeout_s: float | None) -> bool:
+    def poll(self, timeout_s: float) -> bool:
         """Whether all have ended well; waits for one to end, `timeout_s` at most. Raises as `wait` does."""
         if not self._running:
             return True
         connection.wait([process.sentinel for process in self._running.values()], timeout_s)
         ended = {rank: process.exitcode or 0 for rank, process in self._running.items() if not process.is_alive()}
         failed = {rank: code for rank, code in ended.items() if code or not self._is_done(rank)}
-        if failed:
-            raise describe(failed, self._logs, _early())
         self._running = {rank: process for rank, process in self._running.items() if rank not in ended}
+        living = {rank: process.pid or 0 for rank, process in self._running.items()}
+        if failed:
+            raise self._cause(failed, living)
+        self._watch.look(living)
         return not self._running
+
+    def _cause(self, failed: Mapping[int, int], living: Mapping[int, int]) -> Exception:
+        if _LOST in failed.values() and (how := _fork_server_ended()) is not None:
+            return fork_server_lost(how, self._logs, min(failed), _early())
+        error = describe(failed, self._logs, _early())
+        stopped = self._watch.stopped(living)
+        return self._watch.of_stopped(stopped) if stopped and isinstance(error, PeersLost) else error
 
     def _is_done(self, rank: int) -> bool:
         return done_path(self._logs, rank).exists()
@@ -181,6 +194,26 @@ def _end(processes: dict[int, ForkServerProcess]) -> None:
         process.join()
         process.close()
     processes.clear()
+
+
+def _fork_server_ended() -> int | None:
+    """The exit code of the fork server, negative for a signal; None where it runs, or the system cannot tell."""
+    from multiprocessing.forkserver import _forkserver
+
+    process = getattr(_forkserver, "_forkserver_pid", None)
+    if process is None or not hasattr(os, "waitid"):
+        return None
+    until = time.monotonic() + _ENDS_S
+    while True:
+        try:  # multiprocessing waits for it again, and then starts another
+            ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:
+            return None
+        if ended is not None:
+            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.01)
 
 
 @functools.cache

@@ -1,12 +1,14 @@
 """What a worker on this machine does before its job begins."""
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from istbench.launch.failures import log_directory
+from istbench.activity import current
+from istbench.launch.failures import activity_path, log_directory
 from istbench.launch.last_word import with_last_word
 from istbench.launch.launcher import Job
 from istbench.launch.orphans import die_with_launcher
@@ -18,6 +20,8 @@ def work(job: Job, rank: int, place: Place, environment: Mapping[str, str]) -> N
     # Ctrl-C reaches every process of a terminal; the launcher alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _print_into(log_directory(job.logs, rank))
+    with contextlib.suppress(OSError):  # a full disk: then nobody knows what it does
+        current.share(activity_path(job.logs, rank))
     os.environ.update(environment)
     place.enter(rank)
     die_with_launcher()

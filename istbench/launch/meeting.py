@@ -25,9 +25,9 @@ import msgspec
 from istbench.config.numbers import Count
 from istbench.door import decode_json, encode_own
 from istbench.errors import RunFailed, UserError
-from istbench.launch.asked import host_name
 from istbench.launch.secret import SECRET, run_secret, secret_file
 from istbench.launch.world import World
+from istbench.machine import host_name
 
 if TYPE_CHECKING:
     from istbench.fabric.signed_store import SignedStore
@@ -83,12 +83,15 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank's part of a job ended.
 
     Attributes:
-        kind: well ("done"), by a user's mistake, otherwise by itself ("run"), for want of another rank ("lost"), by
-            a signal ("interrupted"), because another's part had ended ("ended").
+        kind: well ("done"), by a user's mistake, otherwise by itself ("run"), as its worker was killed or stuck
+            ("gone"), for want of another rank ("lost"), by a signal ("interrupted"), because another's part had
+            ended ("ended").
+        lines: what the worker printed last.
     """
 
-    kind: Literal["done", "user", "run", "lost", "interrupted", "ended"]
+    kind: Literal["done", "user", "run", "gone", "lost", "interrupted", "ended"]
     message: str = ""
+    lines: str = ""
 
 
 class Meeting:

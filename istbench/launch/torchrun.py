@@ -15,14 +15,14 @@ from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.fabric.transport.connections import address_of, address_towards
 from istbench.launch.agreement import agreed, as_text, check_agreement, host_names, with_threads
-from istbench.launch.asked import host_name
 from istbench.launch.execute import run_directory
-from istbench.launch.failures import PeersLost
+from istbench.launch.failures import PeersLost, WorkerLost
 from istbench.launch.launcher import Job, launch
 from istbench.launch.local import LocalWorkers, environment_at, serve_store, start_workers
 from istbench.launch.meeting import Card, Meeting, Word, meeting_of
 from istbench.launch.prepare import Cell, prepare_cell
 from istbench.launch.world import World
+from istbench.machine import host_name
 from istbench.node.worker import train_cell
 from istbench.results.store import RunDirectory
 
@@ -160,6 +160,8 @@ class TorchrunWorkers:
             return Word(kind="user", message=str(error))
         except PeersLost as error:
             return Word(kind="lost", message=str(error))
+        except WorkerLost as error:
+            return Word(kind="gone", message=error.what, lines=error.lines)
         except RunFailed as error:
             return Word(kind="run", message=str(error))
         return Word(kind="done")
@@ -188,15 +190,21 @@ def cause_of(words: dict[int, Word], hosts: tuple[str, ...]) -> BaseException | 
         for rank, word in sorted(words.items()):
             if word.kind == kind:
                 return failure(f"{hosts[rank]}: {word.message}")
-    for rank, host in enumerate(hosts):
-        if rank not in words:
-            return RunFailed(
-                f"{host}: worker {rank} is gone: its process was killed, or its host was lost; the same command "
-                "goes on from the last checkpoint"
-            )
-    for rank, word in sorted(words.items()):
-        if word.kind == "lost":
-            return RunFailed(f"{hosts[rank]}: {word.message}")
+    told = {
+        kind: [
+            WorkerLost(f"{hosts[rank]}: {word.message}", word.lines)
+            for rank, word in sorted(words.items())
+            if word.kind == kind
+        ]
+        for kind in ("gone", "lost")
+    }
+    missing = [
+        WorkerLost(f"{host}: worker {rank} is gone: its process was killed, or its host was lost")
+        for rank, host in enumerate(hosts)
+        if rank not in words
+    ]
+    for cause in [*told["gone"], *missing, *told["lost"]]:
+        return cause
     return None if all(word.kind == "done" for word in words.values()) else KeyboardInterrupt()
 
 
@@ -228,6 +236,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
             nodes=world.size,
             threads=cell.config.threads,
             logs=Path(scratch) / "logs",
+            timeout_s=cell.config.timeout_s,
         )
         store = (start.store_address, start.store_port)
         try:

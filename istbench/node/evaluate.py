@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from istbench.activity import current
 from istbench.workloads.base import Batch, Block, Workload
 
 _SAMPLES_BY_CLASS = 768
@@ -123,4 +124,4 @@ def calibration_batches(
 
 
 def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:
-    return ((inputs.to(device), targets.to(device)) for inputs, targets in batches)
+    return ((inputs.to(device), targets.to(device)) for inputs, targets in current.timing(batches))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from istbench.activity import current
 from istbench.config.run import RunConfig
 from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
@@ -48,12 +49,15 @@ def train_cell(run_path: str, scratch: str) -> None:
     run = RunDirectory(Path(run_path))
     header = run.header()
     config = header.config
+    current.begin("opening the data")
     workload = build_workload(config.workload, config.workload_options, config.plugins)
     workload.open(header.data_source)
+    current.begin("meeting the others")
     latency_s = config.lab.fabric_latency_s if config.lab else 0.0
     with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
         sinks = Sinks([RunFiles(run), StepCounter(Path(scratch))] if fabric.rank == 0 else [])
-        Node(run, config, workload, fabric, sinks).live()
+        with fabric.naming_peers():
+            Node(run, config, workload, fabric, sinks).live()
 
 
 class Node:
@@ -132,11 +136,14 @@ class Node:
 
     def _warm_up(self) -> None:
         """One step on throw-away weights, so that the clock starts on warm kernels and connections."""
+        current.begin("warming up")
         state = checkpoint.random_state(self._fabric.device)
         method = self._build_method()
+        current.begin("warming up", timed=not self._config.compile)
         with compiling() if self._config.compile else nullcontext():
             method.step(self._on_device(self._made(0)))
         method.drain()  # what is still under way would count as training
+        current.begin("starting")
         del method
         checkpoint.set_random_state(state, self._fabric.device)
         gc.collect()
@@ -144,6 +151,7 @@ class Node:
 
     def _compile(self) -> None:
         """One step of the method that is to train, which compiles its model, and back to where it was."""
+        current.begin("compiling")
         state = {"method": self._method.state_dict(), "random": checkpoint.random_state(self._fabric.device)}
         state = copy.deepcopy(state)
         self._method.step(self._on_device(self._made(0)))
@@ -170,6 +178,7 @@ class Node:
         self._clock.start()
         self._fabric.recorder.resume()
         for step in self._steps(first, last):
+            current.begin("computing training step", step, timed=True)
             self._method.local_step = step
             losses.add(self._method.step(self._on_device(self._ahead.take(step))))
             self._fabric.recorder.mark("step")
@@ -178,6 +187,7 @@ class Node:
         if totals.step % round_steps:
             self._method.close_round()
         self._method.drain()
+        current.begin("ending the round of step", totals.step)
         self._ahead.settle()
         seconds, computing = self._clock.elapsed(), self._clock.computing()
         self._memory.stop()
@@ -206,6 +216,7 @@ class Node:
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Assemble and evaluate, off the clock, and record it; returns whether the run is to stop here."""
+        current.begin("evaluating after step", self._totals.step)
         figures = self._method.figures()
         started = time.perf_counter()
         with self._full_model() as model:
@@ -266,6 +277,7 @@ class Node:
         due = time.perf_counter() - self._saved >= self._config.checkpoint_every_s
         if self._fabric.maximum(float(due)) == 0:
             return
+        current.begin("writing the checkpoint of step", self._totals.step)
         traffic = self._fabric.traffic["training"]
         state = {
             "method": self._method.state_dict(),
@@ -276,6 +288,7 @@ class Node:
         self._saved = time.perf_counter()
 
     def _resume(self) -> None:
+        current.begin("reading the checkpoint")
         found = self._parts.read()
         if found is None:
             return
@@ -305,6 +318,7 @@ class Node:
 
     def _finish(self) -> None:
         """Tell what came of the run."""
+        current.begin("finishing after step", self._totals.step)
         peak = self._fabric.maximum(self._memory.peak or 0)
         hosts = self._fabric.words.tell_zero(host_name())
         with self._full_model() as model:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from istbench.results.events import Event
 from istbench.results.header import SCHEMA, Header, schema_of
 
 _MOST_EVENTS_BYTES = 2**30
+_RESERVED_EVENTS_BYTES = 4096
 
 
 class RunDirectory:
@@ -63,6 +65,30 @@ class RunDirectory:
                 file.write(content)
         except OSError as error:
             raise _cannot_write(self.run_json, error) from None
+
+    def reserve(self) -> None:
+        """Take the space that writing how the run ended needs, so that a full disk does not prevent it.
+
+        Raises:
+            UserError: where there is no such space.
+        """
+        size = self.run_json.stat().st_size + _RESERVED_EVENTS_BYTES
+        try:
+            # No zeros: some file systems give those no space.
+            self._reserve.write_bytes(os.urandom(size))
+            sync(self._reserve)
+        except OSError as error:
+            self.free_reserve()
+            raise _cannot_write(self._reserve, error) from None
+
+    def free_reserve(self) -> None:
+        """Give back what `reserve` took."""
+        with suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / "reserve.tmp"
 
     def header(self) -> Header:
         """What run.json holds.

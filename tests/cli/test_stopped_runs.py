@@ -52,6 +52,10 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):
         (events,) = disk.glob("runs/*/events.jsonl")
         before = [text for text in events.read_text().splitlines() if text.endswith("}")]
         assert any(json.loads(text)["event"] == "evaluation" for text in before)
+        header = json.loads((events.parent / "run.json").read_text())
+        assert header["status"] == "failed"
+        assert "no space left" in header["error"]
+        assert [json.loads(text)["event"] for text in before[-2:]] == ["fault", "stop"]
         (disk / "filler").unlink()
         status, _, said = istbench(*run, "--json")
         assert status == 0, said

@@ -8,6 +8,7 @@ import pytest
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.launch.agreement import agreed, as_text, check_agreement, host_names
+from istbench.launch.failures import WorkerLost
 from istbench.launch.meeting import Card, Word
 from istbench.launch.prepare import prepare_cell
 from istbench.launch.torchrun import cause_of
@@ -94,9 +95,10 @@ def word(kind, message=""):
         ([word("interrupted"), word("ended")], KeyboardInterrupt, ""),
         ([word("ended"), word("run", "worker 1 was killed")], RunFailed, "b: worker 1 was killed"),
         ([word("lost", "worker 0 failed"), word("user", "no space")], UserError, "b: no space"),
-        ([word("lost", "worker 0 failed"), word("ended")], RunFailed, "a: worker 0 failed"),
-        ([word("lost", "worker 0 failed")], RunFailed, "b: worker 1 is gone"),
-        ([word("interrupted")], RunFailed, "b: worker 1 is gone"),
+        ([word("lost", "worker 0 failed"), word("ended")], WorkerLost, "a: worker 0 failed"),
+        ([word("lost", "worker 0 failed"), word("gone", "worker 1 was killed")], WorkerLost, "b: worker 1 was"),
+        ([word("lost", "worker 0 failed")], WorkerLost, "b: worker 1 is gone"),
+        ([word("interrupted")], WorkerLost, "b: worker 1 is gone"),
     ],
 )
 def test_one_rank_and_its_host_are_said_to_have_ended_a_run(words, kind, said):

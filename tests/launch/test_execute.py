@@ -13,6 +13,7 @@ from published_steps import publish_step, write_step
 from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.launch.execute import execute, run_directory
+from istbench.launch.failures import WorkerLost
 from istbench.launch.prepare import Cell
 from istbench.results.events import Resume, Start
 from istbench.results.header import Git, Header, Host
@@ -126,6 +127,35 @@ def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):
     assert (run.header().status, run.header().error) == ("failed", "worker 1 was killed")
     assert names_of(run.events()) == ["start", "evaluation", "fault", "stop"]
     assert (run.logs / "stderr.log").read_text() == "what it said"
+
+
+@pytest.mark.parametrize(
+    ("step", "way_out"),
+    [(0, "starts anew: no checkpoint was written yet"), (3, "goes on from the checkpoint of step 3")],
+)
+def test_a_lost_worker_is_said_with_what_the_same_command_does(run, scratch, step, way_out):
+    if step:
+        write_step(run.checkpoint, step, {"rank-0.json": b"{}"})
+        publish_step(run.checkpoint, step)
+    with pytest.raises(RunFailed) as failure:
+        execute(CELL, run, scratch, Pretended(WorkerLost("worker 1 is gone", "; its last lines:\n  so")))
+    said = f"worker 1 is gone; the same command {way_out}; its last lines:\n  so"
+    assert str(failure.value) == run.header().error == said
+
+
+class Reserving(Pretended):
+    """The same, that looks for the space in which the end of the run is to be written."""
+
+    def wait(self):
+        run = RunDirectory(Path(self.jobs[-1].args[0]))
+        assert (run.path / "reserve.tmp").stat().st_size > run.run_json.stat().st_size + 4000
+        super().wait()
+
+
+def test_space_is_reserved_while_a_run_goes_on_and_given_back(run, scratch):
+    with pytest.raises(RunFailed):
+        execute(CELL, run, scratch, Reserving(RunFailed("no")))
+    assert not (run.path / "reserve.tmp").exists()
 
 
 @pytest.mark.parametrize("again", [False, True])

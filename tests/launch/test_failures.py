@@ -6,8 +6,16 @@ import os
 import pytest
 import torch
 
+from istbench.activity import Activity
 from istbench.errors import RunFailed, UserError
-from istbench.launch.failures import describe, last_word_path, log_directory
+from istbench.launch.failures import (
+    WorkerLost,
+    activity_path,
+    describe,
+    last_word_path,
+    log_directory,
+    same_command,
+)
 from istbench.launch.last_word import with_last_word
 
 
@@ -38,8 +46,28 @@ def test_a_killed_worker_is_the_cause_of_its_peers_lost_connections(tmp_path, sa
     error = describe({0: 1, 2: -9}, tmp_path)
     assert isinstance(error, RunFailed)
     lines = str(error).splitlines()
-    assert lines[0] == "worker 2 was killed by SIGKILL (the machine may be out of memory); its last lines:"
+    memory = "(the machine may be out of memory: see `istbench plan`)"
+    assert lines[0] == f"worker 2 was killed by SIGKILL {memory}; its last lines:"
     assert lines[1:] == [f"  line {number}" for number in range(4, 9)]
+
+
+def test_a_worker_that_is_gone_is_said_with_what_it_did_and_the_way_out(tmp_path, say):
+    say(1, printed="a last line")
+    activity = Activity()
+    activity.share(activity_path(tmp_path, 1))
+    activity.begin("computing training step", 7)
+    error = describe({1: -15}, tmp_path)
+    assert isinstance(error, WorkerLost)
+    told = [str(error.with_way_out(way_out)) for way_out in (same_command(4), same_command(0))]
+    killed = "worker 1 was killed by SIGTERM while computing training step 7; the same command"
+    assert told == [
+        f"{killed} goes on from the checkpoint of step 4; its last lines:\n  a last line",
+        f"{killed} starts anew: no checkpoint was written yet; its last lines:\n  a last line",
+    ]
+    assert same_command(0, hosts=True).endswith("names other hosts, starts anew: no checkpoint came here yet")
+    say(1, "error", "ValueError: no", printed="a last line")
+    said = "worker 1 failed while computing training step 7: ValueError: no; its"
+    assert str(describe({1: 1}, tmp_path)).startswith(said)
 
 
 def test_an_error_comes_before_what_peers_saw_of_it(tmp_path, say):

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from istbench.launch.asked import CELL, FAILED, FOLDER, GO, HOST, SAID
+from istbench.launch.asked import CELL, FAILED, FOLDER, GO, SAID
 from istbench.launch.secret import SECRET
 from istbench.launch.ssh.hello import Agent
+from istbench.machine import HOST
 
 _POLL_S = 0.1
 _GRACE_S = 25.0  # torchrun gives its processes thirty seconds, ours need five

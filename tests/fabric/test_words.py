@@ -1,0 +1,100 @@
+"""Words between ranks, as threads of this process: waited for as long as their sender shows signs of life."""
+
+import threading
+import time
+
+import pytest
+
+from istbench.fabric import FabricError
+from istbench.fabric.words import Words
+
+TIMEOUT_S = 1.0
+HOSTS = ("anna", "berta", "carla")
+
+
+class Store(dict):
+    """A store in memory; `lost` has every later call of it wait for ever, as a lost host does."""
+
+    lost = threading.Event()
+
+    def _answer(self):
+        if self.lost.is_set():
+            threading.Event().wait()
+
+    def set(self, key, value):
+        self._answer()
+        self[key] = value.encode()
+
+    def get(self, key):
+        self._answer()
+        return self[key]
+
+    def check(self, keys):
+        self._answer()
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def words():
+    """Words of three ranks, which show signs of life once they are told to `start`, and the store."""
+    store = Store()
+    store.lost = threading.Event()
+    found = [Words(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
+    yield found, store
+    for one in found:
+        one.pulse._over.set()
+
+
+def test_a_word_of_one_who_lives_is_waited_for_beyond_the_time_out(words):
+    (zero, one, _), _ = words
+    zero.pulse.start()
+    said = threading.Timer(2.5 * TIMEOUT_S, lambda: zero.follow_zero("go on"))
+    said.start()
+    assert one.follow_zero() == "go on"
+    said.join()
+
+
+def test_words_are_told_in_order_and_by_rank(words):
+    ranks, _ = words
+    assert [one.tell_zero(f"from {rank}") for rank, one in reversed(list(enumerate(ranks)))] == [
+        [], [], ["from 0", "from 1", "from 2"]
+    ]  # fmt: skip
+    assert [one.follow_zero(word) for one, word in zip(ranks, ("first", "", ""), strict=True)] == ["first"] * 3
+
+
+def test_one_who_falls_silent_is_named_with_its_host_and_what_it_did(words):
+    (zero, _, two), _ = words
+    zero.pulse.start()
+    time.sleep(0.1)
+    zero.pulse.stop()
+    with pytest.raises(FabricError) as failure:
+        two.follow_zero()
+    assert str(failure.value) == ("rank 2 on carla gave up after 1 s: nothing heard from rank 0 on anna")
+
+
+def test_rank_0_names_one_who_falls_silent(words):
+    (zero, one, _), _ = words
+    one.tell_zero("mine")
+    with pytest.raises(FabricError, match="^rank 0 on anna gave up after 1 s: nothing heard from rank 2 on carla$"):
+        zero.tell_zero("mine")
+
+
+def test_a_store_that_answers_no_more_ends_a_wait(words):
+    (zero, one, _), store = words
+    zero.pulse.start()
+    threading.Timer(0.2, store.lost.set).start()
+    with pytest.raises(FabricError, match=r"^rank 1 gave up after 1 s: nothing heard from the store by which"):
+        one.follow_zero()
+    assert one.who_is_missing(3, True) == ""
+
+
+def test_one_who_waits_too_is_not_missing_and_one_who_lives_is_told_from_one_who_is_silent(words):
+    (zero, one, two), store = words
+    one.pulse.start()
+    store.set("alive/2", "99.1 works training step 7")
+    assert zero.who_is_missing(5, True) == "nothing heard from rank 2 on carla (training step 7)"
+    two.pulse.start()
+    assert zero.who_is_missing(5, False) == ""
+    store.set("gave-up/1", "5")
+    # Its connection broke because rank 1 gave up, and not by itself.
+    assert zero.who_is_missing(5, False) == "rank 2 on carla did not come, but lives"
