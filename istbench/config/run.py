@@ -91,7 +91,7 @@ class RunRequest:
     timeout_s: Annotated[
         Seconds,
         Described(
-            help="Seconds after which a silent node is given up.",
+            help="Seconds after which a silent node, or one whose step does not end, is given up.",
             flag="--timeout",
             show_default=True,
             defines_cell=False,

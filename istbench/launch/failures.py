@@ -42,15 +42,11 @@ def last_word_path(logs: Path, rank: int) -> Path:
     return log_directory(logs, rank) / "failure.json"
 
 
-def same_command(step: int, *, hosts: bool = False) -> str:
-    """The way out after a loss: whether the same command goes on, from the checkpoint of `step`; 0 for none.
-
-    With `hosts`, the checkpoint is the one that came here from them, and others may take their place.
-    """
-    command = "the same command, or one that names other hosts," if hosts else "the same command"
+def same_command(step: int) -> str:
+    """The way out after a loss: whether the same command goes on, from the checkpoint of `step`; 0 for none."""
     if step:
-        return f"{command} goes on from the checkpoint of step {step}"
-    return f"{command} starts anew: no checkpoint {'came here' if hosts else 'was written'} yet"
+        return f"the same command goes on from the checkpoint of step {step}"
+    return "the same command starts anew: no checkpoint was written yet"
 
 
 def activity_path(logs: Path, rank: int) -> Path:

@@ -67,11 +67,12 @@ def test_what_rank_0_says_last_is_what_the_run_says(hosts, ask):
 def test_a_torchrun_that_dies_is_named_by_its_host_with_its_last_lines_and_all_end(hosts, ask):
     with pytest.raises(RunFailed) as failure:
         ask(3)
-    assert str(failure.value).splitlines() == [
-        "host1: torchrun ended with status 1 while the hosts started and made data ready; run the same command "
-        "again, on these hosts or others",
-        "  RuntimeError: out of luck",
-    ]
+    first, *lines = str(failure.value).splitlines()
+    # It may die before or after the first host says which cell it is.
+    assert re.match(
+        "host1: torchrun ended with status 1 while (the hosts started and made data ready|it trained)", first
+    )
+    assert lines == ["  RuntimeError: out of luck"]
     hosts.assert_nothing_left()
 
 
