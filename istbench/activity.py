@@ -8,10 +8,13 @@ import struct
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
-_FORMAT = struct.Struct("<qq??94s80s")
+_NUMBERS, _TEXT = struct.Struct("<qq??"), struct.Struct("80s")
+_PHASE_AT = _NUMBERS.size
+_OPERATION_AT = _PHASE_AT + _TEXT.size
+_SIZE = _OPERATION_AT + _TEXT.size
 
 
 class Record(NamedTuple):
@@ -41,8 +44,9 @@ class Activity:
     """The activity of one worker. Its main thread writes; any thread may look."""
 
     def __init__(self) -> None:
-        self._bytes: mmap.mmap | bytearray = bytearray(_FORMAT.size)
-        self._now = Record(0, -1, False, False, "", "")
+        self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
+        self._ticks, self._step, self._timed, self._waits = 0, -1, False, False
+        self._phase = self._operation = ""
 
     def share(self, path: Path) -> None:
         """Keep the activity in file `path` from now on, for `read_activity`.
@@ -50,40 +54,51 @@ class Activity:
         Raises:
             OSError: where the file cannot be written.
         """
-        path.write_bytes(_pack(self._now))
+        path.write_bytes(bytes(self._bytes))
         with path.open("r+b") as file:
-            self._bytes = mmap.mmap(file.fileno(), _FORMAT.size)
+            self._bytes = mmap.mmap(file.fileno(), _SIZE)
+        self._tick()
 
     def begin(self, phase: str, step: int = -1, *, timed: bool = False) -> None:
         """Say that `phase` begins, of local step `step`."""
-        self._set(phase=phase, step=step, timed=timed)
+        if phase != self._phase:
+            self._phase = phase
+            _TEXT.pack_into(self._bytes, _PHASE_AT, phase.encode())
+        self._step, self._timed = step, timed
+        self._tick()
 
     @contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
         """Inside, this worker waits for others in `operation`."""
-        before = self._now
-        self._set(waits=True, operation=operation)
+        before, self._waits = self._waits, True
+        if operation != self._operation:
+            self._operation = operation
+            _TEXT.pack_into(self._bytes, _OPERATION_AT, operation.encode())
+        self._tick()
         try:
             yield
         finally:
-            self._set(waits=before.waits, operation=before.operation)
+            self._waits = before
+            self._tick()
 
     def timing(self, items: Iterable[T]) -> Iterator[T]:
         """Yield `items`; until the last one is used, `--timeout` bounds the time between two of them."""
         try:
             for item in items:
-                self._set(timed=True)
+                self._timed = True
+                self._tick()
                 yield item
         finally:
-            self._set(timed=False)
+            self._timed = False
+            self._tick()
 
     def look(self) -> Record:
         """The activity now."""
-        return self._now
+        return _record(self._bytes)
 
-    def _set(self, **changes: Any) -> None:
-        self._now = self._now._replace(ticks=self._now.ticks + 1, **changes)
-        self._bytes[:] = _pack(self._now)
+    def _tick(self) -> None:
+        self._ticks += 1
+        _NUMBERS.pack_into(self._bytes, 0, self._ticks, self._step, self._timed, self._waits)
 
 
 current = Activity()
@@ -92,15 +107,15 @@ current = Activity()
 def read_activity(path: Path) -> Record | None:
     """The activity last kept in file `path`; None where there is none."""
     try:
-        ticks, step, timed, waits, phase, operation = _FORMAT.unpack(path.read_bytes())
+        return _record(path.read_bytes())
     except (OSError, struct.error):
         return None
+
+
+def _record(content: mmap.mmap | bytes | bytearray) -> Record:
+    phase, operation = (_TEXT.unpack_from(content, at)[0] for at in (_PHASE_AT, _OPERATION_AT))
+    ticks, step, timed, waits = _NUMBERS.unpack_from(content)
     return Record(ticks, step, timed, waits, _text(phase), _text(operation))
-
-
-def _pack(record: Record) -> bytes:
-    texts = record.phase.encode(), record.operation.encode()
-    return _FORMAT.pack(record.ticks, record.step, record.timed, record.waits, *texts)
 
 
 def _text(content: bytes) -> str:

@@ -23,7 +23,7 @@ def test_a_text_too_long_for_its_place_is_cut(tmp_path):
     activity = Activity()
     activity.share(tmp_path / "activity")
     activity.begin("é" * 100)
-    assert str(read_activity(tmp_path / "activity")) == "é" * 47
+    assert str(read_activity(tmp_path / "activity")) == "é" * 40
 
 
 def test_batches_are_timed_until_the_last_one_is_used():
