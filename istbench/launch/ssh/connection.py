@@ -203,7 +203,7 @@ class Connection:
         try:
             return future.result(timeout_s)
         except TooLate:
-            raise Lost(f"it has said nothing for {timeout_s:g} s; is it overloaded?") from None
+            raise Lost(f"it has said nothing for {timeout_s:g} s (it may be overloaded)") from None
 
     def _write(self, content: bytes) -> None:
         with self._lock:
@@ -261,9 +261,10 @@ class Connection:
     def _why_lost(self, status: int) -> str:
         said = next((line for line in reversed(self._said) if line), "")
         if self._silent:
-            return f"it has said nothing for {hello.SILENCE_S:g} s; was its Python stopped, or is it overloaded?"
+            return f"it has said nothing for {hello.SILENCE_S:g} s (its Python was stopped, or it is overloaded)"
         if self._greeted.done():
-            return f"the connection to it is lost ({said or f'ssh ended with status {status}'})"
+            gave_up = f"ssh ended with status {status}: its network or its sshd has failed"
+            return f"the connection to it is lost ({said or gave_up})"
         if status == _NO_PYTHON:
             return f"no Python there by the name of {' or '.join(self._pythons)}; name one by --hosts-python"
         return why_not_reached(self.host, list(self._said), status, self._config)
