@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from istbench import __version__
+from istbench.cli.streams import Streams
 from istbench.errors import RunFailed, UserError, printable
 from istbench.launch import asked
 
@@ -62,32 +63,44 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
-    asked.speak_apart()
+    with Streams() as streams:
+        asked.speak_apart()
+        status = _run(arguments, streams)
+        problem = streams.problem()
+        if problem:
+            _say(printable(problem))
+            status = status or EXIT_FAILED
+    sys.exit(status)
+
+
+def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
+    """Run the command; returns the exit status, after saying why where it is not 0."""
     try:
-        status = cli.main(arguments, prog_name="istbench", standalone_mode=False)
+        status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
     except UserError as error:
-        _fail(printable(str(error)), EXIT_WRONG_USE)
+        return _fail(printable(str(error)), EXIT_WRONG_USE)
     except RunFailed as error:
-        _fail("\n".join(map(printable, str(error).splitlines())), EXIT_FAILED)
+        return _fail("\n".join(map(printable, str(error).splitlines())), EXIT_FAILED)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         message = " ".join(error.format_message().split())  # click sets choices in lines of their own
-        _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
+        return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
-    sys.exit(status if isinstance(status, int) else 0)
+        return _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
+    return status if isinstance(status, int) else 0
 
 
-def _fail(message: str, status: int) -> None:
+def _fail(message: str, status: int) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
     if message and not asked.tell_failure(message, status):
-        click.echo(f"istbench: {message}", err=True)
-    sys.exit(status)
+        _say(message)
+    return status
+
+
+def _say(message: str) -> None:
+    click.echo(f"istbench: {message}", err=True)
 
 
 def _said_together(message: str, status: int) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from istbench.cli.streams import Streams
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.config.numbers import Levels
@@ -43,6 +44,14 @@ def _as_texts(_context: click.Context, _option: click.Parameter, paths: tuple[Pa
     return tuple(map(str, paths))
 
 
+def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -> Path:
+    """`out`, of which the user is told where standard output cannot be written."""
+    streams = context.find_object(Streams)
+    if streams is not None:
+        streams.results = out
+    return out
+
+
 def out_option(command: _Command) -> _Command:
     """`--out DIR`, the results directory."""
     return click.option(
@@ -51,6 +60,7 @@ def out_option(command: _Command) -> _Command:
         metavar="DIR",
         default="results",
         show_default=True,
+        callback=_results_kept,
         help="Results directory.",
     )(command)
 
