@@ -4,6 +4,7 @@ Names and one-line summaries are read without importing the code behind them, wh
 """
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from istbench.config.options import build_options
 from istbench.errors import UserError, printable, unknown_name
+from istbench.plugin_code import note_plugin, plugin_line, said_by
 
 if TYPE_CHECKING:
     from istbench.methods.base import Method
@@ -152,6 +154,9 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
     if name not in points:
         raise unknown_name(kind[:-1], name, {*points, *local})
     _check_fit(name, f"{kind[:-1]} {printable(name)!r} ({points[name].value})")
+    package = points[name].module.partition(".")[0]
+    if package != __package__:
+        note_plugin(package)
     try:
         with _telling_if_slow(f"{kind[:-1]} {name!r} ({points[name].value})"):
             return points[name].load()
@@ -178,6 +183,7 @@ def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
     classes = [cls for cls in classes if not inspect.isabstract(cls)]
     for cls in classes:
         _check_fit(str(getattr(cls, "name", "")), f"plug-in {path}: {cls.__name__}")
+        _check_options(getattr(cls, "Options", None), f"plug-in {path}: {cls.__name__}.Options")
     return classes
 
 
@@ -185,6 +191,15 @@ def _check_fit(name: str, where: str) -> None:
     """Whether `name`, which run directories are called by, is one that stays where it is put."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
         raise UserError(f"{where} needs a name of letters, digits, _, - and . alone")
+
+
+def _check_options(options: Any, where: str) -> None:
+    """Whether `options` is a dataclass that can be made of nothing but its defaults."""
+    if not (inspect.isclass(options) and dataclasses.is_dataclass(options)):
+        raise UserError(f"{where} must be a frozen dataclass (docs/plugins.md, Bounds of options)")
+    for field in dataclasses.fields(options):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{where}: option {field.name} needs a default")
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -198,13 +213,15 @@ def _import_file(path: Path) -> ModuleType:
         raise UserError(f"plug-in {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    note_plugin(name)
     try:
         with _telling_if_slow(f"plug-in {printable(str(path))}"):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        reason = f"{type(error).__name__}: {printable(str(error))}"
-        raise UserError(f"plug-in {path} does not load: {reason}") from error
+        where = (plugin_line(error) or "").partition(", in ")[0].partition(", ")[2]
+        reason = printable(said_by(error))
+        raise UserError(f"plug-in {path} does not load: {f'{where}: ' if where else ''}{reason}") from error
     return module
 
 

@@ -35,7 +35,7 @@ def test_plug_ins_that_do_not_load_are_named(tmp_path):
         registry.load_method("mine", [str(tmp_path / "none.py")])
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_the_kind\n")
-    with pytest.raises(UserError, match=r"broken\.py does not load: ModuleNotFoundError"):
+    with pytest.raises(UserError, match=r"broken\.py does not load: line 1: ModuleNotFoundError"):
         registry.load_method("mine", [str(broken)])
 
 

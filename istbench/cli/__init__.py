@@ -11,6 +11,7 @@ from istbench import __version__
 from istbench.cli.streams import Streams
 from istbench.errors import RunFailed, UserError, printable
 from istbench.launch import asked
+from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
     "aws": "Clusters of AWS machines: made, used, and taken down again.",
@@ -88,6 +89,11 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
+    except Exception as error:
+        plugin = plugin_line(error)
+        if plugin is None:
+            raise
+        return _fail(plugin, EXIT_WRONG_USE)
     return status if isinstance(status, int) else 0
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from istbench.conformance import of_methods, of_workloads
 from istbench.conformance.processes import on_nodes
 from istbench.errors import RunFailed, UserError
+from istbench.plugin_code import plugin_line, said_by
 from istbench.registry import load_method
 
 
@@ -64,8 +65,7 @@ def _here(check: Callable[..., str], workload: Any) -> Outcome:
     except (of_workloads.DoesNotHold, UserError, ValueError) as failure:  # ValueError: groups that do not fit
         return Outcome(_title(check.__name__), "failed", str(failure))
     except Exception as failure:  # whatever a plug-in's code raises
-        first = str(failure).strip().partition("\n")[0]
-        return Outcome(_title(check.__name__), "failed", f"{type(failure).__name__}: {first}")
+        return Outcome(_title(check.__name__), "failed", plugin_line(failure) or said_by(failure))
 
 
 def _title(name: str) -> str:

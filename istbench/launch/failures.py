@@ -38,7 +38,7 @@ def log_directory(logs: Path, rank: int) -> Path:
 
 
 def last_word_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written: kind "user", "run", "memory", "fabric" or "error", and message."""
+    """Where a worker's last word is written: message, and kind: user, run, memory, plugin, fabric or error."""
     return log_directory(logs, rank) / "failure.json"
 
 
@@ -78,7 +78,7 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
     for rank, word in words.items():
         if word["kind"] == "memory":
             return RunFailed(f"worker {rank} ran out of memory{word['message']}; {_LESS_MEMORY}")
-    for kind in ("error", "fabric"):
+    for kind in ("plugin", "error", "fabric"):
         for rank, word in words.items():
             if word["kind"] == kind:
                 tail = last_lines(_said(logs, rank)) if kind == "error" else ""

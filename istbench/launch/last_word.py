@@ -12,6 +12,7 @@ from pathlib import Path
 from istbench.errors import RunFailed, UserError
 from istbench.fabric import FabricError
 from istbench.launch.failures import done_path, last_word_path
+from istbench.plugin_code import plugin_line
 
 _AFTER_THE_CAUSE_S = 1.0
 _KINDS = {"user": UserError, "run": RunFailed, "fabric": FabricError}
@@ -64,6 +65,9 @@ def _write(logs: Path, error: BaseException) -> None:
     if kind == "error" and _lacks_memory(error):
         asked = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
         kind, text = "memory", f" when it asked for {asked[1]} more" if asked else ""
+    plugin = plugin_line(error) if kind == "error" else None
+    if plugin is not None:
+        kind, text = "plugin", plugin
     path = last_word_path(logs, int(os.environ["RANK"]))
     try:
         path.write_text(json.dumps({"kind": kind, "message": text}))

@@ -28,6 +28,7 @@ from istbench.registry import build_method, build_workload, code_of
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
+from istbench.workloads.contract import blank_model, check_attributes, checked_source, checked_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +61,10 @@ def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
     workload_given = _changed(workload.Options(), workload.options)
     method = build_method(request.method, request.method_options, workload=workload, plugins=plugins)
     given = _changed(build_method(request.method, {}, workload=workload, plugins=plugins).options, method.options)
+    check_attributes(workload)
     if request.data is not None and workload.sized_by_data:
         workload.expect(request.data, request.workload_options)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload, data_known=False)
     device = "cpu" if method.own_kernels and request.device == "auto" else _device(request.device)
     threads = request.threads or max(1, cores() // here)
     check_threads(threads)
@@ -75,14 +76,14 @@ def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
     batch_size = request.batch_size or workload.batch_size
     if device == "cpu" and not request.anyway:
         check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=False)
-    source = workload.prepare(request.data, cache_directory(), progress)
+    source = checked_source(workload, workload.prepare(request.data, cache_directory(), progress))
+    targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
         raise UserError(
             f"{request.workload} without --data is noise, on which no {workload.metric} is reached: "
             "leave out --target, or give real data with --data DIR"
         )
-    with torch.device("meta"):  # now of as many outputs as the data has classes
-        model = workload.build_model()
+    model = blank_model(workload, data_known=True)  # now of as many outputs as the data has classes
     if device == "cpu" and not request.anyway:
         plain = not (request.amp or request.compile)
         check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=plain)
@@ -126,7 +127,7 @@ def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
         seed=request.seed,
         batch_size=batch_size,
         metric=workload.metric,
-        targets=tuple(workload.targets),
+        targets=targets,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         data=source.kind,
         data_source=source,

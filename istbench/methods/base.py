@@ -41,6 +41,7 @@ class Method(ABC):
     scheduled: whether every local step has `learning_rate`; where not, options that would change it are refused.
     compilable: whether nothing but the model's whole forward pass matters to it, so that this may be compiled;
         interrupts: what it does inside a forward pass where not.
+    cuts_units: whether it cuts the model by the workload's neuron groups.
     own_kernels: whether it computes by kernels of its own: in float32, on processors alone.
     total_steps: local steps of the budget, told before `setup`; 0 where there is no budget.
     local_step: number of the local step that `step` is to take, from 0; told before each.
@@ -52,6 +53,7 @@ class Method(ABC):
     batches: ClassVar[Literal["sharded", "replicated"]] = "sharded"
     scheduled: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
+    cuts_units: ClassVar[bool] = False
     own_kernels: ClassVar[bool] = False
     interrupts: ClassVar[str] = "waits for parameters module by module inside a forward pass"
 

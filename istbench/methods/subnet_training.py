@@ -43,6 +43,7 @@ class SubnetTraining(Method):
 
     name = "ist"
     scheduled = True
+    cuts_units = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from istbench.activity import current
 from istbench.workloads.base import Batch, Block, Workload
+from istbench.workloads.contract import checked_metrics, some_test_batches
 
 _SAMPLES_BY_CLASS = 768
 _SAMPLES_AT_RANDOM = 2048
@@ -32,7 +33,8 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            return workload.evaluate(model, _on(device, batches or workload.test_batches()))
+            found = workload.evaluate(model, _on(device, batches or some_test_batches(workload)))
+            return checked_metrics(workload, found)
     finally:
         model.train(was_training)
 
@@ -40,7 +42,8 @@ def evaluate(
 def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> dict[str, float]:
     """The same metrics of a model that `block` reads, which has no BatchNorm."""
     with torch.no_grad():
-        return workload.evaluate_blocks(block, _on(device, workload.test_batches()))
+        found = workload.evaluate_blocks(block, _on(device, some_test_batches(workload)))
+        return checked_metrics(workload, found)
 
 
 @contextmanager

@@ -27,12 +27,13 @@ from istbench.node.measure import PeakMemory, TrainClock, node_seconds
 from istbench.node.parts import Parts
 from istbench.node.progress import StepCounter
 from istbench.node.published import Totals
+from istbench.node.rehearsal import rehearse
 from istbench.node.schedule import due_step, segment_end
 from istbench.node.shared_evaluation import Sharing, can_be_shared
 from istbench.node.sinks import RunFiles, Sinks
 from istbench.node.trace_sample import TraceSample
 from istbench.node.weights_file import save_weights
-from istbench.registry import build_method, build_workload
+from istbench.registry import build_method, build_workload, load_method
 from istbench.results.events import Evaluation, Note, Part, Resume
 from istbench.results.header import Metrics, Result
 from istbench.results.store import RunDirectory
@@ -84,6 +85,8 @@ class Node:
         self._all_threads = min(torch.get_num_threads(), own_cores())
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(derived_seed(self._config.seed, "node", self._fabric.rank))
+        if self._lead and self._config.code:
+            rehearse(self._workload, cuts_units=load_method(self._config.method, self._config.plugins).cuts_units)
         self._warm_up()
         self._memory = PeakMemory(self._fabric.device)
         self._method = self._build_method()

@@ -29,6 +29,7 @@ from istbench.plan.memory import node_memory
 from istbench.plan.step import step_cost, unknown_cost
 from istbench.registry import build_method, build_workload
 from istbench.workloads.base import Workload
+from istbench.workloads.contract import blank_model
 
 _MOST_UNITS = 2**24
 _MOST_EVENTS = 1_000_000
@@ -120,8 +121,7 @@ class _Planner:
         workload = build_workload(asked.workload, options, asked.plugins)
         expected = workload.expect(asked.data, asked.workload_options)
         method = build_method(asked.method, asked.method_options, workload=workload, plugins=asked.plugins)
-        with torch.device("meta"):
-            model = workload.build_model()
+        model = blank_model(workload, data_known=False)
         method.check(method.options, model, workload, nodes)
         batch_size = asked.batch_size or workload.batch_size
         footprint = method.footprint(model, workload, nodes, batch_size)
@@ -212,11 +212,19 @@ class _Planner:
             "float32 throughout; evaluating, assembling and the processes themselves not counted",
         ]
         if not memory.complete:
-            lines.append(f"activations not known: {cell.workload.name} computes no loss on the meta device")
+            lines.append(f"activations not known: {_why_unknown(cell)}")
         lines.append(
             "computing: the matrix products of a local step at the cluster's speed; updates and copies not counted"
         )
         return tuple(lines)
+
+
+def _why_unknown(cell: _Cell) -> str:
+    with torch.device("meta"):
+        batch = cell.workload.meta_batch(cell.batch_size)
+    if batch is None:
+        return f"workload {cell.workload.name!r} has no meta_batch to plan a step with (docs/plugins.md)"
+    return f"{cell.workload.name} computes no loss on the meta device"
 
 
 def _label(name: str, options: Mapping[str, Any]) -> str:

@@ -8,9 +8,12 @@ its column of outgoing weights.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from istbench.errors import shown
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ def validate_groups(model: nn.Module, groups: Sequence[NeuronGroup]) -> None:
     """
     tensors = named_tensors(model)
     taken: dict[tuple[str, int], str] = {}
+    _check_kinds(groups)
     for group in groups:
         for slot in group.slots:
             place = f"neuron group {group.name!r}: {slot.tensor} dimension {slot.dim}"
@@ -64,6 +68,37 @@ def validate_groups(model: nn.Module, groups: Sequence[NeuronGroup]) -> None:
             if (slot.tensor, slot.dim) in taken:
                 raise ValueError(f"{place}: already indexed by {taken[slot.tensor, slot.dim]!r}")
             taken[slot.tensor, slot.dim] = group.name
+
+
+def _check_kinds(groups: Any) -> None:
+    """Whether `groups`, which a plug-in may give, are groups at all.
+
+    Raises:
+        ValueError: saying what they must be.
+    """
+    if not isinstance(groups, list | tuple):
+        raise ValueError(f"neuron_groups must return a list of NeuronGroup, not {shown(groups)}")
+    for group in groups:
+        if not isinstance(group, NeuronGroup):
+            raise ValueError(f"neuron_groups must return a list of NeuronGroup, with {shown(group)} in it")
+        if type(group.size) is not int or group.size < 1:
+            raise ValueError(f"neuron group {group.name!r}: size must be a whole number of at least 1, not "
+                             f"{shown(group.size)}")  # fmt: skip
+        if not group.slots:
+            raise ValueError(f"neuron group {group.name!r} has no slots: no tensor is indexed by its units")
+        for slot in group.slots:
+            whole = isinstance(slot, Slot) and type(slot.dim) is int and type(slot.block) is int
+            if not whole or slot.block < 1:
+                raise ValueError(f"neuron group {group.name!r}: {shown(slot)} is no Slot(tensor, dim, block)")
+
+
+def unindexed(model: nn.Module, group: NeuronGroup, groups: Sequence[NeuronGroup]) -> list[tuple[str, int]]:
+    """Dimensions of `model` as long as those in the slots of `group` that are in no slot of any of `groups`."""
+    tensors = named_tensors(model)
+    lengths = {group.size * slot.block for slot in group.slots}
+    taken = {(slot.tensor, slot.dim) for other in groups for slot in other.slots}
+    places = [(name, dim) for name, tensor in tensors.items() for dim in range(tensor.dim())]
+    return [place for place in places if place not in taken and tensors[place[0]].shape[place[1]] in lengths]
 
 
 def expand_units(units: Tensor, block: int) -> Tensor:

@@ -3,6 +3,10 @@
 A workload knows nothing of methods beyond their names (for defaults) and nothing of processes: it is built once
 in the launching process, where `prepare` finds or makes the data, and once in every worker, where `open` maps
 what was prepared.
+
+Order of calls: the launching process calls `build_model`, `prepare` and `build_model` again, and reads `targets`.
+Where `sized_by_data`, `expect` comes first. A worker calls `open`, then everything else. `istbench plan` calls
+`expect`, `build_model` and `meta_batch`. So `build_model` needs nothing that `prepare` or `open` sets.
 """
 
 from abc import ABC, abstractmethod

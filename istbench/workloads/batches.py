@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from istbench.errors import UserError
 from istbench.seeds import derived_seed
 
 
@@ -11,10 +12,18 @@ class ShardedBatches:
 
     The n minibatches of a step, joined, are what one process with an n times larger minibatch takes. Samples
     that fill no whole step are left out of that epoch; another shuffle leaves out others.
+
+    Raises:
+        UserError: where the samples fill no step.
     """
 
     def __init__(self, train_size: int, batch_size: int, *, rank: int, world_size: int, seed: int) -> None:
         self.steps_per_epoch = train_size // (batch_size * world_size)
+        if not self.steps_per_epoch:
+            raise UserError(
+                f"{train_size} training samples once the data is open are less than a step of {batch_size} on "
+                f"{world_size} nodes: train_size of the workload must be what its prepare told"
+            )
         self._train_size, self._batch_size, self._seed = train_size, batch_size, seed
         self._rank, self._world_size = rank, world_size
         self._epoch = -1

@@ -52,5 +52,6 @@ def test_what_a_plugin_raises_is_a_check_that_failed(tmp_path):
     plugin.write_text(RAISES)
     outcomes = {outcome.name: outcome for outcome in check_workload("raises", plugins=(str(plugin),))}
     learns = outcomes["every parameter learns"]
-    assert (learns.outcome, learns.detail) == ("failed", "RuntimeError: first line")
+    said = "plug-in raises.py, line 8, in loss: RuntimeError: first line"
+    assert (learns.outcome, learns.detail) == ("failed", said)
     assert outcomes["batches repeat"].outcome == "holds"

@@ -1,0 +1,102 @@
+"""One loss of a plug-in's workload before training: what cannot work ends in one line that names it."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from istbench.errors import UserError, shown
+from istbench.methods.base import materialise
+from istbench.subnets.groups import NeuronGroup, permute_units, unindexed
+from istbench.workloads.base import Batch, Workload
+from istbench.workloads.contract import blank_model
+
+_MOST_PARAMETERS = 2**22  # a larger model takes seconds, and memory that workers need
+_SAMPLES = 8
+_NEAR = 1e-4
+
+
+def rehearse(workload: Workload, *, cuts_units: bool) -> None:
+    """Compute one loss of `workload`, whose data is open. With `cuts_units`, try other orders of units too.
+
+    The units of a neuron group are interchangeable: their order must not change the function of the model. A model
+    of many parameters is not rehearsed. An error of the plug-in's code is left to training, which names its line.
+
+    Raises:
+        UserError: naming what the workload gives and what it should give, or the group that does not fit the model.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            _rehearse(workload, cuts_units)
+    except UserError:
+        raise
+    except Exception:
+        return
+
+
+def _rehearse(workload: Workload, cuts_units: bool) -> None:
+    model = blank_model(workload, data_known=True)
+    if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
+        return
+    batch = _batch(workload)
+    groups = workload.neuron_groups(model) if cuts_units else []
+    model = _told_apart(materialise(model, workload, 0, torch.device("cpu"))).eval()
+    before = _loss(workload, model, batch)
+    if _loss(workload, model, batch) != before:
+        return  # it draws random numbers: nothing to compare
+    for group in groups:
+        permuted = copy.deepcopy(model)
+        permute_units(permuted, group, torch.arange(group.size).roll(1))
+        after = _loss(workload, permuted, batch)
+        if abs(after - before) > _NEAR * max(1.0, abs(before)):
+            raise _misfit(workload, model, group, groups, f"from {before:.4f} to {after:.4f}")
+
+
+def _misfit(
+    workload: Workload, model: nn.Module, group: NeuronGroup, groups: list[NeuronGroup], moved: str
+) -> UserError:
+    missing = [f"{name} dimension {dim}" for name, dim in unindexed(model, group, groups)]
+    hint = f"; as long and in no slot: {', '.join(missing[:4])}" if missing else ""
+    return UserError(
+        f"workload {workload.name!r}: neuron group {group.name!r} does not fit the model: another order of its "
+        f"{group.size} units moves the loss {moved}{hint}; name every place that a unit indexes in its slots"
+    )
+
+
+def _batch(workload: Workload) -> Batch:
+    indices = torch.arange(min(_SAMPLES, workload.train_size))
+    if not len(indices):
+        raise UserError(f"workload {workload.name!r}: train_size is 0 once its data is open; give it some data")
+    batch: Any = workload.train_batch(indices, torch.Generator().manual_seed(0))
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise UserError(
+            f"workload {workload.name!r}: train_batch must return a pair of inputs and targets, not "
+            f"{type(batch).__name__}"
+        )
+    return batch[0], batch[1]
+
+
+def _loss(workload: Workload, model: nn.Module, batch: Batch) -> float:
+    with torch.no_grad():
+        loss: Any = workload.loss(model, batch)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else shown(loss)
+        raise UserError(
+            f"workload {workload.name!r}: loss must return a scalar tensor to call backward on, not {what}"
+        )
+    return loss.item()
+
+
+@torch.no_grad()
+def _told_apart(model: nn.Module) -> nn.Module:
+    """`model` with biases, normalisation and statistics that differ from unit to unit, as after some training."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1 and parameter.is_floating_point():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_var is not None:
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return model

@@ -1,0 +1,107 @@
+"""A plug-in's workload is tried before training: groups that do not fit its model are refused by name."""
+
+import pytest
+import torch
+
+from istbench.errors import UserError
+from istbench.node.rehearsal import rehearse
+from istbench.subnets.groups import NeuronGroup, Slot, validate_groups
+from istbench.workloads.toy import Toy
+
+
+def opened(tmp_path, **attributes):
+    workload = type("Own", (Toy,), {"name": "own", **attributes})()
+    workload.open(workload.prepare(None, tmp_path, lambda *_: None))
+    return workload
+
+
+def groups(**slots):
+    return lambda self, model: [
+        NeuronGroup(name, 16, tuple(Slot(tensor, dim) for tensor, dim in places)) for name, places in slots.items()
+    ]
+
+
+def refusal(tmp_path, *, cuts_units=True, **attributes):
+    with pytest.raises(UserError) as refused:
+        rehearse(opened(tmp_path, **attributes), cuts_units=cuts_units)
+    return str(refused.value)
+
+
+FIRST = [("linear1.weight", 0), ("linear1.bias", 0), ("linear2.weight", 1)]
+SECOND = [("linear2.weight", 0), ("linear2.bias", 0), ("output.weight", 1)]
+
+
+def test_groups_that_fit_are_taken_and_random_numbers_stay_as_they_were(tmp_path):
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    torch.manual_seed(3)
+    rehearse(opened(tmp_path, neuron_groups=groups(first=FIRST, second=SECOND)), cuts_units=True)
+    assert torch.equal(torch.rand(1), wanted)
+
+
+def test_biases_of_the_other_layer_fit_in_size_alone_and_are_refused(tmp_path):
+    swapped = groups(
+        first=[("linear1.weight", 0), ("linear2.bias", 0), ("linear2.weight", 1)],
+        second=[("linear2.weight", 0), ("linear1.bias", 0), ("output.weight", 1)],
+    )
+    workload = opened(tmp_path, neuron_groups=swapped)
+    with torch.device("meta"):
+        model = workload.build_model()
+    validate_groups(model, workload.neuron_groups(model))  # so it was trained
+    said = refusal(tmp_path, neuron_groups=swapped)
+    assert said.startswith(
+        "workload 'own': neuron group 'first' does not fit the model: another order of its 16 units moves the loss "
+    )
+    rehearse(workload, cuts_units=False)  # a method that cuts nothing asks for no groups
+
+
+def test_a_place_that_is_left_out_is_named(tmp_path):
+    said = refusal(tmp_path, neuron_groups=groups(first=[FIRST[0], FIRST[2]], second=SECOND))
+    assert "; as long and in no slot: linear1.bias dimension 0; name every place" in said
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "neuron_groups must return a list of NeuronGroup, not None"),
+        (["first"], "neuron_groups must return a list of NeuronGroup, with 'first' in it"),
+        ([NeuronGroup("first", 16.0, (Slot("linear1.weight", 0),))], "size must be a whole number of at least 1"),
+        (
+            [NeuronGroup("first", 16, (("linear1.weight", 0),))],
+            "('linear1.weight', 0) is no Slot(",
+        ),
+        ([NeuronGroup("first", 16, ())], "neuron group 'first' has no slots"),
+    ],
+)
+def test_groups_of_another_kind_are_refused(made, said):
+    with torch.device("meta"):
+        model = Toy().build_model()
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        validate_groups(model, made)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        (
+            {"loss": lambda self, model, batch: None},
+            "loss must return a scalar tensor to call backward on",
+        ),
+        ({"loss": lambda self, model, batch: model(batch[0])}, "not a tensor of shape (8, 4)"),
+        (
+            {"train_batch": lambda self, indices, generator: torch.ones(8, 8)},
+            "train_batch must return a pair of inputs and targets, not Tensor",
+        ),
+        ({"train_size": 0}, "train_size is 0 once its data is open"),
+    ],
+)
+def test_what_no_method_could_train_is_refused_for_any_method(tmp_path, attributes, said):
+    assert said in refusal(tmp_path, cuts_units=False, **attributes)
+
+
+def test_an_error_of_the_plug_in_is_left_to_training(tmp_path):
+    def loss(self, model, batch):
+        raise KeyError("RANK")
+
+    rehearse(opened(tmp_path, loss=loss), cuts_units=True)
