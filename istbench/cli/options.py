@@ -164,7 +164,7 @@ def parse_time(text: str, flag: str) -> float:
     Raises:
         UserError: where it does not parse, or is over an hour.
     """
-    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|ms|s)\s*", text.lower())
+    found = re.fullmatch(r"\s*\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|ms|s)\s*", text.lower())
     seconds = float(found[1]) * _TIMES[found[2]] if found else math.inf
     if seconds > _LONGEST_S:
         raise UserError(

@@ -1,5 +1,6 @@
 """`istbench run`: one cell."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from istbench.cli.options import (
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.data_source import DataSource
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.launch import asked
@@ -104,7 +106,7 @@ def command(
             display.note(_done_already(cell.name))
         for note in _notes(run):
             display.note(note)
-    return 0 if asked.folder() else _show(run, request, cluster, as_json)
+    return 0 if asked.folder() else _show(run, request, cluster, as_json, cell.header.data_source)
 
 
 def _on_hosts(
@@ -144,13 +146,25 @@ def _notes(run: RunDirectory) -> list[str]:
     ]
 
 
-def _show(run: RunDirectory, request: RunRequest, cluster: ClusterProfile, as_json: bool) -> int:
-    """Print what came of `run`; returns the exit status."""
+def _show(
+    run: RunDirectory,
+    request: RunRequest,
+    cluster: ClusterProfile,
+    as_json: bool,
+    source: DataSource | None = None,
+) -> int:
+    """Print what came of `run`; returns the exit status.
+
+    source: the data of this command, where known. A finished run may have had the same data from another directory.
+    """
     from istbench.cli.replaying import replaying
     from istbench.report.tables.summary import run_summary
     from istbench.results.load import load_run
 
     finished = load_run(run)
+    if source is not None:
+        header = msgspec.structs.replace(finished.header, data_source=source)
+        finished = dataclasses.replace(finished, header=header)
     with replaying():
         replayed, problem = _replay(finished, cluster)
     if as_json:

@@ -33,8 +33,8 @@ class Streams:
         _open_descriptors()
         self._before = sys.stdout, sys.stderr
         # Where it was closed, a descriptor that is open for reading alone gives the error of a closed one.
-        sys.stdout = _Stream(sys.stdout or _opened(os.O_RDONLY), self._remember)  # type: ignore[assignment]
-        sys.stderr = _Stream(sys.stderr or _opened(os.O_WRONLY), _forget)  # type: ignore[assignment]
+        sys.stdout = _Stream(sys.stdout or _opened(os.O_RDONLY), self._remember)
+        sys.stderr = _Stream(sys.stderr or _opened(os.O_WRONLY), _forget)
         return self
 
     def __exit__(

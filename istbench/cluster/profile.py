@@ -127,7 +127,7 @@ def parse_bandwidth(text: str) -> float:
     Raises:
         UserError: where it does not parse, is not above zero, or faster than any link.
     """
-    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*([a-z]+)\s*", text.lower(), re.ASCII)
+    found = re.fullmatch(r"\s*\+?(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*([a-z]+)\s*", text.lower(), re.ASCII)
     value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
     if not 0 < value <= _FASTEST:
         raise UserError(

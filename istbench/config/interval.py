@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 _MOST_STEPS, _MOST_SECONDS = 2**40, 1e9
+_SECONDS = r"\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})s"
 
 
 class Interval:
@@ -21,11 +22,11 @@ class Interval:
         Raises:
             ValueError: saying what it must be.
         """
-        if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
+        if isinstance(value, str) and re.fullmatch(r"\+?\d{1,15}", value, re.ASCII):
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_STEPS:
             return cls(steps=value)
-        found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)s", value) if isinstance(value, str) else None
+        found = re.fullmatch(_SECONDS, value, re.ASCII) if isinstance(value, str) else None
         seconds = float(found[1]) if found else math.nan
         if 0 < seconds <= _MOST_SECONDS:
             return cls(seconds=seconds)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from istbench.door.toml import Locate, path_text
 from istbench.errors import UserError, printable, shown
 
 T = TypeVar("T")
+_NUMBER = re.compile(r"([+-]?)(\d*)(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
+_LONGEST_NUMBER = 400
 
 
 def decode_json(content: bytes, kind: type[T], where: str, way_out: str) -> T:
@@ -46,11 +49,28 @@ def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) ->
     try:
         return msgspec.convert(value, kind, strict=not text, dec_hook=decode_own)
     except msgspec.ValidationError as error:
+        plain = plain_numbers(value) if text else value
+        if plain != value:
+            with contextlib.suppress(msgspec.ValidationError):
+                return msgspec.convert(plain, kind, strict=False, dec_hook=decode_own)
         raise UserError(explain(error, value, kind, locate)) from None
     except RecursionError:
         raise UserError(f"{locate(())} is nested too deep") from None
     except UnicodeEncodeError:  # a lone surrogate, from bytes of a command line that are not UTF-8
         raise UserError(f"{locate(())} must be text in UTF-8, not {shown(value)}") from None
+
+
+def plain_numbers(value: Any) -> Any:
+    """`value` with numbers as JSON writes them: `.9` as `0.9`, `+0.1` as `0.1`, `5.` as `5`; lists of them too."""
+    if isinstance(value, list | tuple):
+        return [plain_numbers(part) for part in value]
+    found = _NUMBER.fullmatch(value) if isinstance(value, str) and len(value) <= _LONGEST_NUMBER else None
+    if found is None:
+        return value
+    sign, whole, fraction, exponent = (part or "" for part in found.groups())
+    if not whole and not fraction.strip("."):
+        return value
+    return f"{sign.strip('+')}{whole or '0'}{fraction.rstrip('.')}{exponent}"
 
 
 def decode_own(kind: type, value: Any) -> Any:

@@ -51,13 +51,13 @@ def regular_file(path: Path, what: str, most: int) -> Iterator[int]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Text of the regular file `path`, which is UTF-8.
+    """Text of the regular file `path`, which is UTF-8, with or without a byte-order mark.
 
     Raises:
         UserError: as `read_bytes`, and where it is not UTF-8.
     """
     try:
-        return read_bytes(path, what).decode("utf-8")
+        return read_bytes(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); give {what}") from None
 

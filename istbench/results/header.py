@@ -126,10 +126,14 @@ class _Versioned(msgspec.Struct):
 
 
 def schema_of(content: bytes) -> Any:
-    """The schema version that JSON `content` says it has; None where it says none."""
+    """The schema version that JSON `content` says it has; None where it says none.
+
+    Raises:
+        ValueError: where it holds no object.
+    """
     try:
         return msgspec.json.decode(content, type=_Versioned).schema
     except msgspec.ValidationError:
-        return None
+        raise ValueError("it holds no JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return SCHEMA  # what is wrong, decoding the whole of it says better

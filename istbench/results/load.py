@@ -88,16 +88,19 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
         directories = [path for path in directories if path.name in asked]
     runs: list[Run] = []
     problems: list[str] = []
-    seen: dict[str, Path] = {}
     for path in directories:
         try:
-            run = load_run(RunDirectory(path))
+            runs.append(load_run(RunDirectory(path)))
         except UserError as error:
             problems.append(str(error))
-            continue
-        first = seen.setdefault(run.header.cell, path)
-        if first is not path:
-            problems.append(f"{path} left out: it is the same cell as {first}")
-            continue
-        runs.append(run)
-    return runs, problems
+    kept: dict[str, Run] = {}
+    for run in sorted(runs, key=_is_copy):
+        first = kept.setdefault(run.header.cell, run)
+        if first is not run:
+            problems.append(f"{run.directory.path}: a copy of {first.directory.path}, which is shown")
+    return [run for run in runs if kept[run.header.cell] is run], problems
+
+
+def _is_copy(run: Run) -> bool:
+    """Whether `run` lies in a directory that is not called by its cell."""
+    return run.directory.path.name != run.header.cell

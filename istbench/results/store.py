@@ -99,10 +99,14 @@ class RunDirectory:
         if not self.run_json.exists():
             raise UserError(f"no run in {self.path}: {self.run_json.name} is missing")
         content = read_bytes(self.run_json, "the header of a run")
-        found = schema_of(content)
+        try:
+            found = schema_of(content)
+        except ValueError as error:
+            raise UserError(f"{self.run_json}: {error}; {self._way_out}") from None
         if found != SCHEMA:
+            said = "names no schema" if found is None else f"has schema {shown(found)}"
             raise UserError(
-                f"{self.run_json} has schema {shown(found)}, this istbench reads {SCHEMA}; "
+                f"{self.run_json} {said}, this istbench reads {SCHEMA}; "
                 "use the istbench that wrote it, or another --out"
             )
         return decode_json(content, Header, str(self.run_json), self._way_out)

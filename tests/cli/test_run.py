@@ -192,3 +192,19 @@ def test_help_and_list_answer_without_torch():
     assert len(shown) == len(commands), done.stderr
     assert all(shown)
     assert not rest
+
+
+def test_a_finished_run_is_shown_with_the_data_of_this_command(tmp_path, istbench):
+    for name in ("mine", "copied"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.txt").write_text("4 4 5\n" + "1,2 0:1 3:0.5\n" * 4)
+        (tmp_path / name / "test.txt").write_text("2 4 5\n" + "1 0:1\n" * 2)
+    cell = ["run", "--workload", "amazon670k", "--workload-set", "hidden=4", "--method", "ddp", "--steps", 1,
+            "--batch-size", 2, "--out", tmp_path / "out"]  # fmt: skip
+    status, shown, said = istbench(*cell, "--data", tmp_path / "mine")
+    assert (status, "Data: mine, 6 points" in shown) == (0, True), said
+    status, shown, said = istbench(*cell, "--data", tmp_path / "copied")
+    assert (status, "is done already" in said) == (0, True)
+    assert "Data: copied, 6 points" in shown
+    status, shown, _ = istbench(*cell, "--data", tmp_path / "copied", "--json")
+    assert (status, json.loads(shown)["data_seen"]) == (0, "copied, 6 points")

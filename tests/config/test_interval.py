@@ -19,6 +19,9 @@ from istbench.door import decode_own, encode_own
         ("1234.5678s", Interval(seconds=1234.5678)),
         ("2000000s", Interval(seconds=2e6)),
         ("0.00001s", Interval(seconds=1e-5)),
+        ("+200", Interval(steps=200)),
+        (".5s", Interval(seconds=0.5)),
+        ("+30.s", Interval(seconds=30)),
     ],
 )
 def test_what_is_written_is_read(written, interval):
@@ -28,7 +31,27 @@ def test_what_is_written_is_read(written, interval):
 
 
 @pytest.mark.parametrize(
-    "written", [0, -1, True, 2.5, "0s", "-3s", "1e3s", "nans", "s", "", "30 s", 2**41, "9" * 20 + "s", None]
+    "written",
+    [
+        0,
+        -1,
+        True,
+        2.5,
+        "0s",
+        ".s",
+        "+s",
+        "++5",
+        "٣",
+        "-3s",
+        "1e3s",
+        "nans",
+        "s",
+        "",
+        "30 s",
+        2**41,
+        "9" * 20 + "s",
+        None,
+    ],
 )
 def test_anything_else_says_what_it_must_be(written):
     with pytest.raises(ValueError, match="must be local steps, such as 200, or train seconds, such as 30s"):

@@ -48,7 +48,8 @@ def test_the_suite_that_is_damaged_below_is_sound_and_has_every_option(tmp_path_
 @quick(150)
 @given(suite=damaged(SUITE))
 def test_a_damaged_suite(tmp_path_factory, suite):
-    read(tmp_path_factory, as_toml(suite).encode())
+    without = read(tmp_path_factory, as_toml(suite).encode())
+    assert read(tmp_path_factory, b"\xef\xbb\xbf" + as_toml(suite).encode()) == without  # a byte-order mark
 
 
 @quick(40)

@@ -183,3 +183,27 @@ def test_what_is_wrong_is_said_on_a_line_whatever_characters_are_in_it():
     with pytest.raises(UserError) as caught:
         decode_json(b'{"event":"  \\rt"}', One | Other, "a file", "delete it")
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("typed", "number"),
+    [(".9", 0.9), ("+0.1", 0.1), ("+.5e-1", 0.05), ("-.5", -0.5), ("5.", 5.0), ("+7", 7.0), ("1e3", 1000.0)],
+)
+def test_a_number_may_be_typed_as_people_write_one(typed, number):
+    assert convert(typed, float, lambda _: "it", text=True) == number
+    assert convert([typed, "1"], tuple[float, ...], lambda _: "it", text=True) == (number, 1.0)
+    assert convert(typed, str, lambda _: "it", text=True) == typed
+    assert convert("+3", int, lambda _: "it", text=True) == 3
+
+
+@pytest.mark.parametrize("typed", [".", "+", "-", "+.", "e5", "++1", "1.2.3", "+ 1", "0x1", "", "+nan", "1_0", "٣"])
+def test_what_is_no_number_is_refused_as_it_was_typed(typed):
+    with pytest.raises(UserError) as caught:
+        convert(typed, float, lambda _: "it", text=True)
+    assert str(caught.value) == f"it must be a number, not {typed!r}"
+
+
+def test_text_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "marked.toml"
+    path.write_bytes(b'\xef\xbb\xbfworkload = "toy"\n')
+    assert parse_toml(read_text(path, "a suite"), str(path)) == {"workload": "toy"}

@@ -61,12 +61,39 @@ def test_a_finished_run_without_evaluations_is_a_problem(results):
         load_run(directory)
 
 
-def test_a_copied_run_does_not_count_twice(results):
+@pytest.mark.parametrize("name", ["a copy", "zz", "speech-ddp-n2-s0 copy"])
+def test_the_original_of_a_copied_run_counts_and_the_copy_is_named_once(results, name):
     directory = write_plausible(results, "ddp")
-    shutil.copytree(directory.path, results / "runs" / "a copy")
+    copy = results / "runs" / name
+    shutil.copytree(directory.path, copy)
     runs, problems = load_runs(results)
-    assert len(runs) == 1
-    assert "same cell as" in problems[0]
+    assert [run.directory.path for run in runs] == [directory.path]
+    assert problems == [f"{copy}: a copy of {directory.path}, which is shown"]
+
+
+def test_one_of_two_copies_counts_where_the_original_is_gone(results):
+    directory = write_plausible(results, "ddp")
+    first, second = results / "runs" / "one", results / "runs" / "two"
+    shutil.copytree(directory.path, second)
+    directory.path.rename(first)
+    runs, problems = load_runs(results)
+    assert [run.directory.path for run in runs] == [first]
+    assert problems == [f"{second}: a copy of {first}, which is shown"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[1, 2]", "run.json: it holds no JSON object; delete"),
+        ("3", "run.json: it holds no JSON object; delete"),
+        ("{}", "run.json names no schema, this istbench reads 1"),
+    ],
+)
+def test_a_header_that_is_no_object_is_said_to_be_none(results, content, said):
+    directory = write_plausible(results, "ddp")
+    directory.run_json.write_text(content)
+    with pytest.raises(UserError, match=said):
+        directory.header()
 
 
 def test_only_the_cells_asked_for_are_read(results):

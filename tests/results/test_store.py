@@ -53,10 +53,10 @@ def test_a_header_that_is_not_json_is_named(run, text):
         run.header()
 
 
-@pytest.mark.parametrize("text", ['{"schema": 2}', "{}", "[]", "3"])
+@pytest.mark.parametrize("text", ['{"schema": 2}', '{"schema": [2]}'])
 def test_a_header_of_another_schema_is_refused(run, text):
     run.run_json.write_text(text)
-    with pytest.raises(UserError, match=r"schema (2|None), this istbench reads 1; use .* another --out"):
+    with pytest.raises(UserError, match=r"schema (2|\[2\]), this istbench reads 1; use .* another --out"):
         run.header()
 
 

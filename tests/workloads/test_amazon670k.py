@@ -51,6 +51,23 @@ def test_two_files_are_a_data_set(tmp_path: Path, names: tuple[str, str], above:
     assert workload.build_model().output.weight.shape == (5, 512)
 
 
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"train": "2 4 5\n 1:0.5\n0:2\n", "test": TEST}, "train.txt: none of its points to train on"),
+        ({"train": TRAIN, "test": "1 4 5\n1:1\n"}, "test.txt: none of its points to test on"),
+        ({"data": "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n 0:1\n"}, "data.txt: none of its points to test on"),
+    ],
+)
+def test_points_that_all_lack_labels_are_refused_by_file_also_from_the_cache(
+    tmp_path: Path, files: dict[str, str], named: str
+) -> None:
+    data = folder(tmp_path / "set", **files)
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{named} has a label; a line must start with its labels"):
+            Amazon670k().prepare(data, tmp_path / "cache", lambda *_: None)
+
+
 def test_one_file_is_split_by_the_files_beside_it(tmp_path: Path) -> None:
     text = "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n4 0:1\n"
     data = folder(tmp_path / "data", Bibtex_data=text, bibtex_trSplit="4 1\n1 2\n", bibtex_tstSplit="2 4\n5 5\n")

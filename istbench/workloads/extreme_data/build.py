@@ -4,12 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from istbench.config.data_source import DataSource
-from istbench.errors import printable
+from istbench.errors import UserError, printable
 from istbench.workloads.base import Progress
-from istbench.workloads.extreme_data.cache import Facts, PointsWriter, Propensity, prepared
-from istbench.workloads.extreme_data.files import find_files
+from istbench.workloads.extreme_data.cache import Facts, PointsWriter, Propensity, open_split, prepared
+from istbench.workloads.extreme_data.files import RepositoryFiles, find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
-from istbench.workloads.prepared import source_of
+from istbench.workloads.prepared import SPLITS, source_of
 
 AMAZON_670K = (135_909, 670_091)
 """Features and labels of Amazon-670K."""
@@ -45,10 +45,26 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
 
     key = {**files.cache_key(), "name": files.root.name}
     path, summary = prepared(cache, "repository", key, facts, fill, progress)
+    _require_labels(files, path)
     official = (summary.features, summary.labels) == AMAZON_670K
     kind, name = ("amazon670k", "Amazon-670K") if official else ("xc_repository", files.root.name)
     whole = AMAZON_670K_POINTS if official else None
     return source_of(path, summary, kind=kind, name=printable(name), unit="points", note=files.note, whole=whole)
+
+
+def _require_labels(files: RepositoryFiles, directory: Path) -> None:
+    """Refuse points of which none has a label: nothing can be learnt from them, and every metric is 0.
+
+    Raises:
+        UserError: naming the file.
+    """
+    for split in SPLITS:
+        if not len(open_split(directory, split).labels.indices):
+            file = files.files.get(split) or files.files["data"]
+            raise UserError(
+                f"{printable(str(file))}: none of its points to {split} on has a label; a line must start with its "
+                "labels, as in `3,7 0:1 5:0.2`"
+            )
 
 
 def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSource:
