@@ -2,8 +2,6 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,9 +13,8 @@ from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.node.published import newest
 from istbench.node.worker import train_cell
-from istbench.results.events import Evaluation, Fault, Part, Resume, Start, Stop
-from istbench.results.header import Status
-from istbench.results.store import RunDirectory
+from istbench.results.events import Part, Resume, Start
+from istbench.results.store import RunDirectory, time_now
 
 
 def run_directory(out: Path, name: str) -> RunDirectory:
@@ -61,15 +58,15 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
     try:
         launch(launcher, job)
     except KeyboardInterrupt:
-        _close(run, "interrupted", None)
+        run.end("interrupted", None)
         raise
     except (UserError, RunFailed) as error:
         if isinstance(error, WorkerLost):
             error = error.with_way_out(same_command(_checkpointed(run)))
-        _close(run, "failed", str(error))
+        run.end("failed", str(error))
         _keep_logs(job.logs, run.logs)
         raise error from None
-    _close(run, "done", None)
+    run.end("done", None)
     shutil.rmtree(run.checkpoint, ignore_errors=True)
 
 
@@ -94,7 +91,7 @@ def _clear(run: RunDirectory) -> None:
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:
-    now = _now()
+    now = time_now()
     part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
     if not run.exists():
         run.create(msgspec.structs.replace(cell.header, started_at=now))
@@ -120,32 +117,7 @@ def _checkpointed(run: RunDirectory) -> int:
     return step.totals.step if step else 0
 
 
-def _close(run: RunDirectory, status: Status, error: str | None) -> None:
-    """Record how the run ended, on a full disk in the space that was reserved for it."""
-
-    def stop() -> Stop:
-        evaluated = [event.step for event in run.events() if isinstance(event, Evaluation)]
-        return Stop(status=status, step=max(evaluated, default=0), time=_now())
-
-    run.free_reserve()
-    steps: list[Callable[[], None]] = [
-        lambda: run.append(Fault(message=error, time=_now())) if error else None,
-        lambda: run.append(stop()),
-        lambda: run.update(status=status, error=error, finished_at=_now()),
-    ]
-    for step in steps:
-        try:
-            step()
-        except UserError:
-            if status == "done":
-                raise
-
-
 def _keep_logs(logs: Path, kept: Path) -> None:
     shutil.rmtree(kept, ignore_errors=True)
     with contextlib.suppress(OSError, shutil.Error):
         shutil.copytree(logs, kept)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

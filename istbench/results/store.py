@@ -2,7 +2,9 @@
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import msgspec
 from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError, shown
 from istbench.files import sync, writing_whole
-from istbench.results.events import Event
-from istbench.results.header import SCHEMA, Header, schema_of
+from istbench.results.events import Evaluation, Event, Fault, Stop
+from istbench.results.header import SCHEMA, Header, Status, schema_of
 
 _MOST_EVENTS_BYTES = 2**30
 _RESERVED_EVENTS_BYTES = 4096
@@ -143,6 +145,30 @@ class RunDirectory:
         except OSError as error:
             raise _cannot_write(self.events_jsonl, error) from None
 
+    def end(self, status: Status, error: str | None) -> None:
+        """Record how the run ended, on a full disk in the space that `reserve` took.
+
+        Raises:
+            UserError: where the end of a run that is done cannot be written.
+        """
+
+        def stop() -> Stop:
+            evaluated = [event.step for event in self.events() if isinstance(event, Evaluation)]
+            return Stop(status=status, step=max(evaluated, default=0), time=time_now())
+
+        self.free_reserve()
+        steps: list[Callable[[], None]] = [
+            lambda: self.append(Fault(message=error, time=time_now())) if error else None,
+            lambda: self.append(stop()),
+            lambda: self.update(status=status, error=error, finished_at=time_now()),
+        ]
+        for step in steps:
+            try:
+                step()
+            except UserError:
+                if status == "done":
+                    raise
+
     def events(self) -> list[Event]:
         """All events in order; a torn last line is left out.
 
@@ -162,6 +188,11 @@ class RunDirectory:
     @property
     def _way_out(self) -> str:
         return f"delete {self.path} to run it anew"
+
+
+def time_now() -> str:
+    """The time as headers and events have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _cut_torn_line(descriptor: int) -> int:

@@ -137,7 +137,8 @@ class _Session:
                         here.path.rmdir()  # made for the lock, and nothing came
         except (Lost, Refused) as error:
             self._end_all()
-            raise RunFailed(f"{self._first.name}: {error} {self._when()}; {self._way_out()}") from None
+            cause = RunFailed(f"{self._first.name}: {error} {self._when()}; {self._way_out()}")
+            raise self._recorded(cause) from None
         except BaseException:
             self._end_all()
             raise
@@ -200,8 +201,17 @@ class _Session:
             raise interrupted
         cause = self._cause()
         if cause is not None:
-            raise cause
+            raise self._recorded(cause)
         return here
+
+    def _recorded(self, cause: BaseException) -> BaseException:
+        """`cause`, written down as the end of the run here, where its first host could not do so."""
+        here = self._here
+        with suppress(UserError):  # an end that cannot be written hides no cause
+            if here is not None and not self._shared and here.exists() and here.header().status == "running":
+                interrupted = isinstance(cause, KeyboardInterrupt)
+                here.end("interrupted" if interrupted else "failed", None if interrupted else str(cause))
+        return cause
 
     def _cause(self) -> BaseException | None:
         return self._ends.cause(self._hosts, self._when(), self._way_out())

@@ -10,11 +10,14 @@ import time
 from contextlib import suppress
 
 import pytest
+from fake_runs import header
 from ssh_hosts import OTHER_PORT
 
 from istbench.errors import RunFailed, UserError
 from istbench.launch.ssh import meanwhile
 from istbench.launch.ssh.group import Unfit
+from istbench.results.events import Fault, Stop
+from istbench.results.store import RunDirectory
 
 
 def step_of(out):
@@ -122,6 +125,7 @@ def test_after_the_first_host_is_lost_for_good_others_go_on_from_what_came_home(
 ):
     monkeypatch.setattr(meanwhile, "_EVERY_S", 0.05)
     out = hosts.out / "lost"
+    home = RunDirectory(out / "runs" / "cell")
 
     def lose_once_it_is_home(_):
         until = time.monotonic() + 60
@@ -130,10 +134,14 @@ def test_after_the_first_host_is_lost_for_good_others_go_on_from_what_came_home(
             time.sleep(0.02)
         lose(0)
         hosts.inside(0, "ip", "link", "set", "eth0", "down")
+        home.run_json.write_text(json.dumps(header("ist", status="running", result=None)))
 
     try:
         with pytest.raises(RunFailed, match="^host0: the connection to it is lost "):
             ask(1, lose_once_it_is_home, out=out)
+        assert home.header().status == "failed"  # which the host itself can tell nobody
+        assert home.header().error.startswith("host0: the connection to it is lost ")
+        assert [type(event) for event in home.events()] == [Fault, Stop]
         assert (step_of(out), sorted(path.name for path in out.iterdir())) == (10, ["runs"])
         assert (out / "runs/cell/checkpoint/10/rank-0.json").exists()
         said = interrupted(names=["host1"], out=out)
