@@ -21,6 +21,7 @@ __all__ = [
     "Method",
     "OptimizerOptions",
     "counted",
+    "is_parameter",
     "load_optimizer_state",
     "materialise",
     "optimizer_state",
@@ -155,6 +156,13 @@ class Method(ABC):
         """This node's state: a nested dictionary with string keys of tensors and JSON values, enough to go on
         bit for bit."""
 
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        """Whether all nodes have the same tensor, bit for bit, at `keys` of `state_dict()` as it is now.
+
+        A checkpoint holds such tensors once. A node whose shared tensors differ nevertheless keeps its own.
+        """
+        return False
+
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict` of the same rank; called after `setup`."""
@@ -170,6 +178,11 @@ def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> in
     if below is not None and count >= below:
         raise UserError(f"{name} must be less than {below}, not {count}")
     return count
+
+
+def is_parameter(model: nn.Module, name: str) -> bool:
+    """Whether `model.state_dict()` has a parameter of that name, rather than a buffer."""
+    return any(name == other for other, _ in model.named_parameters(remove_duplicate=False))
 
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:

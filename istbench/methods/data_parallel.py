@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from istbench.config.numbers import Mebibytes
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, trained, whole_model
-from istbench.methods.base import Method, materialise
+from istbench.methods.base import Method, is_parameter, materialise
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
@@ -100,6 +100,10 @@ class DataParallel(Method):
 
     def state_dict(self) -> dict[str, Any]:
         return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer)}
+
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        # Buffers are each node's own: BatchNorm sees its minibatches alone.
+        return keys[0] == "optimizer" or is_parameter(self._model, keys[1])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])

@@ -115,6 +115,13 @@ class LocalSGD(Method):
             "steps": self._steps,
         }
 
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        if self._steps:  # the nodes' models are their own until the round ends
+            return False
+        if keys[0] == "optimizer":
+            return self.options.average_optimizer and keys[-1] in self.options.slots
+        return keys[0] == "model" and self._model.state_dict()[keys[1]].is_floating_point()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from istbench.config.numbers import Count, CountOrNone
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint
-from istbench.methods.base import Method, materialise
+from istbench.methods.base import Method, is_parameter, materialise
 from istbench.optimizer import OptimizerOptions
 from istbench.served import ServedModel
 from istbench.served.footprint import served_footprint
@@ -101,6 +101,10 @@ class ParameterServer(Method):
 
     def state_dict(self) -> dict[str, Any]:
         return self._served.state_dict()
+
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        # Servers keep the optimizer's state, and buffers are each node's own.
+        return keys[0] == "model" and is_parameter(self._served.model, keys[1])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._served.load_state_dict(state)

@@ -69,6 +69,9 @@ class ZeroRedundancy(DataParallel):
     def state_dict(self) -> dict[str, Any]:
         return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer.optim)}
 
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        return keys[0] == "model" and super().is_shared(keys)  # the optimizer's state is dealt out
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer.optim, state["optimizer"])

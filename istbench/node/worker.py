@@ -287,8 +287,11 @@ class Node:
             "random": checkpoint.random_state(self._fabric.device),
             "traffic": {"sent": traffic.sent, "received": traffic.received},
         }
-        self._parts.write(self._totals, state)
+        self._parts.write(self._totals, state, self._is_shared)
         self._saved = time.perf_counter()
+
+    def _is_shared(self, keys: tuple[str, ...]) -> bool:
+        return keys[0] == "method" and self._method.is_shared(keys[1:])
 
     def _resume(self) -> None:
         current.begin("reading the checkpoint")
