@@ -59,6 +59,16 @@ class Words:
             self._store.set(f"{key}/{self._rank}", word)
         return [] if self._rank else self._from(range(self._world_size), lambda rank: f"{key}/{rank}")
 
+    def post(self, key: str, word: str) -> None:
+        """Say `word` under `key`, to whoever looks. From any thread."""
+        self._store.set(f"posted/{key}", word)
+
+    def posted(self, key: str) -> str | None:
+        """What was posted under `key`, None where nothing was so far; does not wait. From any thread."""
+        if not self._store.check([f"posted/{key}"]):
+            return None
+        return bytes(self._store.get(f"posted/{key}")).decode()
+
     def who_is_missing(self, operations: int, timed_out: bool) -> str:
         """Who did not come to an operation that this rank gave up, or lost a connection in; empty if nobody.
 

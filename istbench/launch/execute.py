@@ -12,6 +12,7 @@ from istbench.launch.failures import WorkerLost, same_command
 from istbench.launch.launcher import Job, Launcher, launch
 from istbench.launch.prepare import Cell
 from istbench.node.published import newest
+from istbench.node.stopping import StopRequest
 from istbench.node.worker import train_cell
 from istbench.results.events import Part, Resume, Start
 from istbench.results.store import RunDirectory, time_now
@@ -52,6 +53,7 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
         threads=cell.config.threads,
         logs=scratch / "logs",
         timeout_s=cell.config.timeout_s,
+        stop=StopRequest(scratch),
     )
     _open(cell, run)
     run.reserve()

@@ -258,6 +258,14 @@ class Meeting:
         """Whether any rank's part ended other than well."""
         return self._get("over", bool) is not None
 
+    def ask_to_stop(self) -> None:
+        """Say that all are to stop after a step, with a checkpoint."""
+        self._put("stop", True)
+
+    def is_to_stop(self) -> bool:
+        """Whether any rank has said so."""
+        return self._get("stop", bool) is not None
+
     def words(self) -> dict[int, Word]:
         """What has been said so far, by rank."""
         found = {rank: self._get(f"word/{rank}", Word) for rank in range(self.world.size)}

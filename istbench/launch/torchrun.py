@@ -23,6 +23,7 @@ from istbench.launch.meeting import Card, Meeting, Word, meeting_of
 from istbench.launch.prepare import Cell, prepare_cell
 from istbench.launch.world import World
 from istbench.machine import host_name
+from istbench.node.stopping import StopRequest
 from istbench.node.worker import train_cell
 from istbench.results.store import RunDirectory
 
@@ -125,14 +126,17 @@ class TorchrunLauncher:
         own = start_workers(job, self.place, {world.rank: environment})
         if world.rank == 0:
             self.meeting.start(job.threads, address, port)
-        return TorchrunWorkers(own, self.meeting, self.hosts)
+        return TorchrunWorkers(own, self.meeting, self.hosts, job.stop)
 
 
 class TorchrunWorkers:
     """All ranks' workers, as seen from one, which has one of them itself."""
 
-    def __init__(self, own: LocalWorkers, meeting: Meeting, hosts: tuple[str, ...]) -> None:
-        self._own, self._meeting, self._hosts = own, meeting, hosts
+    def __init__(
+        self, own: LocalWorkers, meeting: Meeting, hosts: tuple[str, ...], stop: StopRequest | None = None
+    ) -> None:
+        self._own, self._meeting, self._hosts, self._stop = own, meeting, hosts, stop
+        self._told = False
 
     def wait(self) -> None:
         """Return when all have ended well, on rank 0; elsewhere when this rank's has. See `Workers.wait`."""
@@ -146,8 +150,8 @@ class TorchrunWorkers:
         self._meeting.say(word)
         if self._meeting.world.rank == 0:
             self._judge()
-        if interrupted is not None:
-            raise interrupted
+        if interrupted is not None or word.kind == "interrupted":
+            raise interrupted or KeyboardInterrupt
         if word.kind != "done":
             raise RunFailed(word.message)
 
@@ -156,6 +160,7 @@ class TorchrunWorkers:
             while not self._own.poll(_POLL_S):
                 if self._meeting.is_over():
                     return Word(kind="ended")
+                self._pass_on()
         except UserError as error:
             return Word(kind="user", message=str(error))
         except PeersLost as error:
@@ -164,7 +169,17 @@ class TorchrunWorkers:
             return Word(kind="gone", message=error.what, lines=error.lines)
         except RunFailed as error:
             return Word(kind="run", message=str(error))
-        return Word(kind="done")
+        return Word(kind="interrupted" if self._stop is not None and self._stop.asked() else "done")
+
+    def _pass_on(self) -> None:
+        """Tell the others that this rank's launcher was asked to stop, or this rank's worker that another's was."""
+        if self._stop is None or self._told:
+            return
+        if self._stop.asked():
+            self._meeting.ask_to_stop()
+        elif self._meeting.is_to_stop():
+            self._stop.ask()
+        self._told = self._stop.asked()
 
     def _judge(self) -> None:
         """Return when all are done; else raise the cause, once every rank had time to say what it knows."""
@@ -237,6 +252,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
             threads=cell.config.threads,
             logs=Path(scratch) / "logs",
             timeout_s=cell.config.timeout_s,
+            stop=StopRequest(Path(scratch)),
         )
         store = (start.store_address, start.store_port)
         try:

@@ -19,12 +19,15 @@ class Nodes(Protocol):
 
 
 class Losses:
-    """This node's losses of consecutive steps, to be averaged over steps and nodes."""
+    """This node's losses of consecutive steps, to be averaged over steps and nodes.
 
-    def __init__(self, device: torch.device) -> None:
+    before: steps of the same segment that went before a checkpoint, and the sum of their losses.
+    """
+
+    def __init__(self, device: torch.device, before: tuple[int, float] = (0, 0.0)) -> None:
         self._window = torch.zeros(_WINDOW, dtype=torch.float64, device=device)
-        self._filled = self._steps = 0
-        self._sum = 0.0
+        self._filled = 0
+        self._steps, self._sum = before
         self._bad: tuple[int, float] | None = None  # the first that is not finite: after how many steps, and it
 
     def add(self, loss: Tensor) -> None:
@@ -33,6 +36,11 @@ class Losses:
         self._filled += 1
         if self._filled == _WINDOW:
             self._look()
+
+    def so_far(self) -> tuple[int, float]:
+        """Steps, and the sum of their losses."""
+        self._look()
+        return self._steps, self._sum
 
     def mean(self, nodes: Nodes, first: int, remedy: str = "") -> float:
         """The mean over steps and nodes, every one of which must call this; `first` steps went before.

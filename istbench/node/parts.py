@@ -27,13 +27,16 @@ class _Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parts:
-    """This rank's way to the checkpoint in `directory`; every rank must call its methods alike."""
+    """This rank's way to the checkpoint in `directory`; every rank must call its methods alike.
+
+    last: the newest step that this object has written, or found whole.
+    """
 
     def __init__(self, directory: Path, fabric: Fabric) -> None:
         self._directory, self._fabric = directory, fabric
         elsewhere = fabric.numbers(float(os.environ.get("GROUP_RANK", "0") != "0"))
         self._elsewhere = [rank for rank, value in enumerate(elsewhere) if value]
-        self._last: int | None = None  # the newest step that is known to be whole
+        self.last: int | None = None
 
     def write(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
@@ -63,8 +66,8 @@ class Parts:
         for word in fabric.words.tell_zero(msgspec.json.encode(files).decode()):
             files |= msgspec.json.decode(word, type=dict[str, Listed])
         if fabric.rank == 0:
-            checkpoint.publish(self._directory, totals, files, before=self._last)
-        self._last = totals.step
+            checkpoint.publish(self._directory, totals, files, before=self.last)
+        self.last = totals.step
 
     def _shared(
         self, step: int, state: dict[str, Any], is_shared: Callable[[Keys], bool]
@@ -117,7 +120,7 @@ class Parts:
             part = self._sent(step, rank)
             if rank == fabric.rank:
                 state = checkpoint.unpacked(part).state()
-        self._last = step.totals.step
+        self.last = step.totals.step
         return step.totals, state, damage
 
     def _tried(self, step: Step) -> tuple[dict[str, Any], str]:

@@ -3,16 +3,20 @@
 import copy
 import gc
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import torch
 
 from istbench.activity import current
+from istbench.config.numbers import Natural
 from istbench.config.run import RunConfig
+from istbench.door import convert, path_text
 from istbench.errors import UserError
 from istbench.fabric import Fabric, connect
 from istbench.machine import host_name, own_cores
@@ -31,6 +35,7 @@ from istbench.node.rehearsal import rehearse
 from istbench.node.schedule import due_step, segment_end
 from istbench.node.shared_evaluation import Sharing, can_be_shared
 from istbench.node.sinks import RunFiles, Sinks
+from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.weights_file import save_weights
 from istbench.registry import build_method, build_workload, load_method
@@ -45,7 +50,8 @@ from istbench.workloads.batches import ShardedBatches
 def train_cell(run_path: str, scratch: str) -> None:
     """Train the cell whose header lies in `run_path`, as the rank that the environment names.
 
-    Rank 0 says in `scratch` how far it is. Continues from the cell's checkpoint where there is one.
+    Rank 0 says in `scratch` how far it is. The launcher may ask there to stop training, which ends in a checkpoint.
+    Continues from the cell's checkpoint where there is one.
     """
     run = RunDirectory(Path(run_path))
     header = run.header()
@@ -57,15 +63,41 @@ def train_cell(run_path: str, scratch: str) -> None:
     latency_s = config.lab.fabric_latency_s if config.lab else 0.0
     with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
         sinks = Sinks([RunFiles(run), StepCounter(Path(scratch))] if fabric.rank == 0 else [])
+        # Launchers of other ranks may hear a second later: they look once a second.
+        ahead_s = 1.5 if "TORCHELASTIC_RUN_ID" in os.environ else 0.5
+        request = StopRequest(Path(scratch))
+        stopping = Stopping(request, fabric.words, fabric.rank, fabric.world_size, ahead_s)
         with fabric.naming_peers():
-            Node(run, config, workload, fabric, sinks).live()
+            Node(run, config, workload, fabric, sinks, stopping).live()
+
+
+class _Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment inside which training stopped: the step of its evaluation, steps so far, the sum of their losses.
+
+    A resumed run evaluates where the run would have that never stopped, and says the same mean loss.
+    """
+
+    end: Natural
+    steps: Natural
+    losses: float
+
+    @classmethod
+    def of(cls, end: int, steps: int, losses: float) -> "_Unfinished":
+        finite = math.isfinite(losses)  # else the next loss ends the run anyway
+        return cls(end=end, steps=steps if finite else 0, losses=losses if finite else 0.0)
 
 
 class Node:
     """One rank of one run."""
 
     def __init__(
-        self, run: RunDirectory, config: RunConfig, workload: Workload, fabric: Fabric, sinks: Sinks
+        self,
+        run: RunDirectory,
+        config: RunConfig,
+        workload: Workload,
+        fabric: Fabric,
+        sinks: Sinks,
+        stopping: Stopping | None = None,
     ) -> None:
         self._run, self._config, self._workload, self._fabric = run, config, workload, fabric
         self._parts = Parts(run.checkpoint, fabric)
@@ -79,9 +111,11 @@ class Node:
         self._trace = TraceSample(run.trace, workload, fabric, config.batch_size)
         self._sharing = Sharing(possible=can_be_shared(workload, fabric))
         self._told = False
+        self._stopping, self._stopped = stopping, False
+        self._unfinished: _Unfinished | None = None
 
     def live(self) -> None:
-        """Train to the end of the budget, evaluating and checkpointing on the way."""
+        """Train to the end of the budget, evaluating and checkpointing on the way, or until it is to stop."""
         self._all_threads = min(torch.get_num_threads(), own_cores())
         torch.set_num_threads(self._config.threads)
         torch.manual_seed(derived_seed(self._config.seed, "node", self._fabric.rank))
@@ -103,14 +137,24 @@ class Node:
         self._saved = time.perf_counter()
         finished = self._totals.step == 0 and self._evaluate(None)
         self._trace.start()
+        if self._stopping is not None:
+            self._stopping.start(self._totals.step)
         while not finished and self._totals.step < self._config.steps:
-            finished = self._evaluate(self._train_segment())
+            loss = self._train_segment()
+            if self._stopped:
+                break
+            finished = self._evaluate(loss)
             self._tell()
             self._save_trace(whole=True)
             self._save_if_due(finished)
         self._ahead.close()
-        self._save_trace(whole=False)
-        self._finish()
+        if self._stopping is not None:
+            self._stopping.close()
+        if self._stopped:
+            self._save_stopped()
+        else:
+            self._save_trace(whole=False)
+            self._finish()
 
     def _build_method(self) -> Method:
         config = self._config
@@ -170,24 +214,32 @@ class Node:
         (inputs, targets), device = batch, self._fabric.device
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
-    def _train_segment(self) -> float:
-        """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes."""
+    def _train_segment(self) -> float | None:
+        """Train to the next evaluation, on the clock; returns the mean training loss over steps and nodes.
+
+        None where training is to stop before that, after any local step.
+        """
         first, totals, config = self._totals.step, self._totals, self._config
         round_steps = self._method.round_steps
         last = segment_end(config.eval_every, first, config.steps, totals.train_s, self._segment, round_steps)
-        losses = Losses(self._fabric.device)
+        before = self._unfinished or _Unfinished(end=last, steps=0, losses=0.0)
+        last, self._unfinished = before.end, None
+        losses = Losses(self._fabric.device, (before.steps, before.losses))
         self._fabric.barrier("starting a segment")
         self._memory.start()
         self._clock.start()
         self._fabric.recorder.resume()
         for step in self._steps(first, last):
+            if self._stopping is not None and self._stopping.reached(step):
+                self._stopped = True
+                break
             current.begin("computing training step", step, timed=True)
             self._method.local_step = step
             losses.add(self._method.step(self._on_device(self._ahead.take(step))))
             self._fabric.recorder.mark("step")
             self._sinks.step(step + 1)
             totals.step = step + 1
-        if totals.step % round_steps:
+        if totals.step % round_steps and not self._stopped:
             self._method.close_round()
         self._method.drain()
         current.begin("ending the round of step", totals.step)
@@ -199,8 +251,13 @@ class Node:
         by_rank = self._fabric.numbers(computing)
         if len(totals.computing_s) == len(by_rank):
             totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
+        if self._stopped:
+            self._unfinished = _Unfinished.of(last, *losses.so_far())
+            return None
         slower = "lr" in self._config.method_options
-        return losses.mean(self._fabric, first, "; lower the learning rate (--set lr=...)" if slower else "")
+        return losses.mean(
+            self._fabric, first - before.steps, "; lower the learning rate (--set lr=...)" if slower else ""
+        )
 
     def _steps(self, first: int, last: int) -> Iterator[int]:
         """The local steps from `first` to `last` (exclusive), or to where the nodes find their seconds used up.
@@ -278,8 +335,18 @@ class Node:
         if finished or self._totals.step >= self._config.steps:
             return
         due = time.perf_counter() - self._saved >= self._config.checkpoint_every_s
-        if self._fabric.maximum(float(due)) == 0:
-            return
+        if self._fabric.maximum(float(due)) > 0:
+            self._save()
+
+    def _save_stopped(self) -> None:
+        """Write a checkpoint of where training stopped, unless there is one."""
+        if self._totals.step not in (0, self._parts.last):
+            self._count_bytes()
+            self._totals.wall_s = time.perf_counter() - self._wall_started
+            self._save()
+        self._fabric.barrier("stopping")  # none ends before rank 0 has published it
+
+    def _save(self) -> None:
         current.begin("writing the checkpoint of step", self._totals.step)
         traffic = self._fabric.traffic["training"]
         state = {
@@ -287,6 +354,8 @@ class Node:
             "random": checkpoint.random_state(self._fabric.device),
             "traffic": {"sent": traffic.sent, "received": traffic.received},
         }
+        if self._unfinished is not None:
+            state["segment"] = msgspec.structs.asdict(self._unfinished)
         self._parts.write(self._totals, state, self._is_shared)
         self._saved = time.perf_counter()
 
@@ -308,6 +377,10 @@ class Node:
             before = state.get("traffic", {"sent": totals.bytes_sent, "received": totals.bytes_received})
             traffic = self._fabric.traffic["training"]
             traffic.sent, traffic.received = int(before["sent"]), int(before["received"])
+            if "segment" in state:
+                self._unfinished = convert(state["segment"], _Unfinished, path_text)
+                if not totals.step < self._unfinished.end <= self._config.steps:
+                    raise UserError(f"its segment ends at step {self._unfinished.end}")
         self._totals = totals
         if damage and self._lead:
             self._sinks.record(self._resumption(totals.step, damage))

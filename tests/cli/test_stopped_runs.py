@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from said import one_line
 
+from istbench.node.published import newest_whole
 from istbench.results.events import Resume
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
@@ -239,3 +240,84 @@ def test_checkpoints_that_are_all_damaged_are_one_line_that_says_what_to_delete(
     status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
     assert status == 2
     assert f"no older one is whole; delete {latest.parent} to start the cell anew" in one_line(said)
+
+
+SLOW = """
+import time
+from istbench.workloads.toy import Toy
+
+class Slow(Toy):
+    name = "slow"
+
+    def loss(self, model, batch):
+        time.sleep(0.01)
+        return super().loss(model, batch)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one_that_never_stopped(
+    tmp_path, istbench, number
+):
+    """SIGTERM goes to the launcher alone."""
+    plugin = tmp_path / "slow.py"
+    plugin.write_text(SLOW)
+    words = ["run", "--plugin", plugin, "--workload", "slow", "--method", "local_sgd", "--nodes", 2, "--steps", 300,
+             "--eval-every", 1000, "--set", "local_steps=1000", "--set", "momentum=0.5", "--json"]  # fmt: skip
+    (tmp_path / "stopped").mkdir()
+    process, run = start(tmp_path / "stopped", *words, until=lambda path: (path / "events.jsonl").exists())
+    while "evaluation" not in (run / "events.jsonl").read_text():
+        time.sleep(0.05)
+    time.sleep(1)
+    asked = time.monotonic()
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "stopping after a step, with a checkpoint" in said
+    assert "interrupted; run the same command again" in said
+    assert time.monotonic() - asked < 60
+    assert group_is_gone(process.pid)
+    assert RunDirectory(run).header().status == "interrupted"
+    step = newest_whole(run / "checkpoint").totals.step
+    assert 0 < step < 300
+    results = []
+    for name in ("stopped", "whole"):
+        status, out, said = istbench(*words, "--out", tmp_path / name)
+        assert status == 0, said
+        results.append(json.loads(out))
+    assert [event.step for event in RunDirectory(run).events() if isinstance(event, Resume)] == [step]
+    for name in ("weights_sha256", "bytes_sent_per_node", "train_loss", "final", "steps"):
+        assert results[0][name] == results[1][name]
+
+
+@pytest.mark.parametrize(("mask", "folders", "files"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644)])
+def test_what_a_run_leaves_follows_the_umask(tmp_path, resumed, mask, folders, files):
+    """As asked for by `umask`, everything of a run and of saved weights: nobody else need read them."""
+
+    def has_checkpoint(path):
+        return (path / "checkpoint" / "latest.json").exists()
+
+    (tmp_path / "out").mkdir()
+    before = os.umask(mask)
+    try:
+        words = [*resumed, "--save", tmp_path / "saved"]
+        process, run = start(tmp_path / "out", *words, until=has_checkpoint, HELD="1")
+        process.kill()
+        process.communicate()
+        assert modes(run) == {"folders": {folders}, "files": {files}}
+        assert group_is_gone(process.pid)
+        command = [sys.executable, "-m", "istbench", *map(str, words), "--out", str(tmp_path / "out")]
+        subprocess.run(command, check=True, capture_output=True)
+    finally:
+        os.umask(before)
+    assert modes(run) == {"folders": {folders}, "files": {files}}
+    assert modes(tmp_path / "saved") == {"folders": {folders}, "files": {files}}
+
+
+def modes(path):
+    """Permissions of all folders and files under `path`, and its own."""
+    found = [path, *path.rglob("*")]
+    return {
+        "folders": {one.stat().st_mode & 0o777 for one in found if one.is_dir()},
+        "files": {one.stat().st_mode & 0o777 for one in found if one.is_file() and one.suffix != ".tmp"},
+    }

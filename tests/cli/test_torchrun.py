@@ -1,14 +1,17 @@
 """`istbench run` under torchrun: real processes on one host, and on two that share nothing but the install."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from free_port import free_port
 from said import messages
 
+from istbench.node.published import newest_whole
 from istbench.results.events import Fault, Resume
 from istbench.results.store import RunDirectory
 
@@ -99,3 +102,50 @@ def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp
     (line,) = messages(error)
     assert "nonsense" in line
     assert error.count("exitcode  : 2") == 2
+
+
+SLOW = """
+import time
+from istbench.workloads.toy import Toy
+
+class Slow(Toy):
+    name = "slow"
+
+    def loss(self, model, batch):
+        time.sleep(0.02)
+        return super().loss(model, batch)
+"""
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_ctrl_c_at_one_of_two_hosts_stops_both_after_the_same_step_with_a_checkpoint(tmp_path, alone, host):
+    plugin = tmp_path / "slow.py"
+    plugin.write_text(SLOW)
+    words = ["run", "--plugin", plugin, "--workload", "slow", "--method", "ddp", "--steps", 400, "--json"]
+    words += ["--eval-every", 1000, "--threads", 1]
+    endpoint = f"127.0.0.1:{free_port()}"
+    both = [
+        start(
+            [*words, "--out", tmp_path / f"host{number}"],
+            *("--nnodes", 2, "--node-rank", number, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
+        )
+        for number in (0, 1)
+    ]
+    deadline = time.monotonic() + 120
+    while not any("evaluation" in path.read_text() for path in tmp_path.glob("host0/runs/*/events.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    both[host].send_signal(signal.SIGINT)
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode != 0 for process in both] == [True, True], said
+    (path,) = (tmp_path / "host0" / "runs").iterdir()
+    run = RunDirectory(path)
+    assert run.header().status == "interrupted", said
+    step = newest_whole(path / "checkpoint").totals.step
+    assert 0 < step < 400
+    whole = alone(words)
+    (out, error, status), _ = run_on_two(words, tmp_path)
+    assert status == 0, error
+    assert json.loads(out)["weights_sha256"] == whole["weights_sha256"]
+    assert [event.step for event in run.events() if isinstance(event, Resume)] == [step]

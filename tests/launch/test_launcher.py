@@ -2,12 +2,15 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from istbench.errors import RunFailed
+from istbench.launch import launcher as launcher_module
 from istbench.launch.launcher import Job, launch
+from istbench.node.stopping import StopRequest
 
 ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
 JOB = Job(target=print, nodes=2, logs=Path("nowhere"))
@@ -104,3 +107,55 @@ def test_a_job_under_nohup_outlives_its_terminal():
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     assert launcher.calls[-3:] == ["wait returned", "end", "end returned"]
+
+
+@pytest.fixture
+def stoppable(tmp_path):
+    """A job whose workers heed a request to stop."""
+    request = StopRequest(tmp_path)
+    request.heed()
+    return Job(target=print, nodes=2, logs=Path("nowhere"), stop=request)
+
+
+def test_the_first_signal_asks_workers_to_stop_and_what_they_do_is_waited_for(stoppable, capfd):
+    def stop_as_asked():
+        send(signal.SIGINT)()
+        assert stoppable.stop.asked()
+
+    launcher = Pretended(wait=stop_as_asked)
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        launch(launcher, stoppable)
+    assert launcher.calls == ["start", "start returned", "wait", "wait returned", "end", "end returned"]
+    assert capfd.readouterr().err.startswith("stopping after a step, with a checkpoint")
+
+
+def test_a_second_signal_ends_them_at_once(stoppable):
+    def send_two():
+        send(signal.SIGINT)()
+        send(signal.SIGTERM)()
+
+    launcher = Pretended(wait=send_two)
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        launch(launcher, stoppable)
+    assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
+
+
+def test_workers_that_do_not_stop_in_time_are_ended(stoppable, monkeypatch):
+    monkeypatch.setattr(launcher_module, "_STOPS_S", 0.05)
+
+    def never_stop():
+        send(signal.SIGINT)()
+        time.sleep(60)
+
+    launcher = Pretended(wait=never_stop)
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        launch(launcher, stoppable)
+    assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
+
+
+def test_workers_that_do_not_train_yet_are_ended_at_once(tmp_path):
+    launcher = Pretended(wait=send(signal.SIGINT))
+    job = Job(target=print, nodes=2, logs=Path("nowhere"), stop=StopRequest(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        launch(launcher, job)
+    assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]

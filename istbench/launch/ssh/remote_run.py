@@ -22,7 +22,7 @@ from istbench.launch.ssh.hello import Agent
 from istbench.machine import HOST
 
 _POLL_S = 0.1
-_GRACE_S = 25.0  # torchrun gives its processes thirty seconds, ours need five
+_GRACE_S = 40.0  # torchrun gives its processes thirty seconds; ours need ten for a checkpoint, and five to end
 _READS_S = 5.0  # for what it said last to be read, once nobody is left who could say more
 _LAST_LINES = 8
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
