@@ -96,9 +96,9 @@ def _told_apart(model: nn.Module) -> nn.Module:
         if parameter.dim() == 1 and parameter.is_floating_point():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     for module in model.modules():
-        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
-            continue
-        if module.running_mean is not None and module.running_var is not None:
-            nn.init.normal_(module.running_mean)
-            nn.init.uniform_(module.running_var, 0.5, 2.0)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if module.running_mean is not None:
+                nn.init.normal_(module.running_mean)
+            if module.running_var is not None:
+                nn.init.uniform_(module.running_var, 0.5, 2.0)
     return model

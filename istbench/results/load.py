@@ -80,7 +80,7 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
     except FileNotFoundError:
         raise UserError(f"no runs in {results}: {parent} does not exist; {way_out}") from None
     except OSError as error:
-        raise UserError(f"cannot read {parent}: {error.strerror}") from None
+        raise UserError(f"cannot read {parent}: {error.strerror}; {way_out}") from None
     if not directories:
         raise UserError(f"no runs in {results}: {parent} is empty; {way_out}")
     if cells is not None:

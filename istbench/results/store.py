@@ -52,8 +52,12 @@ class RunDirectory:
         return self.path / "logs"
 
     def exists(self) -> bool:
-        """Whether a run was ever started here."""
-        return self.run_json.exists()
+        """Whether a run was ever started here.
+
+        Raises:
+            UserError: where this user may not look.
+        """
+        return self._has(self.run_json)
 
     def create(self, header: Header) -> None:
         """Write `header` as run.json, whole or not at all: where it fails, the header before stays.
@@ -98,7 +102,7 @@ class RunDirectory:
         Raises:
             UserError: where it is missing, of another schema version, or lacks or says something impossible.
         """
-        if not self.run_json.exists():
+        if not self.exists():
             raise UserError(f"no run in {self.path}: {self.run_json.name} is missing")
         content = read_bytes(self.run_json, "the header of a run")
         try:
@@ -175,11 +179,18 @@ class RunDirectory:
         Raises:
             UserError: naming the file and the line of any other broken one.
         """
-        if not self.events_jsonl.exists():
+        if not self._has(self.events_jsonl):
             return []
         lines = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES).split(b"\n")
         # What follows the last newline is empty, or torn.
         return [self._event(line, number) for number, line in enumerate(lines[:-1], start=1)]
+
+    def _has(self, path: Path) -> bool:
+        try:
+            return path.exists()
+        except OSError as error:  # of a directory that is another user's
+            way_out = f"make {self.path} readable, or choose another results directory"
+            raise UserError(f"cannot read {path}: {error.strerror}; {way_out}") from None
 
     def _event(self, line: bytes, number: int) -> Event:
         event: Event = decode_json(line, Event, f"{self.events_jsonl}, line {number}", self._way_out)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Reading results directories, also broken ones."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -94,6 +95,31 @@ def test_a_header_that_is_no_object_is_said_to_be_none(results, content, said):
     directory.run_json.write_text(content)
     with pytest.raises(UserError, match=said):
         directory.header()
+
+
+@pytest.fixture
+def as_nobody():
+    """Be another user of this machine, where the tests are root's."""
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def unreadable(results):
+    directory = write_plausible(results, "ddp")
+    directory.path.chmod(0o700)
+    return directory
+
+
+def test_a_run_of_another_user_is_a_line(unreadable, as_nobody):
+    for read in (unreadable.exists, unreadable.header, unreadable.events):
+        with pytest.raises(
+            UserError, match=r"cannot read .*: Permission denied; make .* readable, or choose another"
+        ):
+            read()
 
 
 def test_only_the_cells_asked_for_are_read(results):

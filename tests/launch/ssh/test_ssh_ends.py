@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from published_steps import publish_step, write_step
 from ssh_hosts import GOOD
 
 from istbench.errors import RunFailed
@@ -56,10 +57,11 @@ def session(tmp_path):
             [Pretended(name, None) for name in "ab"], queue.SimpleQueue(), group, asked, lambda _: None
         )
         found._here, found._during = RunDirectory(tmp_path / "runs" / "cell"), "while it trained"
-        (found._here.path / "checkpoint").mkdir(parents=True)
-        (found._here.path / "run.json").write_text("{}")
+        found._here.path.mkdir(parents=True)
+        found._here.run_json.write_text("{}")
         if checkpoint:
-            (found._here.path / "checkpoint" / "latest.json").write_text('{"step": 30}')
+            write_step(found._here.checkpoint, 30, {"rank-0.json": b"{}"})
+            publish_step(found._here.checkpoint, 30)
         return found
 
     return made
