@@ -112,7 +112,8 @@ def test_groups_that_fit_in_size_alone_are_refused_before_training(own, tmp_path
 def test_an_error_in_a_worker_is_the_line_of_the_plug_in(own, tmp_path):
     status, _, said = own("toy", method="bad")
     assert status == 1
-    where = f"istbench: worker 0 failed: plug-in own.py, line {line_of('super().step(')}, in step: RuntimeError: "
+    line = line_of("super().step(")
+    where = f"istbench: worker 0 failed while warming up: plug-in own.py, line {line}, in step: RuntimeError: "
     assert one_line(said).startswith(where)
     assert said.splitlines()[-1] == one_line(said)
     (log,) = tmp_path.glob("out/runs/*/logs/rank-0/stderr.log")
