@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -314,3 +315,16 @@ def test_of_what_is_here_the_newest_whole_step_goes_to_a_host(there, tmp_path):
     flip(there.path / "checkpoint/10/rank-1.json")
     with pytest.raises(UserError, match="no older one is whole; delete"):
         bring(OtherHost(), there.path, str(other))
+
+
+@pytest.mark.parametrize(("mask", "folders", "files"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644)])
+def test_what_comes_home_follows_the_umask_here(there, here, mask, folders, files):
+    there.go_on(10)
+    before = os.umask(mask)
+    try:
+        fetch(OtherHost(), str(there.path), here)
+    finally:
+        os.umask(before)
+    found = [here, *here.rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {folders}
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_file()} == {files}
