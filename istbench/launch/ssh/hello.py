@@ -64,7 +64,9 @@ class Agent:
         own: dict[str, Any] = {"facts": facts, "clock": clock}
         if name in own:
             return own[name]
-        return importlib.import_module("istbench.launch.ssh.remote").ACTIONS[name]
+        from istbench.launch.ssh.remote import ACTIONS  # not at the top: the host may have no istbench
+
+        return ACTIONS[name]
 
     def end(self) -> None:
         """Take back all that was started."""

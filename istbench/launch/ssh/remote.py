@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.agent import Agent
 from istbench.launch.ssh.remote_cells import name_cells, usable_cores
 from istbench.launch.ssh.remote_files import clear_away, keep, offer, read, standing, write
 from istbench.launch.ssh.remote_links import bandwidth, latency, listen, reach, stop_listening

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench import machine
-from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.agent import Agent
 
 
 def usable_cores(_agent: Agent, _asked: Mapping[str, Any]) -> int:

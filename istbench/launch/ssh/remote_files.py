@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.errors import UserError
-from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.agent import Agent
 from istbench.node.published import Step, find, newest
 from istbench.results.store import RunDirectory
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.agent import Agent
 
 CONNECTS_S = 3.0
 _HEADER = struct.Struct("!64scd")  # token, what is wanted, for how many seconds

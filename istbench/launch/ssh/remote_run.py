@@ -18,7 +18,7 @@ from typing import Any
 
 from istbench.launch.asked import CELL, FAILED, FOLDER, GO, SAID
 from istbench.launch.secret import SECRET
-from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.agent import Agent
 from istbench.machine import HOST
 
 _POLL_S = 0.1

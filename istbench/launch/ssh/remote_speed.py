@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from istbench.launch.ssh.hello import Agent
+from istbench.launch.ssh.agent import Agent
 
 _LIMIT_S = 240.0
 _SHAPE = (256, 1024, 1024)  # of a layer of a thousand units, and a minibatch
