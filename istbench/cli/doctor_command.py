@@ -98,8 +98,8 @@ def _gpu() -> Iterator[Finding]:
 
 def _processes() -> Iterator[Finding]:
     """Two real workers that average a number over gloo."""
-    from istbench.conformance.processes import on_nodes
     from istbench.errors import RunFailed
+    from istbench.launch.on_nodes import on_nodes
 
     try:
         answers = on_nodes(average_of_ranks, 2)
@@ -122,7 +122,7 @@ def average_of_ranks(fabric: "Fabric") -> float:
 def _carrying() -> Iterator[Finding]:
     """What messages cost here, for `overhead_s` and `cpu_s_...` of a cluster profile."""
     from istbench.errors import RunFailed
-    from istbench.validation.carrying import measure_carrying
+    from istbench.launch.carrying import measure_carrying
 
     try:
         ways = measure_carrying()

@@ -9,6 +9,7 @@ import click
 
 from istbench.cli import EXIT_FAILED
 from istbench.cli.hosts_options import say
+from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import bandwidth_text
 from istbench.door import convert
 from istbench.errors import UserError
@@ -20,7 +21,6 @@ from istbench.launch.ssh.links import MEASURES_S, Link, measure_links, measure_r
 from istbench.launch.ssh.profile import Node, profile_toml
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
-from istbench.validation.costs import Carrying
 
 _SPEED_S = 300.0
 _OUT = Path("results")  # of a run without --out

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace
@@ -14,6 +15,7 @@ from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import RunRequest
+from istbench.launch.carrying import Ways, measure_carrying
 from istbench.launch.execute import execute, run_directory
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
@@ -22,8 +24,6 @@ from istbench.launch.prepare import prepare_cell
 from istbench.machine import cores
 from istbench.registry import build_method
 from istbench.results.load import load_run
-from istbench.validation.carrying import Ways, measure_carrying
-from istbench.validation.costs import Carrying
 from istbench.validation.measurement import ReplayError
 
 # A round to warm up, in which links fill their buckets and connections their windows, and so many measured.

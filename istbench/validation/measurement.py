@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from istbench.validation.costs import Carrying
+from istbench.cluster.carrying import Carrying
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import assembled, batches_of, set_up, train
 from istbench.fabric import Fabric
+from istbench.launch.on_nodes import on_nodes
 from istbench.machine import cores
 from istbench.node.evaluate import calibration_batches, evaluate, statistics_of
 from istbench.workloads.cache import cache_directory

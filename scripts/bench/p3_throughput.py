@@ -131,9 +131,9 @@ def main() -> None:
         with closing(connect()) as fabric:
             rank, nodes, seconds = fabric.rank, fabric.world_size, measure(fabric, *what)
     else:
-        from istbench.conformance.processes import on_nodes
         from istbench.launch.lab import ShapedNetwork
         from istbench.launch.local import LocalLauncher
+        from istbench.launch.on_nodes import on_nodes
         from istbench.launch.place import ThisMachine
 
         rank, nodes = 0, arguments.nodes

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload, set_up
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
+from istbench.launch.on_nodes import on_nodes
 from istbench.methods.base import Method
 from istbench.workloads.base import Batch
 

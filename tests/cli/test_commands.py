@@ -7,8 +7,8 @@ import json
 import pytest
 from said import one_line
 
-from istbench.validation import carrying
-from istbench.validation.costs import Carrying
+from istbench.cluster.carrying import Carrying
+from istbench.launch import carrying
 
 SUITE = """
 workload = "toy"

@@ -8,6 +8,7 @@ import pytest
 import ssh_hosts
 
 from istbench.cli.doctor_hosts import profile_of
+from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import parse_profile
 from istbench.config.run import RunRequest
 from istbench.launch.execute import execute, run_directory
@@ -16,7 +17,6 @@ from istbench.launch.local import LocalLauncher
 from istbench.launch.prepare import prepare_cell
 from istbench.launch.ssh.group import Group
 from istbench.launch.ssh.links import Link
-from istbench.validation.costs import Carrying
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
 WORDS += ["--threads", "1", "--json"]

@@ -15,12 +15,12 @@ import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from istbench.cluster.trace import MARK, POST, WAIT
-from istbench.conformance.processes import on_nodes
 from istbench.errors import RunFailed
 from istbench.fabric import Traffic
 from istbench.fabric.recorder import Recorder
 from istbench.launch import namespaces
 from istbench.launch.local import LocalLauncher
+from istbench.launch.on_nodes import on_nodes
 from istbench.launch.place import ThisMachine
 
 

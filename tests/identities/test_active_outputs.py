@@ -4,7 +4,6 @@ from unittest.mock import patch
 
 import pytest
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     largest_difference,
@@ -14,6 +13,7 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
 from istbench.optimizer import OptimizerOptions
 from istbench.slide.tables import Tables

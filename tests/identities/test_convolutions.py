@@ -6,7 +6,6 @@ import pytest
 from image_networks import PIXELS, TinyImages
 from reference_ist import reference_ist
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     largest_difference,
@@ -15,6 +14,7 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
 from istbench.registry import build_method
 

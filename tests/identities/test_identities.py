@@ -6,7 +6,6 @@ import pytest
 import torch
 from reference_ist import reference_ist
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     batches_of,
@@ -16,6 +15,7 @@ from istbench.conformance.training import (
     set_up,
     train,
 )
+from istbench.launch.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.digest import weights_sha256

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     largest_difference,
@@ -14,6 +13,7 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.footprint import PlannedNode
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.computed import computed
 from istbench.node.digest import weights_sha256
 from istbench.optimizer import OptimizerOptions

@@ -8,7 +8,6 @@ import pytest
 import torch
 from odd_model import OddToy, mean_gradient_training
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     largest_difference,
@@ -18,6 +17,7 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.errors import RunFailed
+from istbench.launch.on_nodes import on_nodes
 from istbench.methods.base import materialise
 from istbench.served import ServedModel
 from istbench.served.memory import DirectMemory, StagedMemory

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     largest_difference,
@@ -17,6 +16,7 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.footprint import PlannedNode
+from istbench.launch.on_nodes import on_nodes
 from istbench.methods.zero import dealt_out
 from istbench.node.digest import weights_sha256
 from istbench.plan.step import step_cost

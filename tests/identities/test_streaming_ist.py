@@ -11,7 +11,6 @@ from istbench.conformance.of_methods import (
     bytes_sent_are_bytes_received,
     rounds_are_as_long_as_told,
 )
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import (
     assembled,
     largest_difference,
@@ -21,6 +20,7 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
 
 PLUGINS = (str(Path(__file__).parent / "streaming_plugin.py"),)

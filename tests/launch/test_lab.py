@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from istbench.conformance.processes import on_nodes
 from istbench.errors import UserError
 from istbench.launch import control_groups, lab
 from istbench.launch.lab import ShapedNetwork
 from istbench.launch.local import LocalLauncher
+from istbench.launch.on_nodes import on_nodes
 from istbench.launch.time_slices import time_slice
 from istbench.machine import cores, own_cores
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from istbench.cluster.trace import POST
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.fabric.recorder import Recorder
 from istbench.footprint import PlannedNode
+from istbench.launch.on_nodes import on_nodes
 from istbench.plan.step import step_cost
 from istbench.registry import build_method, build_workload
 

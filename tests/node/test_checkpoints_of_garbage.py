@@ -12,9 +12,9 @@ from garbage import damaged, nested, one_line, paths, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import assembled, open_workload, set_up, train
 from istbench.errors import UserError
+from istbench.launch.on_nodes import on_nodes
 from istbench.node import checkpoint
 from istbench.node.published import Broken, Totals, find, newest, newest_whole
 

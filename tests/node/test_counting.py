@@ -3,9 +3,9 @@
 import pytest
 
 from istbench.config.run import RunRequest
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload
 from istbench.fabric.recorder import Recorder
+from istbench.launch.on_nodes import on_nodes
 from istbench.launch.prepare import prepare_cell
 from istbench.node.sinks import Sinks
 from istbench.node.worker import Node

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import assembled, open_workload, set_up, train
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import sha256_of, weights_sha256
 from istbench.node.evaluate import evaluate
 from istbench.node.full_model import full_model

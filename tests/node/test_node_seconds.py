@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from istbench.config.run import RunRequest
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload
 from istbench.fabric.recorder import Recorder
+from istbench.launch.on_nodes import on_nodes
 from istbench.launch.prepare import prepare_cell
 from istbench.machine import host_name
 from istbench.node.measure import node_seconds

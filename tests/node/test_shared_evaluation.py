@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload, set_up, train
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.full_model import full_model
 from istbench.node.shared_evaluation import Sharing, can_be_shared, hand_out, share_of
 

@@ -1,7 +1,7 @@
 """What is kept of a trace, and where there can be none. Functions named `node_*` run on every node."""
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.trace_sample import TraceSample
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from istbench.cluster.profile import load_profile
 from istbench.config.run import RunRequest
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.errors import UserError
+from istbench.launch.on_nodes import on_nodes
 from istbench.launch.prepare import prepare_cell
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import Asked, make_plan

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from istbench.validation.costs import Carrying
+from istbench.cluster.carrying import Carrying
 from istbench.validation.measurement import ReplayError, by_setting, summary_of
 from istbench.validation.picture import draw_errors
 from istbench.validation.table import error_table

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import bandwidth_text, parse_profile
 from istbench.launch.ssh.links import Link
-from istbench.validation.costs import Carrying
 
 
 @dataclass(frozen=True, kw_only=True)

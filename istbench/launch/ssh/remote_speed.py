@@ -47,7 +47,7 @@ def _main() -> None:
     if "carrying" in sys.argv:
         import msgspec
 
-        from istbench.validation.carrying import measure_carrying
+        from istbench.launch.carrying import measure_carrying
 
         found["carrying"] = msgspec.to_builtins(measure_carrying().all_reduce)
     print(json.dumps(found))

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import parse_profile
 from istbench.launch.ssh.links import Link, measure_ring, shared_links, slow_links
 from istbench.launch.ssh.profile import Node, profile_toml
-from istbench.validation.costs import Carrying
 
 CARRYING = Carrying(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
 

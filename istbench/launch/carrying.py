@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 import torch
 
+from istbench.cluster.carrying import Carrying
 from istbench.cluster.trace import POST, SEND, Trace
-from istbench.conformance.processes import on_nodes
 from istbench.fabric import Fabric
 from istbench.fabric.transport import Message
 from istbench.launch.local import LocalLauncher
+from istbench.launch.on_nodes import on_nodes
 from istbench.launch.place import Place, ThisMachine
-from istbench.validation.costs import Carrying
 
 _SMALL, _LARGE = 4, 2_000_000  # bytes
 _SMALL_ONES, _LARGE_ONES = 200, 12
