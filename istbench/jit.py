@@ -1,27 +1,33 @@
-"""Numba where it is installed, plain Python (some hundred times slower, same result) where it is not."""
+"""Functions that numba compiles, cached on disk."""
 
 import functools
 import hashlib
-import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from istbench.errors import UserError, printable
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def jit(function: _Function, **options: Any) -> _Function:
-    """`function` compiled on its first call, with numba's `options`, and cached on disk; itself without numba.
+    """`function` compiled on its first call, with numba's `options`, and cached on disk.
 
     It may call and read what is compiled, or constant, in its own package of istbench, and no other's: a change
     there has it compiled again.
+
+    Raises:
+        UserError: numba does not load, because it needs another version of numpy for example.
     """
     try:
-        numba = importlib.import_module("numba")
-    except ImportError:
-        return function
+        import numba  # takes a third of a second, and few commands need it
+    except ImportError as error:
+        raise UserError(
+            f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
+        ) from None
     with _cache_of(package_of(function.__module__), numba.config):
         # A package in a folder nobody may write, with no home either, has nowhere to cache.
         try:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import istbench
 from istbench.jit import package_of
 
@@ -60,3 +62,18 @@ def test_an_installed_package_leaves_nothing_compiled_among_what_pip_removes(tmp
 def test_numba_is_imported_by_the_first_replay_only():
     script = "import sys; from istbench.cluster.simulator import replay; print('numba' in sys.modules)"
     assert output(script, ROOT) == "False"
+
+
+@pytest.mark.parametrize("needs_numba", ["istbench.cluster.simulator.simulate", "istbench.slide.kernels"])
+def test_a_numba_that_does_not_load_is_named_in_one_line(needs_numba):
+    script = f"""
+import importlib, sys
+from istbench.errors import UserError
+sys.modules["numba"] = None
+try: importlib.import_module("{needs_numba}")
+except UserError as error: print(error)
+"""
+    said = output(script, ROOT)
+    assert said.startswith("numba does not load: ")
+    assert said.endswith("; install it again: pip install --upgrade numba")
+    assert "\n" not in said

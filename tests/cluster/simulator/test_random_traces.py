@@ -1,11 +1,6 @@
 """Whatever is replayed: no byte or second is lost, no bound is beaten, and the figures are always the same."""
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,17 +62,3 @@ def test_random_traces_conserve_bytes_and_time_and_beat_no_bound(seed):
     assert result.seconds >= busy.max() * (1 - 1e-9)
     assert result.seconds >= result.compute_s[:, -1].max()
     assert digest(random_replay(seed)[2]) == digest(result)
-
-
-def test_the_same_figures_without_numba():
-    script = (
-        "import json, sys; sys.modules['numba'] = None  # as where it is not installed\n"
-        "import test_random_traces as t\n"
-        "print(json.dumps([t.digest(t.random_replay(s, rounds=3)[2]) for s in range(4)]))"
-    )
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == [digest(random_replay(seed, rounds=3)[2]) for seed in range(4)]
