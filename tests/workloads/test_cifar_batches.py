@@ -1,8 +1,10 @@
 """CIFAR-10's official batches: read as they are, and nothing of a pickle run."""
 
+import copyreg
 import os
 import pickle
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,47 @@ def test_a_payload_is_refused_and_not_run(tmp_path: Path, no_progress: Progress,
     assert "\n" not in str(caught.value)
     assert not mark.exists()
     assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_an_extension_is_refused_even_if_it_was_looked_up_before(tmp_path: Path) -> None:
+    mark = tmp_path / "was run"
+    call = b"\x80\x02\x82\xf1X" + len(f"touch {mark}").to_bytes(4, "little") + f"touch {mark}".encode() + b"\x85R."
+    copyreg.add_extension("posix", "system", 0xF1)
+    try:
+        assert pickle.loads(b"\x80\x02\x82\xf1.") is os.system  # from now on, unpicklers find it in a cache
+        with pytest.raises(NotPlainData, match="it names extension 241, and nothing of it was run"):
+            plain_data(call)
+    finally:
+        copyreg.remove_extension("posix", "system", 0xF1)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("content", [b"Pa file\n.", b"Va file\nQ."])
+def test_an_object_outside_of_a_pickle_is_refused(content: bytes) -> None:
+    with pytest.raises(NotPlainData, match="it refers to objects outside of it"):
+        plain_data(content)
+
+
+ROOM = {
+    "a bytearray": (b"\x80\x05\x96" + (1 << 30).to_bytes(8, "little") + b"abc.", "it ends early"),
+    "bytes": (b"\x80\x04\x8e" + (1 << 30).to_bytes(8, "little") + b"abc.", "it ends early"),
+    "a text": (b"\x80\x02X" + (1 << 30).to_bytes(4, "little") + b"abc.", "it ends early"),
+    "a frame": (b"\x80\x04\x95" + (1 << 30).to_bytes(8, "little") + b"N.", "no whole pickle"),
+    "a memo": (b"\x80\x02Nr" + (1 << 26).to_bytes(4, "little") + b".", "memo number 67,108,864 is out of order"),
+    "a memo, as text": (b"Np67108864\n.", "memo number 67,108,864 is out of order"),
+}
+
+
+@pytest.mark.parametrize("name", ROOM)
+def test_a_small_pickle_takes_little_memory(name: str) -> None:
+    content, says = ROOM[name]
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotPlainData, match=says):
+            plain_data(content)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=60))

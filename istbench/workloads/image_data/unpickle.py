@@ -7,11 +7,13 @@ this file, which keep what they are given. Any other name ends the reading.
 import io
 import math
 import pickle
-from typing import Any, ClassVar
+import pickletools
+from typing import Any
 
 import numpy as np
 
-_BYTEARRAY = pickle.BYTEARRAY8[0]
+_EXTENSIONS = {"EXT1", "EXT2", "EXT4"}
+_PUTS = {"PUT", "BINPUT", "LONG_BINPUT"}
 
 
 class NotPlainData(Exception):  # noqa: N818  (it says what is wrong with a pickle, and is always caught)
@@ -24,14 +26,32 @@ def plain_data(content: bytes) -> Any:
     Raises:
         NotPlainData: for anything else, and for what is no whole pickle.
     """
+    _check(content)
     try:
         return _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     except NotPlainData:
         raise
-    except (EOFError, IndexError):
-        raise NotPlainData("it ends early") from None
     except Exception as error:  # opcodes on the wrong kinds of values raise whatever these do
         raise NotPlainData(f"no whole pickle ({type(error).__name__})") from None
+
+
+def _check(content: bytes) -> None:
+    """Refuse what `_PlainUnpickler` does not see, and what would take far more memory than `content` has.
+
+    The unpickler allocates a value before it reads the value, so every value must be there in full. It allocates
+    its memo up to the largest number; a pickler counts these numbers up from 0 or 1.
+    """
+    stream = io.BytesIO(content)
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+            if opcode.name in _EXTENSIONS:  # the unpickler may find them in a cache, without a call of `find_class`
+                raise NotPlainData(f"it names extension {argument}, and nothing of it was run")
+            if opcode.name in _PUTS and argument is not None and argument > count:
+                raise NotPlainData(f"its memo number {argument:,} is out of order")
+    except UnicodeDecodeError:  # `genops` reads no such text in protocol 0
+        raise NotPlainData("a text in it is not ASCII, which needs pickle protocol 2 or later") from None
+    except ValueError:
+        raise NotPlainData("no whole pickle" if stream.read(1) else "it ends early") from None
 
 
 class StoredArray:
@@ -75,11 +95,7 @@ _STAND_INS = {
 }
 
 
-# The one written in Python: it keeps its memo in a dictionary, where the other takes memory at the file's word.
-class _PlainUnpickler(pickle._Unpickler):
-    # A bytearray is filled with zeros before the file is seen to be too short for it.
-    dispatch: ClassVar = {code: load for code, load in pickle._Unpickler.dispatch.items() if code != _BYTEARRAY}
-
+class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _STAND_INS[module, name]
