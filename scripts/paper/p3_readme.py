@@ -38,14 +38,15 @@ def readme(
     lines = [
         "# P3's gains, replayed",
         "",
-        "Traces of real runs on four nodes, replayed on four machines with a Quadro P4000 each, beside the "
-        "gains that the paper measured ([arXiv 1905.03960](https://arxiv.org/abs/1905.03960)). Nothing is fitted "
-        "to those.",
+        "Traces of real runs on four nodes are replayed on four machines with one Quadro P4000 each. The tables "
+        "put the replayed gains beside the measured gains of [the paper](https://arxiv.org/abs/1905.03960). "
+        "Nothing is fitted to the paper.",
         "",
-        "A gain is how many more samples a second are trained than by the paper's baseline, MXNet's parameter "
-        "server: here `parameter_server` with `split_params=1000000`. `p3` has slices of 50,000 parameters; "
-        "slicing alone is `p3` with `priority=false`, priority alone `p3` with `slice_params=0` on the baseline's "
-        "tensors. Recorded by `istbench compare configs/paper/p3.toml`, replayed by `scripts/paper/p3_gains.py`.",
+        "A gain says how many more samples a second a method trains than the paper's baseline, MXNet's parameter "
+        "server. Here the baseline is `parameter_server` with `split_params=1000000`. `p3` has slices of 50,000 "
+        "parameters. Slicing alone is `p3` with `priority=false`. Priority alone is `p3` with `slice_params=0` "
+        "on the tensors of the baseline. `istbench compare configs/paper/p3.toml` records the runs; "
+        "`scripts/paper/p3_gains.py` replays them.",
         "",
         "![Gain against bandwidth](gains.png)",
         "",
@@ -53,8 +54,8 @@ def readme(
         "",
         *_gain_table(estimated),
         "",
-        "Over whole tensors: over `parameter_server` as it is by default, where a tensor has one server. MXNet "
-        "splits those of more than a million parameters evenly over all servers.",
+        "Over whole tensors: the baseline is `parameter_server` with its default options, where one server holds a "
+        "whole tensor. MXNet splits tensors of more than a million parameters evenly over all servers.",
         "",
         "## Slice size",
         "",
@@ -70,7 +71,8 @@ def readme(
         "",
         *_sensitivity_table(gains, published),
         "",
-        f"Largest: of {', '.join(map(str, SHOWN))} Gbit/s; in the first row of each, of all that are drawn.",
+        f"Largest: the largest gain at {', '.join(map(str, SHOWN))} Gbit/s. The first row of each model and "
+        "method takes the largest gain at all bandwidths of the picture.",
         "",
         "## What differs from the paper, and why",
         "",
@@ -149,20 +151,23 @@ def _speed_table(recorded: dict[str, Recorded]) -> list[str]:
 def _speed_text(recorded: dict[str, Recorded]) -> list[str]:
     batches = ", ".join(f"{one.batch_size} of {MODELS[name].title}" for name, one in recorded.items())
     return [
-        f"Samples a second = {PEAK_GFLOPS / 1000:g} TFLOP/s, a P4000's fp32 peak, x share of the peak / operations "
-        "of a forward and backward pass (counted; a multiplication and an addition are two). The shares are those "
-        "of a GTX 1080 (Pascal too, 8.87 TFLOP/s) in public measurements (jcjohnson/cnn-benchmarks, cuDNN 5, batch "
-        "16): VGG-19 16 / 0.28169 s = 57 images/s x 117.6 GFLOP = 6.7 TFLOP/s = 75 %; ResNet-50 16 / 0.1539 s = "
-        "104 images/s x 24.3 GFLOP = 2.5 TFLOP/s = 28 %. Of Inception v3 and translation there was no measurement; "
-        "they take ResNet-50's.",
+        f"Samples a second = {PEAK_GFLOPS / 1000:g} TFLOP/s, the fp32 peak of a P4000, x share of the peak / "
+        "operations of a forward and backward pass. The operations are counted; a multiplication and an addition "
+        "are two. The shares of the peak come from public measurements of a GTX 1080, a Pascal card too, with "
+        "8.87 TFLOP/s (jcjohnson/cnn-benchmarks, cuDNN 5, batch 16):",
         "",
-        f"A step is {BATCH} samples a node. It was recorded on CPU cores with smaller minibatches ({batches}); "
-        "every node's compute in every step is then stretched to the table's seconds, so runs differ only in what "
-        "they send and when. How a step's seconds spread over its layers stays a CPU's.",
+        "- VGG-19: 16 / 0.28169 s = 57 images/s x 117.6 GFLOP = 6.7 TFLOP/s = 75 %",
+        "- ResNet-50: 16 / 0.1539 s = 104 images/s x 24.3 GFLOP = 2.5 TFLOP/s = 28 %",
+        "- Inception v3 and translation: not measured there; they take the share of ResNet-50",
+        "",
+        f"A step has {BATCH} samples a node. The runs were recorded on CPU cores with smaller minibatches "
+        f"({batches}). The replay stretches the computing of every node and step to the seconds of the table, so "
+        "runs differ only in their messages and the order of sending. The layers share a step's seconds as on a "
+        "CPU.",
         "",
         f"Links carry {100 * PAYLOAD:.1f} % of their rate as payload, and take 50 µs to the other node. A message "
-        f"holds its connection for {ESTIMATED.overhead_s * 1e6:g} µs before its bytes flow, an estimate too. A "
-        "connection holds 2 messages that can no longer be overtaken.",
+        f"holds its connection for {ESTIMATED.overhead_s * 1e6:g} µs before its bytes flow, which is an estimate "
+        "too. No other message can overtake the 2 messages that a connection holds.",
     ]
 
 
@@ -189,19 +194,20 @@ def _sensitivity_table(gains: dict[tuple[str, Setting], Gains], published: Publi
 
 def _remarks(recorded: dict[str, Recorded], gains: dict[tuple[str, Setting], Gains]) -> list[str]:
     lines = [
-        "- What can be had: the baseline hides what it sends behind the backward pass, about two thirds of the "
-        "computing, `p3` behind the forward pass too. So about a third is to be had where sending takes as long "
-        "as computing, whatever the speed of either; more where the baseline's servers have uneven shares (30 % of "
-        "Inception v3 at one of four). With less bandwidth the network is the bottleneck and the gain fades, below "
-        "2 Gbit/s in the paper too; with more, both hide everything.",
+        "- The possible gain: the baseline hides its sending behind the backward pass, about two thirds of the "
+        "computing. `p3` hides it behind the forward pass too. So where sending takes as long as computing, a "
+        "gain of about a third is possible, at any speed of either. It is larger where the servers of the "
+        "baseline have uneven shares: one of four has 30 % of Inception v3. With less bandwidth the network is "
+        "the bottleneck and the gain fades, below 2 Gbit/s in the paper too. With more bandwidth both methods "
+        "hide everything.",
     ]
     if "resnet50" in recorded:
         faster = gains["resnet50", Setting(2.0, ESTIMATED.overhead_s)].gain(P3, 4)
         here, at = gains["resnet50", ESTIMATED].largest(P3)
         lines.append(
-            f"- ResNet-50: the published gain is there, {_percent(here)}, but at {at:g} Gbit/s. Where it is "
-            f"follows from the GPU's speed: twice the estimate gives {_percent(faster)} at 4 Gbit/s. The "
-            "measurement behind the estimate is of 2016; later cuDNN should be faster."
+            f"- ResNet-50: the replay reaches the published gain, with {_percent(here)}, but at {at:g} Gbit/s. The "
+            f"speed of the GPU decides the bandwidth: twice the estimate gives {_percent(faster)} at 4 Gbit/s. The "
+            "measurement behind the estimate is of 2016; later versions of cuDNN should be faster."
         )
     if "vgg19" in recorded:
         one = recorded["vgg19"]
@@ -209,31 +215,31 @@ def _remarks(recorded: dict[str, Recorded], gains: dict[tuple[str, Setting], Gai
         whole = _percent(gains["vgg19", ESTIMATED].gain(P3, 15, WHOLE))
         updates = _updates(one)
         lines.append(
-            f"- VGG-19: a link needs {sending[0]} s a step at 15 Gbit/s and {sending[1]} s at 30, a node computes "
-            f"{number(one.step_seconds(MODELS['vgg19']))} s. 66 % and, by slicing alone, 49 % cannot come from the "
-            "links, whatever the GPU's speed: the paper's baseline must have spent time that the replay has not. "
-            "There are copies between GPU and host, handling of each message in server processes of their own, a "
-            "notification and a pull request for each key; which of them it was, we cannot tell. Adding up and "
-            f"updating is in the replay, as long as this project's server took here, {updates[0]} s a step of one "
-            f"core for the baseline and {updates[1]} s for the many small slices of p3: most of it is hidden. "
-            f"Over a baseline that leaves tensors whole, 81 % of the parameters at one server, p3 gains {whole} at "
-            "15 Gbit/s."
+            f"- VGG-19: a link needs {sending[0]} s a step at 15 Gbit/s and {sending[1]} s at 30; a node computes "
+            f"{number(one.step_seconds(MODELS['vgg19']))} s. At no speed of the GPU can the links give the "
+            "published 66 %, or the 49 % of slicing alone. So the paper's baseline spends time that the replay "
+            "does not have. It copies between GPU and host, handles each message in separate server processes, "
+            "and sends a notification and a pull request for each key. We cannot tell which of these took the "
+            f"time. The replay includes adding up and updating as this project's server did them: {updates[0]} s "
+            f"of one core a step for the baseline, and {updates[1]} s for the many small slices of `p3`. Most of "
+            "it is hidden. With a baseline that leaves tensors whole, one server has 81 % of the parameters; "
+            f"over that baseline `p3` gains {whole} at 15 Gbit/s."
         )
     if "translation" in recorded:
         here, at = gains["translation", ESTIMATED].largest(P3)
         updates = _updates(recorded["translation"])
         lines.append(
-            f"- Translation: at most {_percent(here)}, at {at:g} Gbit/s, against 38 %. The source embedding, a "
-            "sixth of the parameters, is the last gradient of the backward pass and the first thing the forward "
-            "pass needs: no order hides it. The network has Sockeye's sizes, but made-up sentences of 20 words and "
-            "a vocabulary of 16,000; the paper's vocabulary, minibatch and bandwidth are not in the figures we "
-            f"have. On faster links servers are the bottleneck: they work {updates[1]} s a step for p3 and "
-            f"{updates[0]} s for the baseline, as every slice has a fixed cost here."
+            f"- Translation: the largest gain is {_percent(here)}, at {at:g} Gbit/s; published is 38 %. The "
+            "source embedding is a sixth of the parameters. Its gradient is the last of the backward pass, and "
+            "the forward pass needs it first, so no order hides it. The network has Sockeye's sizes, but made-up "
+            "sentences of 20 words and a vocabulary of 16,000. We do not know the paper's vocabulary, minibatch "
+            f"and bandwidth. On faster links the servers are the bottleneck: they work {updates[1]} s a step for "
+            f"`p3` and {updates[0]} s for the baseline, because every slice has a fixed cost here."
         )
     lines.append(
-        "- Traces hold what the training thread computes, here stretched to the GPU's speed, and what servers add "
-        "up and update, one slice after the other on a core of its own, as recorded. Senders and receivers cost "
-        "nothing in the replay but the fixed time of a message."
+        "- A trace has the computing of the training thread, which the replay stretches to the speed of the GPU. "
+        "It also has the sums and updates of the servers, as recorded: one slice after the other on a separate "
+        "core. Senders and receivers cost only the fixed time of a message."
     )
     return lines
 
