@@ -152,14 +152,14 @@ def footer(runs: Sequence[Run]) -> Iterable[str]:
     batches = sorted({run.header.config.batch_size for run in runs})
     yield f"Data: {', '.join(sorted({run.header.data_source.seen for run in runs}))}."
     yield (
-        f"ResNet18 of width {', '.join(widths)}, the paper's is 64; {', '.join(map(str, batches))} images a node's "
-        "minibatch. Seconds are replayed, not measured, and nothing is fitted."
+        f"ResNet18 has width {', '.join(widths)}, and 64 in the paper. A minibatch has "
+        f"{', '.join(map(str, batches))} images a node. Seconds are replayed, not measured, and nothing is fitted."
     )
     yield (
-        "Published: arXiv 1910.02120, read off its curves, give or take 3 to 5 %, on a cluster of m5.2xlarge whose "
-        "size is not given (8 inferred); its batch size, augmentation and learning rates are not known."
+        "Published: arXiv 1910.02120, read off its curves, to 3 to 5 %. Its cluster of m5.2xlarge has no size "
+        "there (we infer 8). Its batch size, augmentation and learning rates are not known."
     )
-    yield "Medians over seeds. ∞: missed by most of them within their budget. –: not published."
+    yield "Medians over seeds. ∞: most seeds miss it within their budget. –: not published."
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:

@@ -169,12 +169,12 @@ def write_readme(
     lines = [
         "# Published speech curves, replayed",
         "",
-        f"Trained on: {trained_on(rows)}. Two points fitted, the others predicted.",
+        f"Our runs were trained on {trained_on(rows)}. Two points are fitted, and the others are predicted.",
         "",
         f"Two published points, {' and '.join(label(curve) for curve in FITTED)} at {FITTED_LEVEL:.0%} with two "
         f"layers, fix an m5.2xlarge at {profile.gflops:.3g} GFLOP/s in training and "
-        f"{bandwidth_text(profile.bandwidth_out, 3)} a link. All else is predicted from our steps to each accuracy "
-        "and our traces on 8 nodes.",
+        f"{bandwidth_text(profile.bandwidth_out, 3)} a link. The other points are predicted from our steps to each "
+        "accuracy and our traces on 8 nodes.",
         "",
         "| layers | method | accuracy | published s | replayed s | replayed / published | published ddp / method "
         "| replayed ddp / method |",
@@ -195,19 +195,18 @@ def write_readme(
     lines += ["", *outcome(rows, published, ours_of)]
     lines += [
         "",
-        "What differs:",
+        "Differences from the published runs:",
         "",
-        f"- Data: ours is {trained_on(rows)}, a fifth of them for testing; theirs the recordings, 84,843 training "
-        "clips or so. More clips make longer epochs; steps to an accuracy need not be the same.",
-        "- The published figure names no number of nodes; 8 are inferred. Its points are read off, give or take "
-        "3 to 5 %.",
-        f"- {profile.gflops:.2g} GFLOP/s is no figure of the hardware: it makes our steps as slow as theirs, whose "
-        "epochs have more clips and whose software is another one. With it, and with the published steps unknown, "
-        "absolute seconds can agree only as far as both learn in proportional numbers of steps: from 63 % to 77 % "
-        "their curves are steeper than ours, most so those of IST with two layers.",
-        "- One seed of each. ∞: not reached within our budget.",
-        "- BatchNorm's statistics are estimated on training clips before each evaluation here; the first public "
-        "code took the test batch's.",
+        f"- Data: we have {trained_on(rows)}, a fifth of them for testing. They have the recordings, about 84,843 "
+        "training clips. More clips make longer epochs, and the steps to an accuracy can differ.",
+        "- Nodes: the published figure names no number of nodes; we infer 8. Its points are read off, to 3 to 5 %.",
+        f"- Speed: {profile.gflops:.2g} GFLOP/s is not the speed of the hardware. It makes our steps as slow as "
+        "theirs. Their epochs have more clips, and their software is another one. Their steps are not published. "
+        "So seconds can agree only if both learn in proportional numbers of steps. From 63 % to 77 % their "
+        "curves are steeper than ours, most of all for IST with two layers.",
+        "- Seeds: one seed of each. ∞: not reached within our budget.",
+        "- BatchNorm: here its statistics are estimated on training clips before each evaluation. The first public "
+        "code took the statistics of the test batch.",
         "",
         "![Seconds to accuracy, published and replayed](seconds.png)",
         "",
@@ -233,8 +232,8 @@ def outcome(
             if curve != parallel and math.isfinite(ours_of.get((parallel, level), math.inf))
         ]
         lines.append(
-            f"- {layers} layers: replayed over published seconds {_spread(off)}; our speed-ups over data parallel "
-            f"over the published ones {_spread(speedups)}."
+            f"- {layers} layers: replayed over published seconds is {_spread(off)}. Our speed-up over data "
+            f"parallel, divided by the published one, is {_spread(speedups)}."
         )
     fitted_method, last = FITTED[1][1:], depths[-1]
     few, many = ((layers, *fitted_method) for layers in (FITTED[1][0], last))
@@ -242,8 +241,9 @@ def outcome(
         theirs = published[many][FITTED_LEVEL] / published[few][FITTED_LEVEL]
         ours = ours_of[many, FITTED_LEVEL] / ours_of[few, FITTED_LEVEL]
         lines.append(
-            f"- Data parallel to {FITTED_LEVEL:.0%} with {last} layers takes {theirs:.1f} times what it takes with "
-            f"{few[0]} in the published runs, and {ours:.1f} times in ours: why, the published figure does not say."
+            f"- Data parallel needs {theirs:.1f} times as long to {FITTED_LEVEL:.0%} with {last} layers as with "
+            f"{few[0]} in the published runs, and {ours:.1f} times as long in ours. The published figure gives no "
+            "reason."
         )
     return lines
 
