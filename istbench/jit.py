@@ -13,6 +13,10 @@ from istbench.errors import UserError, printable
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+class NumbaImportError(UserError, ImportError):
+    """numba does not load. The fork server, which imports in advance, goes on after an `ImportError`."""
+
+
 def jit(function: _Function, **options: Any) -> _Function:
     """`function` compiled on its first call, with numba's `options`, and cached on disk.
 
@@ -20,12 +24,12 @@ def jit(function: _Function, **options: Any) -> _Function:
     there has it compiled again.
 
     Raises:
-        UserError: numba does not load, because it needs another version of numpy for example.
+        NumbaImportError: numba does not load, because it needs another version of numpy for example.
     """
     try:
         import numba  # takes a third of a second, and few commands need it
     except ImportError as error:
-        raise UserError(
+        raise NumbaImportError(
             f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
         ) from None
     with _cache_of(package_of(function.__module__), numba.config):

@@ -110,11 +110,15 @@ def code_of(kind: Kind, name: str, plugins: Iterable[str] = ()) -> str:
     point = _installed(kind).get(name)
     if point is None:
         raise unknown_name(kind[:-1], name, _installed(kind))
-    if point.module.partition(".")[0] == __package__:
+    if _is_own(point.module):
         return ""
     spec = importlib.util.find_spec(point.module)
     file = _digest(Path(spec.origin)) if spec and spec.origin else ""
     return " ".join(filter(None, [*((point.dist.name, point.dist.version) if point.dist else ()), file]))
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == __package__
 
 
 def _digest(path: Path) -> str:
@@ -131,6 +135,13 @@ def _installed(kind: Kind) -> Mapping[str, EntryPoint]:
 @functools.cache  # it reads a file of every distribution, and a plan asks a hundred times
 def _installed_on(_path: tuple[str, ...], kind: Kind) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
+
+
+def own_modules(kind: Kind, names: Iterable[str]) -> list[str]:
+    """The modules of those `names` that belong to istbench, sorted. Code of other packages is left out."""
+    points = _installed(kind)
+    modules = {points[name].module for name in names if name in points}
+    return sorted(module for module in modules if _is_own(module))
 
 
 def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
@@ -154,9 +165,8 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
     if name not in points:
         raise unknown_name(kind[:-1], name, {*points, *local})
     _check_fit(name, f"{kind[:-1]} {printable(name)!r} ({points[name].value})")
-    package = points[name].module.partition(".")[0]
-    if package != __package__:
-        note_plugin(package)
+    if not _is_own(points[name].module):
+        note_plugin(points[name].module.partition(".")[0])
     try:
         with _telling_if_slow(f"{kind[:-1]} {name!r} ({points[name].value})"):
             return points[name].load()

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import tempfile
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from istbench.launch import local
 
 # What most of the tests' own functions on nodes import beyond what a run's workers do.
-FOR_TESTS = ["pytest", "istbench.conformance", "istbench.methods.zero", "istbench.methods.dslide"]
+FOR_TESTS = ["pytest", "istbench.conformance", *(point.module for point in entry_points(group="istbench.methods"))]
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")

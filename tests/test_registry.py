@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -37,6 +38,18 @@ def test_plug_ins_that_do_not_load_are_named(tmp_path):
     broken.write_text("import nothing_of_the_kind\n")
     with pytest.raises(UserError, match=r"broken\.py does not load: line 1: ModuleNotFoundError"):
         registry.load_method("mine", [str(broken)])
+
+
+def test_own_modules_leave_out_unknown_names_and_other_packages(monkeypatch):
+    points = {
+        "ist": "istbench.methods.ist:A",
+        "ddp": "istbench.methods.data_parallel:B",
+        "theirs": "theirs.methods:C",
+    }
+    found = {name: EntryPoint(name, value, "istbench.methods") for name, value in points.items()}
+    monkeypatch.setattr(registry, "_installed", lambda kind: found)
+    own = registry.own_modules("methods", ["ist", "ddp", "ist", "theirs", "no such method"])
+    assert own == ["istbench.methods.data_parallel", "istbench.methods.ist"]
 
 
 def test_listing_imports_no_torch():

@@ -99,7 +99,7 @@ def command(
     from istbench.launch.local import preload
 
     if jobs is None and hosts is None:
-        preload()
+        preload(requests)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 

@@ -74,7 +74,7 @@ def command(
     # Workers need torch, and so does this process: both start importing it now, side by side.
     from istbench.launch.local import LocalLauncher, preload
 
-    preload()
+    preload([request])
     if world is not None and world.rank > 0:
         from istbench.launch.torchrun import follow
 

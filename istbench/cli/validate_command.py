@@ -49,7 +49,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     lab.check()
     from istbench.launch.local import preload
 
-    preload()
+    preload(requests)
     from istbench.cli.progress import Display
     from istbench.validation.measure import validate
 

@@ -8,19 +8,22 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import IO, TYPE_CHECKING
 
+from istbench.config.run import RunRequest
 from istbench.errors import RunFailed
 from istbench.launch.failures import PeersLost, describe, done_path, fork_server_lost, last_lines
 from istbench.launch.launcher import Job
 from istbench.launch.place import Place, ThisMachine
 from istbench.launch.stuck import Watch
+from istbench.registry import own_modules
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -30,16 +33,22 @@ _POLL_S = 1.0
 _LOST = 255  # the exit code that multiprocessing gives to processes whose fork server ended
 _ENDS_S = 1.0  # a process closes its pipes before it has ended
 
-# What the fork server imports, in this order, before it forks a worker.
+# What the fork server imports first, in this order, before it forks a worker.
 PRELOADED = ["istbench.launch.fork_server", "istbench.launch.preload"]
+_started = threading.Event()
 
 
-@functools.cache
-def preload() -> None:
-    """Start importing, in the background, what workers need; once. Workers end with the thread that calls it."""
+def preload(requests: Iterable[RunRequest] = ()) -> None:
+    """Start the fork server, which imports what workers of `requests` need; it does so in the background.
+
+    Only the first call starts it. Workers end with the thread that makes this call.
+    """
+    if _started.is_set():
+        return
+    _started.set()
     from multiprocessing.forkserver import ensure_running
 
-    multiprocessing.set_forkserver_preload(PRELOADED)
+    multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(requests)])
     # Started with SIGINT ignored and its own standard error, the fork server does not answer an early Ctrl-C with
     # tracebacks; nor does a worker whose launcher went away before its output was redirected.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -51,6 +60,13 @@ def preload() -> None:
         os.dup2(terminal, 2)
         os.close(terminal)
         signal.signal(signal.SIGINT, before)
+
+
+def _modules_of(requests: Iterable[RunRequest]) -> list[str]:
+    """The modules of istbench's own methods and workloads in `requests`."""
+    names = {(request.method, request.workload) for request in requests}
+    methods = own_modules("methods", {method for method, _ in names})
+    return methods + own_modules("workloads", {workload for _, workload in names})
 
 
 @dataclass(frozen=True, kw_only=True)

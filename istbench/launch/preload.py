@@ -1,4 +1,4 @@
-"""Imported once by the fork server, so that workers start with everything they need already loaded.
+"""What the fork server imports for any method and workload, so that workers start with it already loaded.
 
 torch imports its compiler at the first optimizer or DistributedDataParallel; every worker would pay for that.
 """
@@ -8,7 +8,4 @@ import torch._dynamo
 import torch.nn.parallel  # noqa: F401
 
 import istbench.launch.local_worker
-import istbench.methods.data_parallel
-import istbench.methods.ist
-import istbench.methods.local_sgd
 import istbench.node.worker  # noqa: F401

@@ -17,6 +17,10 @@ def write_environment(folder):
     (Path(folder) / os.environ["RANK"]).write_text(" ".join(os.environ[name] for name in names))
 
 
+def write_modules(path):
+    Path(path).write_text("\n".join(sys.modules))
+
+
 def print_and_end(status, log):
     """Print, and end; rank 1 with `status`, and once `log` has what rank 0 printed: that ends rank 0 too."""
     print("said on stdout")

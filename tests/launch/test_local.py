@@ -130,6 +130,27 @@ def test_workers_that_are_stuck_end_with_a_launcher_that_is_killed(tmp_path):
         assert until(lambda: not any(map(is_alive, workers | fork_server)), within=60)
 
 
+def test_the_fork_server_imports_the_methods_and_workloads_of_the_cells(tmp_path):
+    script = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(jobs.__file__).parent)!r})
+import jobs
+from istbench.config.run import RunRequest
+from istbench.launch import local
+from istbench.launch.launcher import Job, launch
+cells = [("toy", "p3"), ("a plug-in's", "ddp")]
+local.preload(RunRequest(workload=workload, method=method, nodes=1) for workload, method in cells)
+folder = Path({str(tmp_path)!r})
+job = Job(target=jobs.write_modules, args=(folder / "modules",), nodes=1, logs=folder / "logs")
+launch(local.LocalLauncher(), job)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    imported = set((tmp_path / "modules").read_text().split())
+    assert {"istbench.methods.p3", "istbench.methods.data_parallel", "istbench.workloads.toy"} <= imported
+    assert not {"istbench.methods.dslide", "istbench.methods.zero", "istbench.workloads.speech"} & imported
+
+
 def test_importing_the_launcher_starts_and_opens_nothing():
     script = """
 import multiprocessing.forkserver, os, tempfile
