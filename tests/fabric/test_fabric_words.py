@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from istbench.activity import Activity
 from istbench.fabric import FabricError
 from istbench.fabric.words import Words
 
@@ -35,8 +36,11 @@ class Store(dict):
 
 
 @pytest.fixture
-def words():
+def words(monkeypatch):
     """Words of three ranks, which show signs of life once they are told to `start`, and the store."""
+    own = Activity()  # threads of other tests may still wait
+    for module in ("words", "pulse"):
+        monkeypatch.setattr(f"istbench.fabric.{module}.current", own)
     store = Store()
     store.lost = threading.Event()
     found = [Words(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
