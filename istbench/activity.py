@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
     def __str__(self) -> str:
         where = self.phase if self.step < 0 else f"{self.phase} {self.step}"
-        return f"{where} (operation: {self.operation})" if self.waits and self.operation else where
+        return f"{where} (operation: {self.operation})".strip() if self.waits and self.operation else where
 
 
 class Activity:
@@ -47,6 +47,7 @@ class Activity:
         self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
         self._ticks, self._step, self._timed, self._waits = 0, -1, False, False
         self._phase = self._operation = ""
+        self._write()
 
     def share(self, path: Path) -> None:
         """Keep the activity in file `path` from now on, for `read_activity`.
@@ -98,6 +99,9 @@ class Activity:
 
     def _tick(self) -> None:
         self._ticks += 1
+        self._write()
+
+    def _write(self) -> None:
         _NUMBERS.pack_into(self._bytes, 0, self._ticks, self._step, self._timed, self._waits)
 
 

@@ -19,6 +19,13 @@ def test_a_file_has_what_a_worker_does(tmp_path):
     assert read_activity(path) is None
 
 
+def test_a_worker_that_has_said_nothing_is_in_no_phase_and_no_step():
+    activity = Activity()
+    assert str(activity.look()) == ""
+    with activity.waiting("averaging"):
+        assert str(activity.look()) == "(operation: averaging)"
+
+
 def test_a_text_too_long_for_its_place_is_cut(tmp_path):
     activity = Activity()
     activity.share(tmp_path / "activity")
