@@ -59,7 +59,8 @@ def node_writes(fabric, folder, method_name, sizes, times, apart):
 def measure(method, apart, times, tiny):
     """One case, in this process's checkout, as JSON on standard output."""
     from checkpoint_cost import node_writes as importable
-    from istbench.conformance.processes import on_nodes
+
+    from istbench.launch.on_nodes import on_nodes
 
     workload = CASES[method]
     sizes = (TINY if tiny else SIZES)[workload]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload, set_up, train
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.checkpoint import Flat
 from istbench.node.parts import Parts
 from istbench.node.published import Totals

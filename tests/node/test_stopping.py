@@ -11,9 +11,9 @@ from torch.distributed import HashStore
 
 from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
-from istbench.conformance.processes import on_nodes
 from istbench.conformance.training import open_workload
 from istbench.fabric.words import Words
+from istbench.launch.on_nodes import on_nodes
 from istbench.node.sinks import Sinks
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.worker import Node
