@@ -60,7 +60,10 @@ def measure(method, apart, times, tiny):
     """One case, in this process's checkout, as JSON on standard output."""
     from checkpoint_cost import node_writes as importable
 
-    from istbench.launch.on_nodes import on_nodes
+    try:
+        from istbench.launch.on_nodes import on_nodes
+    except ImportError:  # in older checkouts
+        from istbench.conformance.processes import on_nodes
 
     workload = CASES[method]
     sizes = (TINY if tiny else SIZES)[workload]

@@ -177,7 +177,7 @@ def lacking(fault: Fault, said: str, resumed: str) -> list[str]:
         found.append("the operation")
     if not re.search(r"same command|other hosts|another host|--hosts", first):
         found.append("a way out")
-    elif fault.loses_host and not re.search(r"other hosts|another host|--hosts", first):
+    elif fault.loses_host and not re.search(r"other hosts|hosts or others|another host|--hosts", first):
         found.append("that other hosts may be named")
     if "last checkpoint" in first and resumed == "0":
         found.append("promises a checkpoint that is not there")
