@@ -228,6 +228,11 @@ class _Session:
             return f"run {command} again, {hosts}"
         if step := how_far(self._here.path)[2]:
             return f"{command} goes on from step {step}, the last checkpoint {kept}, {hosts}"
+        if self._first.name in self._ends.lost:  # it may have what was not copied in time
+            return (
+                f"no checkpoint has been {kept} yet: {command} goes on from the last one that {self._first.name} "
+                "still has, and starts anew on other hosts"
+            )
         return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
     def _bring_home(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:

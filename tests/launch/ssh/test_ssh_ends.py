@@ -83,9 +83,17 @@ def test_a_lost_host_is_named_with_what_went_on_and_the_checkpoint_that_is_gone_
 
 
 def test_without_a_checkpoint_nobody_is_told_that_the_run_goes_on(session):
-    said = lose(session(checkpoint=False), 0)
+    said = lose(session(checkpoint=False), 1)
     assert said.endswith(
         "; no checkpoint has been copied here yet: the same command starts anew, on these hosts or others"
+    )
+
+
+def test_a_first_host_that_is_lost_may_have_a_checkpoint_that_did_not_come_home(session):
+    said = lose(session(checkpoint=False), 0)
+    assert said.endswith(
+        "; no checkpoint has been copied here yet: the same command goes on from the last one that a still has, "
+        "and starts anew on other hosts"
     )
 
 
