@@ -30,6 +30,8 @@ from istbench.launch.world import World
 from istbench.machine import host_name
 
 if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
     from istbench.fabric.signed_store import SignedStore
 
 _POLL_S = 0.1
@@ -114,14 +116,19 @@ class Meeting:
         """What is said before `start`."""
         return self._signed("before", self._secret)
 
+    @cached_property
+    def _store(self) -> "TCPStore":
+        from torch.distributed import TCPStore
+
+        where = (self.world.master, self.world.port)
+        return TCPStore(*where, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECTS_S))
+
     def _signed(self, prefix: str, key: bytes) -> "SignedStore":
-        from torch.distributed import PrefixStore, TCPStore
+        from torch.distributed import PrefixStore
 
         from istbench.fabric.signed_store import SignedStore
 
-        where = (self.world.master, self.world.port)
-        store = TCPStore(*where, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECTS_S))
-        return SignedStore(PrefixStore(f"{self.world.prefix}/{prefix}", store), key)
+        return SignedStore(PrefixStore(f"{self.world.prefix}/{prefix}", self._store), key)
 
     def _key(self, purpose: str) -> bytes:
         """A key of this run, the same on all ranks, once the nonces of all are known."""
