@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from istbench.launch import local
+from istbench.processes import local
 
 # What most of the tests' own functions on nodes import beyond what a run's workers do.
 FOR_TESTS = ["pytest", "istbench.conformance", *(point.module for point in entry_points(group="istbench.methods"))]

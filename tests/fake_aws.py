@@ -265,7 +265,7 @@ def put_in_place(patch, tmp_path):
 
 def nobodys_credentials(patch, tmp_path):
     """An environment with a region, credentials and a memory of its own, where nothing is waited for."""
-    from istbench.launch.aws import waiting
+    from istbench.aws import waiting
 
     patch.setattr(waiting, "pause", lambda _: None)
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_DEFAULT_REGION"):

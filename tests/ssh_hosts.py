@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import istbench
-from istbench.launch.ssh.check import Facts
+from istbench.hosts.check import Facts
 from istbench.workloads.cache import cache_directory
 
 GOOD = Facts(

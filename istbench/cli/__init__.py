@@ -10,7 +10,7 @@ import click
 from istbench import __version__
 from istbench.cli.streams import Streams
 from istbench.errors import RunFailed, UserError, printable
-from istbench.launch import asked
+from istbench.hosts import relay
 from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
@@ -65,7 +65,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
     with Streams() as streams:
-        asked.speak_apart()
+        relay.speak_apart()
         status = _run(arguments, streams)
         problem = streams.problem()
         if problem:
@@ -100,7 +100,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
 def _fail(message: str, status: int) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
-    if message and not asked.tell_failure(message, status):
+    if message and not relay.tell_failure(message, status):
         _say(message)
     return status
 
@@ -111,8 +111,8 @@ def _say(message: str) -> None:
 
 def _said_together(message: str, status: int) -> tuple[str, int]:
     """What this process says, and its exit status, where torchrun started several."""
-    from istbench.launch.meeting import leave
-    from istbench.launch.world import this_world
+    from istbench.torchrun.meeting import leave
+    from istbench.torchrun.world import this_world
 
     try:
         world = this_world()

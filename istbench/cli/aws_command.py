@@ -7,6 +7,11 @@ from typing import Any
 
 import click
 
+from istbench.aws.commands import errand, node_words, prepare_lines, start_lines
+from istbench.aws.cost import cluster_cost, cost_lines
+from istbench.aws.export import Format, export
+from istbench.aws.spec import ClusterSpec
+from istbench.aws.template import stack_name, template
 from istbench.cli.aws_options import (
     chosen_cluster,
     cluster_options,
@@ -20,11 +25,6 @@ from istbench.cli.aws_options import (
 )
 from istbench.cli.options import PathType
 from istbench.errors import RunFailed, UserError
-from istbench.launch.aws.commands import errand, node_words, prepare_lines, start_lines
-from istbench.launch.aws.cost import cluster_cost, cost_lines
-from istbench.launch.aws.export import Format, export
-from istbench.launch.aws.spec import ClusterSpec
-from istbench.launch.aws.template import stack_name, template
 
 _DEFAULT_HOURS = 2.0
 # Which regions there are can be asked in any; every account has this one.
@@ -83,9 +83,9 @@ def up_command(max_hours: float | None, price: float | None, yes: bool, dry_run:
         for line in [*cost_lines(spec, cost, region), *_calls_of_up(spec, hours, region)]:
             _say(line)
         return
-    from istbench.launch.aws.life import Plan, up
-    from istbench.launch.aws.session import connect
-    from istbench.launch.aws.standing import standing, standing_lines
+    from istbench.aws.life import Plan, up
+    from istbench.aws.session import connect
+    from istbench.aws.standing import standing, standing_lines
 
     aws = connect(spec.region)
     there = standing(aws, spec)
@@ -109,10 +109,10 @@ def up_command(max_hours: float | None, price: float | None, yes: bool, dry_run:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def status_command(regions: tuple[str, ...], as_json: bool) -> int:
     """Say what clusters there are in every region, and what is left of others: then it exits with 1."""
+    from istbench.aws.remembered import recall
+    from istbench.aws.session import connect
+    from istbench.aws.survey import regions_of_account, survey
     from istbench.cli.aws_status import print_status
-    from istbench.launch.aws.remembered import recall
-    from istbench.launch.aws.session import connect
-    from istbench.launch.aws.survey import regions_of_account, survey
 
     memory = recall()
     if not regions:
@@ -154,8 +154,8 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
         for rank in range(planned.count):
             click.echo("\n".join([f"# machine {rank}", *_told(planned, asked.words, rank, linger)]))
         return 0
-    from istbench.launch.aws import errands
-    from istbench.launch.aws.life import stand
+    from istbench.aws import errands
+    from istbench.aws.life import stand
 
     chosen = chosen_cluster(**given)
     spec = chosen.spec
@@ -187,7 +187,7 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
 @click.option("--out", type=PathType(), metavar="DIR", help="Results directory. Default: results/aws/CLUSTER.")
 def fetch_command(out: Path | None, **given: Any) -> None:
     """Bring the results of a cluster here: only what is new, also while it runs."""
-    from istbench.launch.aws.life import fetch
+    from istbench.aws.life import fetch
 
     chosen = chosen_cluster(**given)
     folder = out or results_of(chosen.name)
@@ -200,7 +200,7 @@ def fetch_command(out: Path | None, **given: Any) -> None:
 @click.option("--discard", is_flag=True, help="Delete results that were not fetched.")
 def down_command(discard: bool, **given: Any) -> None:
     """End a cluster and delete all that it was made of. It can be repeated."""
-    from istbench.launch.aws.life import down
+    from istbench.aws.life import down
 
     chosen = chosen_cluster(**given, gone_is_fine=True)
     if down(chosen.aws, chosen.name, discard=discard, say=_say):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from istbench.aws.spec import ClusterName, ClusterSpec, Dollars, Hours, Region, preset, read_spec
 from istbench.cli.options import PathType
 from istbench.door import convert
 from istbench.errors import UserError, unknown_name
-from istbench.launch.aws.spec import ClusterName, ClusterSpec, Dollars, Hours, Region, preset, read_spec
 
 if TYPE_CHECKING:
-    from istbench.launch.aws.session import Aws
+    from istbench.aws.session import Aws
 
 _Command = Callable[..., Any]
 
@@ -136,8 +136,8 @@ def chosen_cluster(
     Raises:
         UserError: where there is none, or several.
     """
-    from istbench.launch.aws.remembered import recall
-    from istbench.launch.aws.session import connect
+    from istbench.aws.remembered import recall
+    from istbench.aws.session import connect
 
     known = recall().clusters
     if name is None and preset is not None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from istbench.aws.remembered import Memory
+from istbench.aws.survey import Region
 from istbench.cli import EXIT_FAILED
-from istbench.launch.aws.remembered import Memory
-from istbench.launch.aws.survey import Region
 
 
 def print_status(found: Sequence[Region], memory: Memory, as_json: bool) -> int:

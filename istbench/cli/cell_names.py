@@ -1,6 +1,6 @@
 """Names of cells, found as `istbench run` does and without training; a run on other hosts asks for them.
 
-`python -m istbench.cli.cell_names` reads a JSON list of cells from standard input, as `launch.ssh.finished` asks
+`python -m istbench.cli.cell_names` reads a JSON list of cells from standard input, as `hosts.finished` asks
 for them. It prints a JSON list of their names, null for each that cannot run.
 """
 
@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from istbench.cells.resolve import prepare_cell
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.config.run import RunRequest
-from istbench.launch.prepare import prepare_cell
 
 
 def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:

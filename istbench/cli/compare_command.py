@@ -26,13 +26,13 @@ from istbench.config.defaults import BASELINE
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import RunFailed, UserError, shown, unknown_name
-from istbench.launch.hosts import Host, first_of
-from istbench.launch.lab import ShapedNetwork
-from istbench.launch.world import this_world
+from istbench.hosts.names import Host, first_of
+from istbench.lab.network import ShapedNetwork
 from istbench.registry import check_name, load_method
+from istbench.torchrun.world import this_world
 
 if TYPE_CHECKING:
-    from istbench.launch.slurm import SlurmOptions
+    from istbench.backends.slurm import SlurmOptions
 
 # Where the data lies and what computes: the same suite is run on machines that differ in it.
 _OF_THE_MACHINE = ("data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway")
@@ -96,7 +96,7 @@ def command(
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
     _check_baseline(baseline, requests)
-    from istbench.launch.local import preload
+    from istbench.processes.local import preload
 
     if jobs is None and hosts is None:
         preload(requests)
@@ -200,10 +200,10 @@ def _run_all(
     requests: list[RunRequest], out: Path, again: bool, lab: ShapedNetwork | None, display: Any
 ) -> tuple[list[str], list[str]]:
     """Run every cell; returns the names of all cells and a line for each that failed."""
-    from istbench.launch.execute import execute, run_directory
-    from istbench.launch.local import LocalLauncher
-    from istbench.launch.place import ThisMachine
-    from istbench.launch.prepare import prepare_cell
+    from istbench.cells.execute import execute, run_directory
+    from istbench.cells.resolve import prepare_cell
+    from istbench.processes.local import LocalLauncher
+    from istbench.processes.place import ThisMachine
 
     launcher = LocalLauncher(place=lab or ThisMachine())
     cells, failures, notes = [], [], set()
@@ -230,7 +230,7 @@ def _slurm_options(pairs: tuple[str, ...], lab: ShapedNetwork | None) -> "SlurmO
         return None
     if lab is not None:
         raise UserError("a lab is a network of this machine: leave out --slurm, or the lab")
-    from istbench.launch.slurm import SlurmOptions
+    from istbench.backends.slurm import SlurmOptions
 
     return SlurmOptions.parse(pairs)
 
@@ -239,8 +239,8 @@ def _run_as_jobs(
     requests: list[RunRequest], out: Path, again: bool, options: "SlurmOptions", display: Any
 ) -> tuple[list[str], list[str]]:
     """Run every cell as a job; returns as `_run_all`."""
-    from istbench.launch.prepare import prepare_cell
-    from istbench.launch.slurm import run_as_jobs
+    from istbench.backends.slurm import run_as_jobs
+    from istbench.cells.resolve import prepare_cell
 
     cells = [prepare_cell(request, display.preparing) for request in requests]
     for note in sorted({cell.header.data_source.note for cell in cells}):

@@ -17,7 +17,7 @@ from istbench.cli import EXIT_FAILED
 from istbench.cli.hosts_options import hosts_options
 from istbench.cli.options import PathType
 from istbench.errors import UserError
-from istbench.launch.hosts import Host
+from istbench.hosts.names import Host
 from istbench.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _gpu() -> Iterator[Finding]:
 def _processes() -> Iterator[Finding]:
     """Two real workers that average a number over gloo."""
     from istbench.errors import RunFailed
-    from istbench.launch.on_nodes import on_nodes
+    from istbench.processes.on_nodes import on_nodes
 
     try:
         answers = on_nodes(average_of_ranks, 2)
@@ -122,7 +122,7 @@ def average_of_ranks(fabric: "Fabric") -> float:
 def _carrying() -> Iterator[Finding]:
     """What messages cost here, for `overhead_s` and `cpu_s_...` of a cluster profile."""
     from istbench.errors import RunFailed
-    from istbench.launch.carrying import measure_carrying
+    from istbench.processes.carrying import measure_carrying
 
     try:
         ways = measure_carrying()
@@ -134,15 +134,15 @@ def _carrying() -> Iterator[Finding]:
 
 
 def _lab() -> Iterator[Finding]:
-    from istbench.launch import control_groups, lab
+    from istbench.lab import control_groups, network
 
     try:
-        lab.check()
+        network.check()
         control_groups.check()
     except UserError as error:
         yield Finding("missing", "lab", str(error))
         return
-    latency = "by netem" if lab.has_netem() else "by waiting in the fabric: this kernel has no netem"
+    latency = "by netem" if network.has_netem() else "by waiting in the fabric: this kernel has no netem"
     yield Finding("ok", "lab", f"namespaces and shaped links; latency {latency}")
 
 

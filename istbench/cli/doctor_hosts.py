@@ -13,12 +13,12 @@ from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import bandwidth_text
 from istbench.door import convert
 from istbench.errors import UserError
-from istbench.launch.hosts import Host
-from istbench.launch.launcher import Signals
-from istbench.launch.ssh.connection import Connection, Lost, Refused, connected, pythons
-from istbench.launch.ssh.group import Asked, Group, Unfit, gather
-from istbench.launch.ssh.links import MEASURES_S, Link, measure_links, measure_ring, shared_links, slow_links
-from istbench.launch.ssh.profile import Node, profile_toml
+from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
+from istbench.hosts.group import Asked, Group, Unfit, gather
+from istbench.hosts.links import MEASURES_S, Link, measure_links, measure_ring, shared_links, slow_links
+from istbench.hosts.names import Host
+from istbench.hosts.profile import Node, profile_toml
+from istbench.processes.launcher import Signals
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
 

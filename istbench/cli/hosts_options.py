@@ -12,7 +12,7 @@ from istbench.config.run import RunRequest
 from istbench.config.words import words_of
 from istbench.door import read_bytes
 from istbench.errors import UserError, printable
-from istbench.launch.hosts import Host, parse_hosts
+from istbench.hosts.names import Host, parse_hosts
 from istbench.results.store import RunDirectory
 
 
@@ -82,9 +82,9 @@ def run_there(
         UserError: where they cannot train it, after a line for each thing that is wrong.
         RunFailed: naming the host.
     """
-    from istbench.launch.ssh.connection import pythons
-    from istbench.launch.ssh.group import Unfit
-    from istbench.launch.ssh.run import HostsRun, run_on_hosts
+    from istbench.hosts.connection import pythons
+    from istbench.hosts.group import Unfit
+    from istbench.hosts.run import HostsRun, run_on_hosts
 
     asked = HostsRun(
         words=words_there(request, again=again),
@@ -109,9 +109,9 @@ def finished_there(
 
     asked: requests, each with the hosts to run it on.
     """
-    from istbench.launch.ssh.connection import pythons
-    from istbench.launch.ssh.finished import AskedCell, finished
-    from istbench.launch.ssh.group import Unfit
+    from istbench.hosts.connection import pythons
+    from istbench.hosts.finished import AskedCell, finished
+    from istbench.hosts.group import Unfit
 
     cells = [
         AskedCell(request=request, words=words_there(request, again=False), hosts=hosts) for request, hosts in asked

@@ -8,7 +8,7 @@ from istbench.cli import compare_command, run_command, validate_command
 from istbench.cli.options import lab_nodes_option, latency_option, parse_time, typed_options
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.errors import UserError
-from istbench.launch.lab import ShapedNetwork, check
+from istbench.lab.network import ShapedNetwork, check
 
 
 @click.group("lab")

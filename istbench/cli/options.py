@@ -17,7 +17,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import convert, literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
-from istbench.launch.lab import MOST_NODES, ShapedNetwork
+from istbench.lab.network import MOST_NODES, ShapedNetwork
 
 _Command = Callable[..., Any]
 

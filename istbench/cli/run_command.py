@@ -26,15 +26,15 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
-from istbench.launch import asked
-from istbench.launch.hosts import Host
-from istbench.launch.lab import ShapedNetwork
-from istbench.launch.world import World, this_world
+from istbench.hosts import relay
+from istbench.hosts.names import Host
+from istbench.lab.network import ShapedNetwork
 from istbench.registry import check_name
 from istbench.results.events import Note
 from istbench.results.header import Result
 from istbench.results.load import Run
 from istbench.results.store import RunDirectory
+from istbench.torchrun.world import World, this_world
 
 
 @click.command("run")
@@ -72,30 +72,30 @@ def command(
         run = _on_hosts(hosts, hosts_python, ssh_config, request, out, again)
         return _show(run, request, cluster, as_json)
     # Workers need torch, and so does this process: both start importing it now, side by side.
-    from istbench.launch.local import LocalLauncher, preload
+    from istbench.processes.local import LocalLauncher, preload
 
     preload([request])
     if world is not None and world.rank > 0:
-        from istbench.launch.torchrun import follow
+        from istbench.torchrun.workers import follow
 
         return follow(world, request, out)
+    from istbench.cells.execute import execute, run_directory
+    from istbench.cells.resolve import prepare_cell
     from istbench.cli.progress import Display
-    from istbench.launch.execute import execute, run_directory
-    from istbench.launch.launcher import Launcher
-    from istbench.launch.meeting import meeting_of
-    from istbench.launch.place import ThisMachine
-    from istbench.launch.prepare import prepare_cell
+    from istbench.processes.launcher import Launcher
+    from istbench.processes.place import ThisMachine
+    from istbench.torchrun.meeting import meeting_of
 
     with Display() as display:
         cell = prepare_cell(request, display.preparing, here=None if world is None else world.local_size)
         display.note(cell.header.data_source.note)
         launcher: Launcher = LocalLauncher(place=lab or ThisMachine())
         if world is not None:
-            from istbench.launch.torchrun import lead
+            from istbench.torchrun.workers import lead
 
             cell, launcher, how = lead(world, cell)
             display.note(how)
-            asked.await_go(cell.name)
+            relay.await_go(cell.name)
         run = run_directory(out, cell.name)
         with display.training(cell.header, run) as scratch:
             fresh = execute(cell, run, scratch, launcher, again=again)
@@ -106,7 +106,7 @@ def command(
             display.note(_done_already(cell.name))
         for note in _notes(run):
             display.note(note)
-    return 0 if asked.folder() else _show(run, request, cluster, as_json, cell.header.data_source)
+    return 0 if relay.folder() else _show(run, request, cluster, as_json, cell.header.data_source)
 
 
 def _on_hosts(

@@ -13,7 +13,7 @@ from istbench.cluster.profile import parse_bandwidth
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
-from istbench.launch import lab
+from istbench.lab import network
 from istbench.registry import check_name
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     for text in bandwidths:
         parse_bandwidth(text)
     latency_s = parse_time(given["latency"], "--latency")
-    lab.check()
-    from istbench.launch.local import preload
+    network.check()
+    from istbench.processes.local import preload
 
     preload(requests)
     from istbench.cli.progress import Display

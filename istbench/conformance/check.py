@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from istbench.conformance import of_methods, of_workloads
 from istbench.errors import RunFailed, UserError
-from istbench.launch.on_nodes import on_nodes
 from istbench.plugin_code import plugin_line, said_by
+from istbench.processes.on_nodes import on_nodes
 from istbench.registry import load_method
 
 

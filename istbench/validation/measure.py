@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from istbench.cells.execute import execute, run_directory
+from istbench.cells.resolve import prepare_cell
 from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth
 from istbench.cluster.simulator import replay
@@ -15,13 +17,11 @@ from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
 from istbench.config.lab import Lab
 from istbench.config.run import RunRequest
-from istbench.launch.carrying import Ways, measure_carrying
-from istbench.launch.execute import execute, run_directory
-from istbench.launch.lab import ShapedNetwork
-from istbench.launch.local import LocalLauncher
-from istbench.launch.place import ThisMachine
-from istbench.launch.prepare import prepare_cell
+from istbench.lab.network import ShapedNetwork
 from istbench.machine import cores
+from istbench.processes.carrying import Ways, measure_carrying
+from istbench.processes.local import LocalLauncher
+from istbench.processes.place import ThisMachine
 from istbench.registry import build_method
 from istbench.results.load import load_run
 from istbench.validation.measurement import ReplayError

@@ -18,9 +18,9 @@ import torch
 
 from istbench.conformance.training import assembled, batches_of, set_up, train
 from istbench.fabric import Fabric
-from istbench.launch.on_nodes import on_nodes
 from istbench.machine import cores
 from istbench.node.evaluate import calibration_batches, evaluate, statistics_of
+from istbench.processes.on_nodes import on_nodes
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 

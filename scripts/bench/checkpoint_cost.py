@@ -61,7 +61,7 @@ def measure(method, apart, times, tiny):
     from checkpoint_cost import node_writes as importable
 
     try:
-        from istbench.launch.on_nodes import on_nodes
+        from istbench.processes.on_nodes import on_nodes
     except ImportError:  # in older checkouts
         from istbench.conformance.processes import on_nodes
 

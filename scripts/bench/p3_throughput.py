@@ -131,10 +131,10 @@ def main() -> None:
         with closing(connect()) as fabric:
             rank, nodes, seconds = fabric.rank, fabric.world_size, measure(fabric, *what)
     else:
-        from istbench.launch.lab import ShapedNetwork
-        from istbench.launch.local import LocalLauncher
-        from istbench.launch.on_nodes import on_nodes
-        from istbench.launch.place import ThisMachine
+        from istbench.lab.network import ShapedNetwork
+        from istbench.processes.local import LocalLauncher
+        from istbench.processes.on_nodes import on_nodes
+        from istbench.processes.place import ThisMachine
 
         rank, nodes = 0, arguments.nodes
         place = ShapedNetwork(nodes=nodes, bandwidth=arguments.bandwidth) if arguments.bandwidth else ThisMachine()

@@ -17,9 +17,9 @@ from over_messages import OverMessages
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.conformance.training import assembled, batches_of, open_workload, set_up
 from istbench.fabric import Fabric
-from istbench.launch.lab import ShapedNetwork
-from istbench.launch.local import LocalLauncher
-from istbench.launch.on_nodes import on_nodes
+from istbench.lab.network import ShapedNetwork
+from istbench.processes.local import LocalLauncher
+from istbench.processes.on_nodes import on_nodes
 
 _SIZES = {"features": 4096, "hidden": 4096, "layers": 2, "classes": 35, "batch_norm": True, "samples": 2048}
 WAYS: dict[str, dict[str, Any]] = {

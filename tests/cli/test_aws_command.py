@@ -8,9 +8,9 @@ from pathlib import Path
 import fake_aws
 import pytest
 
-from istbench.launch.aws import errands
-from istbench.launch.aws.remembered import memory_file
-from istbench.launch.aws.wheel import Package
+from istbench.aws import errands
+from istbench.aws.remembered import memory_file
+from istbench.aws.wheel import Package
 
 NAME = "2xm5-2xlarge"
 UP = ["aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2"]

@@ -8,7 +8,7 @@ import pytest
 from said import one_line
 
 from istbench.cluster.carrying import Carrying
-from istbench.launch import carrying
+from istbench.processes import carrying
 
 SUITE = """
 workload = "toy"

@@ -6,13 +6,13 @@ import math
 import pytest
 
 from istbench.errors import UserError
-from istbench.launch import lab
+from istbench.lab import network
 
 
 @pytest.fixture
 def namespaces(only_lab, monkeypatch):
     try:
-        lab.check()
+        network.check()
     except UserError as reason:
         pytest.skip(str(reason))
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command sets it, which lasts as long as its process

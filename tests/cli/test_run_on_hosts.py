@@ -7,16 +7,16 @@ import msgspec
 import pytest
 import ssh_hosts
 
+from istbench.cells.execute import execute, run_directory
+from istbench.cells.resolve import prepare_cell
 from istbench.cli.doctor_hosts import profile_of
 from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import parse_profile
 from istbench.config.run import RunRequest
-from istbench.launch.execute import execute, run_directory
-from istbench.launch.hosts import Host
-from istbench.launch.local import LocalLauncher
-from istbench.launch.prepare import prepare_cell
-from istbench.launch.ssh.group import Group
-from istbench.launch.ssh.links import Link
+from istbench.hosts.group import Group
+from istbench.hosts.links import Link
+from istbench.hosts.names import Host
+from istbench.processes.local import LocalLauncher
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
 WORDS += ["--threads", "1", "--json"]

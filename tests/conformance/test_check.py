@@ -10,7 +10,7 @@ from istbench.conformance.of_methods import rounds_are_as_long_as_told
 from istbench.conformance.of_workloads import CHECKS, DoesNotHold, permuting_hidden_units_changes_nothing
 from istbench.conformance.training import open_workload
 from istbench.errors import RunFailed
-from istbench.launch.on_nodes import on_nodes
+from istbench.processes.on_nodes import on_nodes
 from istbench.registry import registered
 from istbench.subnets.groups import NeuronGroup, Slot
 

@@ -18,10 +18,10 @@ from istbench.cluster.trace import MARK, POST, WAIT
 from istbench.errors import RunFailed
 from istbench.fabric import Traffic
 from istbench.fabric.recorder import Recorder
-from istbench.launch import namespaces
-from istbench.launch.local import LocalLauncher
-from istbench.launch.on_nodes import on_nodes
-from istbench.launch.place import ThisMachine
+from istbench.lab import namespaces
+from istbench.processes.local import LocalLauncher
+from istbench.processes.on_nodes import on_nodes
+from istbench.processes.place import ThisMachine
 
 
 def node_all(fabric):

@@ -13,9 +13,9 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
 from istbench.optimizer import OptimizerOptions
+from istbench.processes.on_nodes import on_nodes
 from istbench.slide.tables import Tables
 
 EXACT = 2e-5  # float32 sums in another order, over some steps

@@ -14,8 +14,8 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
+from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method
 
 EXACT = 1e-8  # float64 sums in another order, through BatchNorm of six samples

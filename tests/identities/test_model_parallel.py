@@ -13,11 +13,11 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.footprint import PlannedNode
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.computed import computed
 from istbench.node.digest import weights_sha256
 from istbench.optimizer import OptimizerOptions
 from istbench.plan.step import step_cost
+from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method
 
 EXACT = 2e-5  # float32 sums in another order, over some steps

@@ -6,8 +6,8 @@ from reference_ist import reference_ist
 from torch import nn
 
 from istbench.conformance.training import assembled, largest_difference, set_up, through_disk, train
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
+from istbench.processes.on_nodes import on_nodes
 from istbench.subnets.groups import NeuronGroup, Slot
 from istbench.workloads.toy import Toy, ToyOptions
 

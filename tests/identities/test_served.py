@@ -17,8 +17,8 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.errors import RunFailed
-from istbench.launch.on_nodes import on_nodes
 from istbench.methods.base import materialise
+from istbench.processes.on_nodes import on_nodes
 from istbench.served import ServedModel
 from istbench.served.memory import DirectMemory, StagedMemory
 

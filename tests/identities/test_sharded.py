@@ -16,10 +16,10 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.footprint import PlannedNode
-from istbench.launch.on_nodes import on_nodes
 from istbench.methods.zero import dealt_out
 from istbench.node.digest import weights_sha256
 from istbench.plan.step import step_cost
+from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method
 from istbench.workloads.toy import Toy
 

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from istbench.conformance.training import open_workload, set_up, train
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.checkpoint import Flat
 from istbench.node.parts import Parts
 from istbench.node.published import Totals
+from istbench.processes.on_nodes import on_nodes
 
 TOY = {"hidden": 24, "layers": 2, "batch_norm": True}
 STEPS, ROUND = 4, 4

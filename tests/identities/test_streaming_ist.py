@@ -20,8 +20,8 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
+from istbench.processes.on_nodes import on_nodes
 
 PLUGINS = (str(Path(__file__).parent / "streaming_plugin.py"),)
 EXACT = 2e-5  # float32 sums in another order

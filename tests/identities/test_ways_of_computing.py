@@ -4,8 +4,8 @@ import torch
 from tiny_images import TinyImages
 
 from istbench.conformance.training import assembled, largest_difference, set_up, through_disk, train
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.computed import computed
+from istbench.processes.on_nodes import on_nodes
 
 METHODS = {
     "ddp": {},

@@ -7,8 +7,8 @@ from istbench.cluster.trace import POST
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.fabric.recorder import Recorder
 from istbench.footprint import PlannedNode
-from istbench.launch.on_nodes import on_nodes
 from istbench.plan.step import step_cost
+from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload
 
 WIDE = {"hidden": 600, "layers": 3}  # two of its matrices are over a mebibyte

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from istbench.conformance.training import assembled, open_workload, set_up, train
 from istbench.errors import UserError
-from istbench.launch.on_nodes import on_nodes
 from istbench.node import checkpoint
 from istbench.node.published import Broken, Totals, find, newest, newest_whole
+from istbench.processes.on_nodes import on_nodes
 
 TOTALS = Totals(step=7, train_s=1.5, wall_s=2.5, bytes_sent=4e9, bytes_received=0)
 PLAIN = {"step": 7, "train_s": 1.5, "wall_s": 2.5, "bytes_sent": 4e9, "bytes_received": 0}

@@ -11,7 +11,7 @@ from garbage import one_line
 from ranks import on_ranks
 
 from istbench.errors import UserError
-from istbench.launch.ssh.remote_files import how_far
+from istbench.hosts.remote_files import how_far
 from istbench.node import checkpoint
 from istbench.node.parts import Parts
 from istbench.node.published import Totals, find, newest, newest_whole

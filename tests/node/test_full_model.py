@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from istbench.conformance.training import assembled, open_workload, set_up, train
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.digest import sha256_of, weights_sha256
 from istbench.node.evaluate import evaluate
 from istbench.node.full_model import full_model
 from istbench.node.weights_file import save_weights
+from istbench.processes.on_nodes import on_nodes
 
 OPTIONS = {"hidden": 11, "block": 16, "points": 1_500, "features": 61, "labels": 103}
 

@@ -6,15 +6,15 @@ from contextlib import suppress
 import msgspec
 import pytest
 
+from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
 from istbench.conformance.training import open_workload
 from istbench.fabric.recorder import Recorder
-from istbench.launch.on_nodes import on_nodes
-from istbench.launch.prepare import prepare_cell
 from istbench.machine import host_name
 from istbench.node.measure import node_seconds
 from istbench.node.sinks import Sinks
 from istbench.node.worker import Node
+from istbench.processes.on_nodes import on_nodes
 from istbench.results.header import Result
 from istbench.results.nodes import straggler
 from istbench.results.store import RunDirectory

@@ -9,9 +9,9 @@ import pytest
 from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
 from istbench.conformance.training import open_workload
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.sinks import Sinks
 from istbench.node.worker import Node
+from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 

@@ -1,8 +1,8 @@
 """What is kept of a trace, and where there can be none. Functions named `node_*` run on every node."""
 
 from istbench.conformance.training import open_workload
-from istbench.launch.on_nodes import on_nodes
 from istbench.node.trace_sample import TraceSample
+from istbench.processes.on_nodes import on_nodes
 
 
 def node_saves_what_there_is(fabric, folder):

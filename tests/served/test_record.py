@@ -12,7 +12,7 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import AFTER, COMPUTE, EVENT, POST, SEND, WORK, merge
 from istbench.conformance.training import batches_of, open_workload, set_up
-from istbench.launch.on_nodes import on_nodes
+from istbench.processes.on_nodes import on_nodes
 
 WIDE = {"hidden": 64, "layers": 4}
 PARAMETERS = 8 * 64 + 64 + 3 * (64 * 64 + 64) + 64 * 4 + 4

@@ -1,0 +1,125 @@
+"""Running one prepared cell to its end, and leaving its run directory saying what became of it."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from istbench.cells.lock import alone
+from istbench.cells.resolve import Cell
+from istbench.errors import RunFailed, UserError
+from istbench.node.published import newest
+from istbench.node.stopping import StopRequest
+from istbench.node.worker import train_cell
+from istbench.processes.failures import WorkerLost, same_command
+from istbench.processes.launcher import Job, Launcher, launch
+from istbench.results.events import Part, Resume, Start
+from istbench.results.store import RunDirectory, time_now
+
+
+def run_directory(out: Path, name: str) -> RunDirectory:
+    """The run directory of cell `name` under results directory `out`."""
+    return RunDirectory(out / "runs" / name)
+
+
+def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
+    """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
+
+    `scratch` is an empty directory for what the workers print and how far they are; what they printed is kept
+    with a run that failed. `launcher` runs the nodes. `again` throws away what is in `run` and starts anew.
+
+    Raises:
+        UserError: for bad input that only showed on the way, or a run directory that cannot be written.
+        RunFailed: where a worker died; the run is marked failed.
+        KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
+    """
+    if not again and _is_done(run):
+        return False
+    with alone(run):
+        if again:
+            _clear(run)
+        elif _is_done(run):
+            return False
+        _execute(cell, run, scratch, launcher)
+    return True
+
+
+def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
+    job = Job(
+        target=train_cell,
+        args=(str(run.path), str(scratch)),
+        nodes=cell.config.nodes,
+        threads=cell.config.threads,
+        logs=scratch / "logs",
+        timeout_s=cell.config.timeout_s,
+        stop=StopRequest(scratch),
+    )
+    _open(cell, run)
+    run.reserve()
+    try:
+        launch(launcher, job)
+    except KeyboardInterrupt:
+        run.end("interrupted", None)
+        raise
+    except (UserError, RunFailed) as error:
+        if isinstance(error, WorkerLost):
+            error = error.with_way_out(same_command(_checkpointed(run)))
+        run.end("failed", str(error))
+        _keep_logs(job.logs, run.logs)
+        raise error from None
+    run.end("done", None)
+    shutil.rmtree(run.checkpoint, ignore_errors=True)
+
+
+def _is_done(run: RunDirectory) -> bool:
+    return run.exists() and run.header().status == "done"
+
+
+def _clear(run: RunDirectory) -> None:
+    """Throw away what is in `run`, first what would make a half-emptied one look done or worth resuming."""
+    if run.path.is_symlink():
+        raise UserError(f"{run.path} is a symbolic link: remove it to run anew, or choose another --out")
+    order = {run.checkpoint: 0, run.run_json: 1}
+    try:
+        for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        what = error.filename or run.path
+        raise UserError(f"cannot delete {what} to run anew: {error.strerror}; choose another --out") from None
+
+
+def _open(cell: Cell, run: RunDirectory) -> None:
+    now = time_now()
+    part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
+    if not run.exists():
+        run.create(msgspec.structs.replace(cell.header, started_at=now))
+        run.append(Start(time=now, part=part))
+        return
+    step, before = newest(run.checkpoint), run.header()
+    if step is not None and before.timing_rule != cell.header.timing_rule:
+        raise UserError(
+            f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench goes by rule "
+            f"{cell.header.timing_rule}; --again starts it anew"
+        )
+    run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
+    # The workers read the files; one that finds damage adds the step that they really go on from.
+    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
+
+
+def _checkpointed(run: RunDirectory) -> int:
+    """The step of the last checkpoint of `run`, 0 where there is none."""
+    try:
+        step = newest(run.checkpoint)
+    except UserError:
+        return 0
+    return step.totals.step if step else 0
+
+
+def _keep_logs(logs: Path, kept: Path) -> None:
+    shutil.rmtree(kept, ignore_errors=True)
+    with contextlib.suppress(OSError, shutil.Error):
+        shutil.copytree(logs, kept)

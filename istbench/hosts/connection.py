@@ -1,0 +1,322 @@
+"""A host as it is spoken to: one ssh connection, and at its other end `agent_program`, which answers.
+
+The user's own `ssh` is run, with the user's keys and configuration, and never asks for a password.
+"""
+
+import contextlib
+import json
+import queue
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from istbench.errors import UserError, printable
+from istbench.hosts import agent_program
+from istbench.hosts.names import Host
+
+ANSWERS_S = 30.0
+_CONNECTS_S = 10
+_BEATS_S = 5.0
+_LEAVES_S = 2.0
+_LEAST_PYTHON = (3, 11)
+_LAST_LINES = 20
+_MOST_BYTES = 1 << 24  # of a part of a file
+_BEAT = 0  # its number among questions
+_OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": str(_CONNECTS_S),
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "ClearAllForwardings": "yes",
+}
+# Of a shell: a Python at the first path where there is one, else at the second. What follows is its program.
+_FIND = 'for python do command -v "$python" >/dev/null && exec "$python" -u -c "$PROGRAM"; done; exit 127'
+_READ = "import sys; exec(compile(sys.stdin.buffer.read({size}), 'istbench', 'exec'))"
+_NO_PYTHON = 127
+
+
+class Lost(Exception):  # noqa: N818  (it says what happened to a host)
+    """A host does not answer, or no longer: why, and the way out."""
+
+
+class Refused(Exception):  # noqa: N818
+    """A host answered that it cannot do what it was asked to: why."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a host said without being asked, or that it is lost (`frame` has `lost`)."""
+
+    host: "Connection"
+    frame: dict[str, Any]
+
+
+Events = queue.SimpleQueue[Event]
+
+
+def ssh_command(host: Host, pythons: Sequence[str], size: int, config: Path | None = None) -> list[str]:
+    """The command that has a Python on `host` run the program of `size` bytes that standard input begins with.
+
+    config: the file that ssh reads instead of the user's own configuration.
+    """
+    options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
+    program = _READ.format(size=size)
+    words = ["env", f"PROGRAM={program}", "sh", "-c", _FIND, "sh", *pythons]
+    return ["ssh", *_way(host, config), "-T", *options, "--", host.destination, shlex.join(["exec", *words])]
+
+
+def _way(host: Host, config: Path | None) -> list[str]:
+    """The words by which ssh and ssh-copy-id find the way to `host`, but for its destination."""
+    return [*(["-F", str(config.absolute())] if config else []), *(["-p", host.port] if host.port else [])]
+
+
+def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path | None = None) -> str:
+    """Why ssh, which `said` these lines and ended with `status`, did not get to `host`, and the line to run."""
+    last = next((line for line in reversed(said) if line), f"it ended with status {status}")
+    try_it = shlex.join(["ssh", *_way(host, config), host.destination, "true"])
+    text = "\n".join(said)
+    if changed := re.search(r"^(?:\S+ )?host key for (\S+) has changed", text, re.M | re.I):
+        file = re.search(r"^Offending \S+ key in (.+):[0-9]+$", text, re.M)
+        remove = shlex.join(["ssh-keygen", "-R", changed[1], *(["-f", file[1]] if file else [])])
+        return (
+            "its host key has changed: the host was set up anew, or another machine answers for it. If you know "
+            f"why, run `{remove}`, then `{try_it}` once, and accept the new key"
+        )
+    if "Host key verification failed" in text:
+        strict = "requested strict checking" in text
+        ask = try_it.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1) if strict else try_it
+        return f"its host key is not known here yet; run `{ask}` once, compare the key, and accept it"
+    if denied := re.search(r"^.*Permission denied \(.*publickey.*\).*$", text, re.M):
+        copy = shlex.join(["ssh-copy-id", *_way(host, config), host.destination])
+        return (
+            f"it accepts none of your keys ({denied[0].rstrip('.')}); run `{copy}` once, or name the right key by "
+            "IdentityFile in the ssh configuration"
+        )
+    return f"ssh does not get there ({last}); `{try_it}` has to work without being asked for anything"
+
+
+class Connection:
+    """One host. Several threads may ask it at a time."""
+
+    def __init__(self, host: Host, pythons: Sequence[str], events: Events, config: Path | None = None) -> None:
+        self.host, self.name = host, host.name
+        self._config = config
+        self._pythons, self._events = pythons, events
+        self._futures: dict[int, Future[Any]] = {}
+        self._lock, self._count = threading.Lock(), 0
+        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self._greeted: Future[list[int]] = Future()
+        self._lost: Lost | None = None
+        self._heard, self._silent = time.monotonic(), False
+        program = Path(agent_program.__file__).read_bytes()
+        # In a session of its own, so that a Ctrl-C at the terminal is left to this program.
+        self._process = subprocess.Popen(
+            ssh_command(host, pythons, len(program), config),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._errors = threading.Thread(target=self._read_errors, daemon=True)
+        self._errors.start()
+        threading.Thread(target=self._read, daemon=True).start()
+        self._write(program)
+
+    def greet(self) -> None:
+        """Return when the host answers.
+
+        Raises:
+            Lost: where it does not.
+        """
+        found = self._result(self._greeted, ANSWERS_S)
+        if tuple(found) < _LEAST_PYTHON:
+            version, least = ".".join(map(str, found)), ".".join(map(str, _LEAST_PYTHON))
+            raise Lost(f"its Python is {version}, and istbench needs {least}; name another by --hosts-python")
+
+    def ask(self, do: str, content: bytes | None = None, **rest: Any) -> "Future[Any]":
+        """Ask the host to `do` something, with the bytes `content`; `answer` waits for what comes of it."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._count += 1
+            number = self._count
+            self._futures[number] = future
+        size = {} if content is None else {"bytes": len(content)}
+        self._write(json.dumps({"id": number, "do": do, **rest, **size}).encode() + b"\n" + (content or b""))
+        if self._lost is not None:
+            with contextlib.suppress(Exception):
+                future.set_exception(self._lost)
+        return future
+
+    def answer(self, future: "Future[Any]", timeout_s: float = ANSWERS_S) -> Any:
+        """What came of what was asked.
+
+        Raises:
+            Lost: where the host is, or says nothing for so long. Refused: where it cannot.
+        """
+        return self._result(future, timeout_s)
+
+    def do(self, do: str, **rest: Any) -> Any:
+        """Ask, and wait for the answer; raises as `answer` does."""
+        return self.answer(self.ask(do, **rest))
+
+    def beat(self) -> None:
+        """Tell the host that somebody is still there, and give it up where nothing has come from it for a minute.
+
+        ssh notices a network that is gone; it does not notice a program at the other end that was stopped.
+        """
+        if time.monotonic() - self._heard > agent_program.SILENCE_S:
+            self._silent = True
+            self._process.kill()
+        elif self._lock.acquire(blocking=False):  # who writes just now says as much
+            try:
+                self._send(json.dumps({"id": _BEAT, "do": "clock"}).encode() + b"\n")
+            finally:
+                self._lock.release()
+
+    def hang_up(self) -> None:
+        """Let the host end all that it does for this program; `close` waits for that, for a moment."""
+        with contextlib.suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self.hang_up()
+        try:
+            self._process.wait(_LEAVES_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _result(self, future: "Future[Any]", timeout_s: float) -> Any:
+        try:
+            return future.result(timeout_s)
+        except TooLate:
+            raise Lost(f"it has said nothing for {timeout_s:g} s (it may be overloaded)") from None
+
+    def _write(self, content: bytes) -> None:
+        with self._lock:
+            self._send(content)
+
+    def _send(self, content: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(content)
+            self._process.stdin.flush()
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said.append(printable(line.decode(errors="replace").strip()))
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        mark = agent_program.MARK.encode()
+        for line in self._process.stdout:
+            _, found, content = line.partition(mark)
+            if found:
+                self._heard = time.monotonic()
+                with contextlib.suppress(ValueError):
+                    frame = json.loads(content)
+                    if "bytes" in frame:
+                        frame["answer"] = self._content(frame["bytes"])
+                    self._hear(frame)
+        self._errors.join()
+        self._lost = Lost(self._why_lost(self._process.wait()))
+        for future in [*self._futures.values(), self._greeted]:
+            if not future.done():
+                future.set_exception(self._lost)
+        self._events.put(Event(self, {"lost": str(self._lost)}))
+
+    def _content(self, size: int) -> bytes:
+        """The bytes that come after a line that says so; ValueError where they break off."""
+        assert self._process.stdout is not None
+        if not 0 <= size <= _MOST_BYTES or len(content := self._process.stdout.read(size)) < size:
+            raise ValueError
+        return content
+
+    def _hear(self, frame: dict[str, Any]) -> None:
+        if "hello" in frame:
+            self._greeted.set_result(frame["hello"])
+        elif "id" not in frame:
+            self._events.put(Event(self, frame))
+        elif frame["id"] != _BEAT:
+            future = self._futures.pop(frame["id"])
+            if "error" in frame:
+                future.set_exception(Refused(printable(str(frame["error"]))))
+            else:
+                future.set_result(frame["answer"])
+
+    def _why_lost(self, status: int) -> str:
+        said = next((line for line in reversed(self._said) if line), "")
+        if self._silent:
+            silence = f"{agent_program.SILENCE_S:g} s"
+            return f"it has said nothing for {silence} (its Python was stopped, or it is overloaded)"
+        if self._greeted.done():
+            gave_up = f"ssh ended with status {status}: its network or its sshd has failed"
+            return f"the connection to it is lost ({said or gave_up})"
+        if status == _NO_PYTHON:
+            return f"no Python there by the name of {' or '.join(self._pythons)}; name one by --hosts-python"
+        return why_not_reached(self.host, list(self._said), status, self._config)
+
+
+def pythons(asked: str | None) -> list[str]:
+    """What to look for on hosts: the Python `asked` for, else one where this one is here, else `python3`."""
+    return [asked] if asked else [sys.executable, "python3"]
+
+
+@contextlib.contextmanager
+def connected(
+    hosts: Sequence[Host], names: Sequence[str], config: Path | None = None
+) -> Iterator[tuple[list[Connection], Events]]:
+    """Connections to all `hosts`, answered by a Python of one of the `names`, and what they say; closed afterwards.
+
+    config: the file that ssh reads instead of the user's own configuration.
+
+    Raises:
+        UserError: where there is no ssh here.
+    """
+    if shutil.which("ssh") is None:
+        raise UserError("no `ssh` here, which --hosts goes by; install OpenSSH's client")
+    events: Events = queue.SimpleQueue()
+    found: list[Connection] = []
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(_BEATS_S):
+            for connection in found:
+                connection.beat()
+
+    try:
+        found += [Connection(host, names, events, config) for host in hosts]
+        threading.Thread(target=beat, daemon=True).start()
+        yield found, events
+    finally:
+        over.set()
+        for leave in (Connection.hang_up, Connection.close):
+            for connection in found:
+                leave(connection)
+
+
+def each(connections: Sequence[Connection], call: Callable[[Connection], Any]) -> tuple[list[Any], list[str]]:
+    """What `call` makes of every one of `connections`, None where it failed; and a line for each that did."""
+    answers: list[Any] = []
+    problems = []
+    for connection in connections:
+        try:
+            answers.append(call(connection))
+        except (Lost, Refused) as error:
+            answers.append(None)
+            problems.append(f"{connection.name}: {error}")
+    return answers, problems

@@ -1,0 +1,255 @@
+"""A run directory, brought from the host where it is written to the one that asked for it, and there to go on."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from istbench.door import convert, path_text
+from istbench.errors import RunFailed
+from istbench.files import sync
+from istbench.hosts.connection import Connection, Refused
+from istbench.hosts.remote_files import (
+    CHECKPOINT,
+    PART,
+    beside,
+    clear,
+    how_far,
+    list_files,
+    put,
+    safe,
+    stamps,
+)
+from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
+
+Pace = Callable[[float, int, int], None]
+"""Called after each part of a file with the seconds that it took, its bytes, and the bytes still to come.
+
+Where it raises, nothing is brought.
+"""
+_EVENTS, _HEADER = "events.jsonl", "run.json"
+_TRIES = 5
+
+
+def at_once(_seconds: float, _size: int, _left: int) -> None:
+    """The pace without rests."""
+
+
+class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A published step there; `manifest` is empty if an earlier istbench wrote it."""
+
+    step: int
+    manifest: str
+    names: list[FileName]
+    pointer: str
+
+    def size(self, directory: Path) -> int:
+        """Bytes to bring of it to `directory`; 0 where that is not known."""
+        if not self.manifest or self.whole(directory):
+            return 0
+        with suppress(Broken):
+            files = step_of(directory, self.step, self.manifest.encode()).files or {}
+            return sum(listed.bytes for listed in files.values())
+        return 0
+
+    def whole(self, directory: Path) -> bool:
+        """Whether this very step is published in `directory`."""
+        for found in find(directory):
+            if isinstance(found, Step) and found.totals.step == self.step:
+                try:
+                    found.check_sizes()
+                except Broken:
+                    return False
+                return found.manifest.decode() == self.manifest and found.names() == self.names
+        return False
+
+
+class _Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `offer` of `remote_files` returns."""
+
+    files: list[tuple[str, int, int]]
+    steps: list[_OfferedStep]
+    damaged: bool
+
+
+def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> None:
+    """Copy the run directory `theirs` of host `first` to `here`, though it be written meanwhile.
+
+    Of the checkpoint, the newest published step comes, verified by its manifest; where that is damaged, the one
+    before. A step that the run deletes on its way is given up for the next, which comes without rests. Only what
+    differs is brought, put together beside `here`, and then takes its place: wherever this ends, `here` has the
+    checkpoint of before or the new one, whole, and events at least as new.
+
+    Raises:
+        Lost, Refused: where the host is, or cannot. RunFailed: where it cannot be written here.
+    """
+    try:
+        for attempt in range(_TRIES):
+            try:
+                return _fetch(first, theirs, here, pace)
+            except Refused:
+                if attempt == _TRIES - 1:
+                    raise
+            pace = _without_rests(pace)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write {error.filename or here}: {error.strerror}; the run is on {first.name}, in {theirs}; "
+            "the same command with another --out brings it"
+        ) from None
+    finally:
+        clear(here)
+
+
+def _without_rests(pace: Pace) -> Pace:
+    return lambda _seconds, size, left: pace(0.0, size, left)
+
+
+class _Reader:
+    """Reads files of the run `theirs` on host `first` in parts, at a `pace`; `left` bytes are to come."""
+
+    def __init__(self, first: Connection, theirs: str, pace: Pace, left: int) -> None:
+        self._first, self._theirs, self._pace, self._left = first, theirs, pace, left
+
+    def part(self, name: str, offset: int) -> bytes:
+        """A part of file `name` from `offset`."""
+        began = time.monotonic()
+        content: bytes = self._first.do("read", path=self._theirs, name=name, offset=offset)
+        self._left = max(0, self._left - len(content))
+        self._pace(time.monotonic() - began, len(content), self._left)
+        return content
+
+
+def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
+    offer = convert(first.do("offer", path=theirs), _Offer, lambda path: f"{first.name}: {path_text(path)}")
+    names = [name for name, *_ in offer.files]
+    if _HEADER not in names:
+        return
+    clear(here)
+    have = set(stamps(here))
+    new = [stamp for stamp in offer.files if stamp not in have]
+    sizes = sum(size for _, size, _ in new) + sum(step.size(here / CHECKPOINT) for step in offer.steps[:1])
+    reader = _Reader(first, theirs, pace, sizes)
+    step = _bring_step(reader, here, offer)
+    for stamp in new:
+        if not safe(stamp[0]):
+            raise RunFailed(f"{first.name} names a file {stamp[0]!r}, outside of the run directory")
+        _bring_file(reader, here, stamp)
+    _settle(here, [name for name, *_ in new], step)
+    _delete_others(here, names, offer)
+
+
+def _bring_step(reader: _Reader, here: Path, offer: _Offer) -> _OfferedStep | None:
+    """Put the newest step that is whole there together beside `here`; None where it is here already, or none is."""
+    for step in offer.steps:
+        if step.whole(here / CHECKPOINT):
+            return None
+        with suppress(Broken):
+            whole = step_of(here / CHECKPOINT, step.step, step.manifest.encode()) if step.manifest else None
+            for name in step.names:
+                sha256 = _bring_part(reader, here, f"{CHECKPOINT}/{step.step}/{name}")
+                if whole is not None:
+                    whole.require(name, sha256)
+            if whole is not None:
+                put(here, f"{CHECKPOINT}/{step.step}/{MANIFEST}", 0, whole.manifest)
+            put(here, f"{CHECKPOINT}/{LATEST}", 0, step.pointer.encode())
+            return step
+        shutil.rmtree(beside(here) / CHECKPOINT, ignore_errors=True)
+    return None
+
+
+def _bring_part(reader: _Reader, here: Path, name: str) -> str:
+    """Put file `name` of a checkpoint together beside `here`; returns the SHA-256 of what came."""
+    digest, offset = hashlib.sha256(), 0
+    while True:
+        content = reader.part(name, offset)
+        put(here, name, offset, content)
+        digest.update(content)
+        offset += len(content)
+        if len(content) < PART:
+            return digest.hexdigest()
+
+
+def _bring_file(reader: _Reader, here: Path, stamp: tuple[str, int, int]) -> None:
+    """Put file `stamp` together beside `here`; of events, only lines that are new are sent."""
+    name, size, changed = stamp
+
+    start, before, last = 0, b"", b""
+    if name == _EVENTS:
+        before, last = _lines(here / name)
+        start = len(before)
+    content = reader.part(name, start) if size else b""
+    if not content.startswith(last):  # lines of another run
+        start, before, content = 0, b"", reader.part(name, 0)
+    put(here, name, 0, before + content, changed)
+    for offset in range(start + PART, size, PART):
+        put(here, name, offset, reader.part(name, offset), changed)
+
+
+def _lines(path: Path) -> tuple[bytes, bytes]:
+    """The lines of file `path` but for the last whole one, and that; nothing where there is no file."""
+    content = b""
+    with suppress(FileNotFoundError):
+        content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    start = content.rfind(b"\n", 0, max(0, end - 1)) + 1
+    return content[:start], content[start:end]
+
+
+def _settle(here: Path, new: list[str], step: _OfferedStep | None) -> None:
+    """Move the `new` files and the new `step` from beside `here` to their places, `latest.json` last."""
+    files = [*new] if step is None else [*new, f"{CHECKPOINT}/{LATEST}"]
+    for path in beside(here).rglob("*"):
+        sync(path)
+    if step is not None:
+        target = here / CHECKPOINT / str(step.step)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():  # damaged, or another run's
+            target.rename(beside(here) / "replaced")
+        (beside(here) / CHECKPOINT / str(step.step)).replace(target)
+        sync(target.parent)
+    order = {_HEADER: 1, f"{CHECKPOINT}/{LATEST}": 2}
+    for name in sorted(files, key=lambda name: order.get(name, 0)):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (beside(here) / name).replace(here / name)
+        sync((here / name).parent)
+
+
+def _delete_others(here: Path, names: list[str], offer: _Offer) -> None:
+    """Delete files other than `names`, and steps of the checkpoint that are not published there."""
+    kept = {f"{CHECKPOINT}/{step.step}/" for step in offer.steps if step.whole(here / CHECKPOINT)}
+    lost = (offer.steps or offer.damaged) and not kept  # what is here may be all that is left
+    for name, _ in list_files(here):
+        in_step = any(name.startswith(folder) for folder in kept) or (kept and name == f"{CHECKPOINT}/{LATEST}")
+        if name not in names and not in_step and not (lost and name.startswith(f"{CHECKPOINT}/")):
+            (here / name).unlink()
+    for folder in sorted((path for path in here.rglob("*") if path.is_dir()), reverse=True):
+        with suppress(OSError):
+            folder.rmdir()  # where it is empty
+
+
+def bring(first: Connection, here: Path, theirs: str) -> bool:
+    """Copy the run at `here` to `theirs` on host `first`, where it is further than what is there.
+
+    Of its checkpoint, the newest step goes that is whole. Returns whether the run was further.
+
+    Raises:
+        UserError: where no step of the checkpoint here is whole.
+        Lost, Refused: where the host is, or cannot.
+    """
+    if how_far(here) <= first.do("standing", path=theirs):
+        return False
+    step = newest_whole(here / CHECKPOINT)
+    sent = (f"{CHECKPOINT}/{LATEST}", f"{CHECKPOINT}/{step.totals.step}/") if step else ()
+    first.do("clear", path=theirs)
+    for name, size, changed in stamps(here):
+        if name.startswith(f"{CHECKPOINT}/") and not name.startswith(sent):
+            continue
+        with (here / name).open("rb") as file:
+            for offset in range(0, max(1, size), PART):
+                first.do("write", path=theirs, name=name, offset=offset, content=file.read(PART), changed=changed)
+    first.do("keep", path=theirs)
+    return True

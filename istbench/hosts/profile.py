@@ -1,0 +1,71 @@
+"""A cluster profile, as a file, of what was measured of hosts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from istbench.cluster.carrying import Carrying
+from istbench.cluster.profile import bandwidth_text, parse_profile
+from istbench.hosts.links import Link
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What a process of a host has: GFLOP/s, bytes of memory, cores, None where it computes on a GPU."""
+
+    gflops: float
+    memory: float
+    cores: float | None
+
+
+def profile_toml(
+    nodes: Mapping[str, Node],
+    slots: Mapping[str, int],
+    links: Sequence[Link],
+    ring: Sequence[Link],
+    carrying: Carrying,
+    date: str,
+) -> str:
+    """The file of a cluster of like nodes, each as slow as the slowest: what is done in step waits for it.
+
+    Args:
+        nodes, slots: of every host, what a process of it has, and how many there are, which share its links.
+        links, ring: measured alone, and while all hosts send at once.
+    """
+    out = min(link.bandwidth / slots[link.source] for link in (*links, *ring))
+    into = min(link.bandwidth / slots[link.target] for link in (*links, *ring))
+    latency = max(link.latency_s for link in links) + max(0.0, carrying.message_s - carrying.next_s)
+    slowest = min(nodes, key=lambda name: nodes[name].gflops)
+    rate, together = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, ring))
+    cores = [node.cores for node in nodes.values() if node.cores is not None]
+    values: dict[str, Any] = {
+        "summary": f"{len(nodes)} hosts measured over ssh: {', '.join(nodes)}",
+        "gflops": _rounded(nodes[slowest].gflops),
+        "source": (
+            f"measured by istbench doctor: a process of {slowest}, the slowest; the slowest of {len(links)} links, "
+            f"{rate} by one TCP connection alone, {together} while all hosts send at once; "
+            "a message's cost by all-reduces on the first host"
+        ),
+        "memory_gib": _rounded(min(node.memory for node in nodes.values()) / 2**30),
+        "bandwidth_out": _rounded(out),
+        "bandwidth_in": _rounded(into),
+        "latency_s": _rounded(latency),
+        "overhead_s": _rounded(carrying.next_s),
+        # What links that send or receive lose by it is in the bandwidth.
+        "full_duplex": True,
+        "price_per_hour": 0.0,
+        "price_date": date,
+        "price_source": "own machines, no rent",
+    }
+    if len(cores) == len(nodes):
+        values["cores"] = _rounded(min(cores))
+        values["cpu_s_per_byte"] = _rounded(carrying.cpu_s_per_byte)
+        values["cpu_s_per_message"] = _rounded(carrying.cpu_s_per_message)
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    parse_profile(text, name="measured", where="what was measured")
+    return text
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

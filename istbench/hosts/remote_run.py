@@ -1,0 +1,168 @@
+"""On a host: torchrun and all that it starts, watched, and ended with whoever asked for it."""
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from istbench.hosts.agent import Agent
+from istbench.hosts.relay import CELL, FAILED, FOLDER, GO, SAID
+from istbench.machine import HOST
+from istbench.torchrun.secret import SECRET
+
+_POLL_S = 0.1
+_GRACE_S = 40.0  # torchrun gives its processes thirty seconds; ours need ten for a checkpoint, and five to end
+_READS_S = 5.0  # for what it said last to be read, once nobody is left who could say more
+_LAST_LINES = 8
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+_running: list["_Run"] = []
+
+
+def start(agent: Agent, asked: Mapping[str, Any]) -> None:
+    """Start this host's part of a run: `words` under torchrun, as host `rank` of `hosts`, `slots` processes."""
+    run = _Run(agent, asked)
+    _running.append(run)
+    agent.undo.append(run.end)
+
+
+def go(_agent: Agent, _asked: Mapping[str, Any]) -> None:
+    """Let rank 0 go on, which has said which cell it is to train."""
+    (_running[0].folder / GO).touch()
+
+
+def end(_agent: Agent, _asked: Mapping[str, Any]) -> None:
+    """End the run: it is interrupted."""
+    for run in _running:
+        run.end()
+
+
+class _Run:
+    def __init__(self, agent: Agent, asked: Mapping[str, Any]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="istbench-"))
+        self._agent = agent
+        self._tail: deque[str] = deque(maxlen=_LAST_LINES)
+        self._ended, self._once = threading.Event(), threading.Lock()
+        if sys.platform == "linux":  # what torchrun leaves behind is to be found
+            ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1)
+        options = {
+            "nnodes": asked["hosts"],
+            "node-rank": asked["rank"],
+            "nproc-per-node": asked["slots"],
+            "rdzv-endpoint": asked["endpoint"],
+        }
+        torchrun = ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
+        self._process = subprocess.Popen(
+            [sys.executable, *torchrun, "-m", "istbench", *asked["words"]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={
+                "TORCH_CPP_LOG_LEVEL": "ERROR",
+                **os.environ,
+                FOLDER: str(self.folder),
+                HOST: asked["name"],
+                SECRET: asked["secret"],
+            },
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def end(self) -> None:
+        """Have it end by itself, then by force."""
+        with self._once:
+            if not self._ended.is_set():
+                with contextlib.suppress(OSError):
+                    self._process.terminate()
+                if not self._ended.wait(_GRACE_S):
+                    _kill_descendants()
+                    self._ended.wait(_GRACE_S)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._tail.append(line.decode(errors="replace").rstrip())
+
+    def _watch(self) -> None:
+        said = _Follower(self.folder / SAID)
+        cell = self.folder / CELL
+        told = False
+        while self._process.poll() is None:
+            time.sleep(_POLL_S)
+            self._pass_on(said)
+            if not told and cell.exists():
+                self._agent.say({"cell": cell.read_text()})
+                told = True
+        _kill_descendants()
+        self._reader.join(_READS_S)
+        self._pass_on(said)
+        failure = None
+        with contextlib.suppress(OSError, ValueError):
+            failure = json.loads((self.folder / FAILED).read_text())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._ended.set()
+        frame = {"ended": self._process.returncode, "failure": failure, "tail": list(self._tail)}
+        self._agent.say(frame)
+
+    def _pass_on(self, said: "_Follower") -> None:
+        for line in said.lines():
+            self._agent.say({"said": line})
+
+
+class _Follower:
+    """Whole lines of a file as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+
+    def lines(self) -> list[str]:
+        """Those that are new."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return []
+        self._at += len(whole) + len(newline)
+        return whole.decode(errors="replace").split("\n") if newline else []
+
+
+def _kill_descendants() -> None:
+    """Kill all that this process has started, directly or not, until there is none (Linux)."""
+    while descendants := _descendants(os.getpid()):
+        for process in descendants:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_POLL_S / 5)
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Processes that descend from `ancestor`; none where the system does not tell."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            if words[0] != "Z":
+                children.setdefault(int(words[1]), []).append(int(folder.name))
+    found: list[int] = []
+    waiting = [ancestor]
+    while waiting:
+        own = children.get(waiting.pop(), [])
+        found += own
+        waiting += own
+    return found

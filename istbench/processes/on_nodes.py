@@ -1,0 +1,42 @@
+"""A function on n real processes that talk over gloo, for checks and tests."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from istbench.fabric import connect
+from istbench.processes.launcher import Job, Launcher, launch
+from istbench.processes.local import LocalLauncher
+
+
+def on_nodes(
+    function: Callable[..., Any],
+    nodes: int,
+    *args: Any,
+    timeout_s: float = 60.0,
+    launcher: Launcher | None = None,
+) -> list[Any]:
+    """`function(fabric, *args)` on each of `nodes` processes; returns what each returned, by rank.
+
+    `function` must be importable by name; arguments are pickled, results go through JSON. `launcher` runs the
+    processes; by default they are this machine's, and talk over its loopback interface.
+
+    Raises:
+        RunFailed: where a process failed, with what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(target=_node, args=(function, args, folder, timeout_s), nodes=nodes, logs=Path(folder) / "logs")
+        launch(launcher or LocalLauncher(), job)
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(nodes)]
+
+
+def _node(function: Callable[..., Any], args: tuple[Any, ...], folder: str, timeout_s: float) -> None:
+    torch.set_num_threads(1)
+    with closing(connect(timeout_s=timeout_s)) as fabric:
+        result = function(fabric, *args)
+        (Path(folder) / f"{fabric.rank}.json").write_text(json.dumps(result))

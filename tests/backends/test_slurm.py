@@ -1,0 +1,234 @@
+"""Cells as jobs: submitted, followed, found again; on submitit's executors that need no Slurm."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import submitit
+from garbage import one_line
+from submitit.core.utils import FailedJobError
+
+from istbench.backends import slurm, slurm_jobs
+from istbench.backends.slurm import SlurmOptions, run_as_jobs
+from istbench.backends.slurm_jobs import Noted
+from istbench.cells import execute, resolve
+from istbench.cli import main
+from istbench.config.run import RunRequest
+from istbench.errors import RunFailed, UserError
+
+REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("ddp", "ist", "p3")]
+NAMES = ["a", "b", "c"]
+DEBUG = SlurmOptions.parse(["executor=debug"])
+SLURM = SlurmOptions()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The methods that were run; `ist` fails."""
+    ran = []
+
+    def run(cell, *_, **__):
+        ran.append(cell.name)
+        if cell.name == "ist":
+            raise RunFailed("worker 1 died")
+        if cell.name == "p3":
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(execute, "execute", run)
+    monkeypatch.setattr(resolve, "prepare_cell", lambda request, _: SimpleNamespace(name=request.method))
+    return ran
+
+
+class FakeJob:
+    """A job that Slurm has, done when asked for the second time."""
+
+    def __init__(self, folder, job_id):
+        self.job_id, self.asked, self.cancelled = job_id, 0, False
+        self.paths = SimpleNamespace(folder=folder)
+
+    def done(self, force_check=False):
+        self.asked += 1
+        return self.asked > 1
+
+    def exception(self):
+        return None if self.job_id == "7" else RuntimeError("Job is out of memory\n")
+
+    def result(self):
+        return None
+
+
+class FakeExecutor:
+    """Numbers the jobs that it is given, and takes so many at a time, and in all."""
+
+    def __init__(self):
+        self.given, self.jobs = [], []
+        self.at_a_time = self.in_all = 100
+
+    def submit(self, job):
+        alive = [job for job in self.jobs if job.asked < 2]
+        if len(alive) >= self.at_a_time or len(self.jobs) >= self.in_all:
+            raise FailedJobError("sbatch: error:\nQOSMaxSubmitJobPerUserLimit")
+        self.given.append(job.request.method)
+        self.jobs.append(FakeJob("there", str(8 + len(self.given))))
+        return self.jobs[-1]
+
+
+@pytest.fixture
+def executor(monkeypatch):
+    made = FakeExecutor()
+    monkeypatch.setattr(slurm, "_executor", lambda *_: made)
+    monkeypatch.setattr(slurm, "_EVERY_S", 0)
+    monkeypatch.setattr(slurm_jobs, "_SETTLES_S", 0)
+    monkeypatch.setattr(submitit, "SlurmJob", FakeJob)
+    return made
+
+
+def test_every_cell_is_a_job_and_one_that_fails_stops_no_other(ran, said, tmp_path):
+    failures = run_as_jobs(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
+    assert ran == ["ddp", "ist", "p3"]
+    assert failures == ["b: worker 1 died", "c: interrupted; the same command goes on with it"]
+    assert said[1:] == ["[1/3] a: done", "[2/3] b: failed", "[3/3] c: failed"]
+
+
+def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_is_done", lambda _, name: name == "a")
+    run_as_jobs(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
+    assert (ran, said[0]) == (["ist", "p3"], "a: done before")
+    run_as_jobs(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append, again=True)
+    assert ran[-1] == "ddp"
+
+
+def test_a_job_that_slurm_still_has_is_waited_for(executor, said, tmp_path):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/jobs.json").write_text('{"a": "7", "other": "1"}')
+    failures = run_as_jobs(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
+    assert (executor.given, said[0]) == (["ist"], "2 jobs: 7 9")
+    assert failures == ["b: job 9 ended: Job is out of memory; its output is in there"]
+    assert json.loads((tmp_path / "slurm/jobs.json").read_text()) == {"a": "7", "other": "1", "b": "9"}
+
+
+def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(slurm, "_collect", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said[-1] == "3 jobs go on, and the same command waits for them; `scancel 9 10 11` ends them"
+
+
+def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, said, tmp_path):
+    executor.at_a_time = 1
+    failures = run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert executor.given == ["ddp", "ist", "p3"]
+    assert [failure[:13] for failure in failures] == ["a: job 9 ende", "b: job 10 end", "c: job 11 end"]
+    assert said == [
+        "1 job: 9",
+        "2 cells wait until jobs have ended, as Slurm takes no more: sbatch: error: QOSMaxSubmitJobPerUserLimit",
+        "[1/3] a: failed",
+        "1 job: 10",
+        "[2/3] b: failed",
+        "1 job: 11",
+        "[3/3] c: failed",
+    ]
+
+
+def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path, monkeypatch):
+    tried = []
+    submit = executor.submit
+    monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
+    executor.at_a_time = 1
+    submission = slurm_jobs.Submission(executor, Noted(tmp_path / "jobs.json"), said.append)
+    submission.left.update(
+        {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
+    )
+    assert [submission.more(alive) for alive in (0, 1, 1, 1)] == [2, 2, 2, 2]
+    assert tried == ["ddp", "ist"]
+    executor.jobs[0].asked = 2
+    assert [submission.more(alive) for alive in (0, 1)] == [1, 1]
+    assert tried == ["ddp", "ist", "ist", "p3"]
+
+
+def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0)
+    executor.in_all = 1
+    first, *others = run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert first.startswith("a: job 9 ended: ")
+    why = "Slurm took no job for it: sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    assert others == [f"b: {why}", f"c: {why}"]
+
+
+def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
+    executor.in_all = 0
+    with pytest.raises(
+        UserError, match="^Slurm took no job: sbatch: error: QOS.*Limit; see the options of --slurm$"
+    ):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said == []
+
+
+def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
+    executor, said, tmp_path, monkeypatch
+):
+    def add(noted, name, identity):
+        if name == "b":
+            raise UserError("cannot write")
+
+    monkeypatch.setattr(Noted, "add", add)
+    with pytest.raises(UserError, match="^cannot write$"):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said == ["2 jobs go on, and the same command waits for them; `scancel 9 10` ends them"]
+
+
+def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():
+    job = slurm.CellJob(request=REQUESTS[0], out="out", again=True)
+    queued = job.checkpoint().function
+    assert (queued.request, queued.again) == (REQUESTS[0], False)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["partion=gpu"], "--slurm partion: unknown name; did you mean 'partition'?"),
+        (["minutes=0"], "--slurm minutes must be a whole number of at least 1, not '0'"),
+        (["cpus=many"], "--slurm cpus must be a whole number"),
+        (["executor=lsf"], "--slurm executor must be one of slurm, local, debug"),
+        (["gpu"], "--slurm 'gpu' is not of the form name=value"),
+        (["partition=a b"], "--slurm partition"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(pairs, message):
+    with pytest.raises(UserError) as refused:
+        SlurmOptions.parse(pairs)
+    assert message in one_line(refused.value)
+
+
+def test_without_slurm_that_is_said(tmp_path, said, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="no Slurm here: no `srun` is found"):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+
+
+def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, said):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/jobs.json").write_text('{"a": 7}')
+    with pytest.raises(UserError, match="jobs.json: .* must be text; delete it, once none of its jobs is left"):
+        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+
+
+def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(slurm, "_EVERY_S", 0.1)
+    words = ["compare", "--workload", "toy", "--methods", "ist", "--nodes", "1", "--steps", "4"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--slurm", "executor=local", "--slurm", "cpus=1", "--out", str(tmp_path)])
+    said = capsys.readouterr()
+    assert (ended.value.code, "ist" in said.out) == (0, True)
+    assert "[1/1] toy-ist-n1-s0" in said.err
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["status"] == "done"

@@ -1,0 +1,53 @@
+"""What a cell is, from what was asked."""
+
+import pytest
+
+from istbench.cells.resolve import prepare_cell
+from istbench.config.run import RunRequest
+from istbench.errors import RunFailed, UserError
+
+WORKLOAD = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n"
+METHOD = "from istbench.methods.local_sgd import LocalSGD\nclass Also(LocalSGD):\n    name = 'also'\n"
+
+
+def prepare(plugin, workload="toy", method="ddp"):
+    return prepare_cell(
+        RunRequest(workload=workload, method=method, plugins=(str(plugin),) if plugin else ()), lambda *_: None
+    )
+
+
+def test_an_edited_plug_in_is_another_cell_and_none_of_istbenchs_own(tmp_path):
+    first, edited = tmp_path / "first.py", tmp_path / "edited.py"
+    first.write_text(WORKLOAD + METHOD)
+    edited.write_text(WORKLOAD + METHOD + "# edited\n")
+    for workload, method in (("mine", "ddp"), ("toy", "also"), ("mine", "also")):
+        before, after = (prepare(plugin, workload, method) for plugin in (first, edited))
+        assert before.name.startswith(f"{workload}-{method}-n1-s0-")
+        assert before.name != after.name
+        assert before.config.code != after.config.code
+        assert len(before.config.code) == 12
+    assert prepare(first).name == prepare(None).name
+    assert prepare(first).config.code == ""
+
+
+def test_a_workload_that_would_end_the_program_has_failed(tmp_path):
+    plugin = tmp_path / "ends.py"
+    plugin.write_text(WORKLOAD + "    def build_model(self):\n        raise SystemExit(0)\n")
+    with pytest.raises(RunFailed, match=r"^mine by ddp called exit\(0\) before training$"):
+        prepare(plugin, "mine")
+
+
+def test_a_method_is_checked_against_the_sizes_of_the_data(tmp_path):
+    text = "12 4 7000\n" + "".join(f"{label} 0:1\n" for label in range(12))
+    (tmp_path / "train.txt").write_text(text)
+    (tmp_path / "test.txt").write_text(text)
+
+    def asked(active):
+        options = {"target_active": active}
+        return RunRequest(
+            workload="amazon670k", method="dslide", method_options=options, data=tmp_path, batch_size=4
+        )
+
+    assert prepare_cell(asked(6_500), lambda *_: None).header.config.method_options["target_active"] == 6_500
+    with pytest.raises(UserError, match="target_active=7,001 is more than the 7,000 outputs"):
+        prepare_cell(asked(7_001), lambda *_: None)

@@ -1,0 +1,45 @@
+"""Hosts for the tests of ssh."""
+
+import shutil
+from pathlib import Path
+
+import published_steps
+import pytest
+import ssh_hosts
+
+from istbench.hosts import run as ssh_run
+from istbench.hosts.connection import pythons
+from istbench.hosts.names import Host
+from istbench.hosts.run import HostsRun, run_on_hosts
+
+FAKE_TORCHRUN = Path(ssh_hosts.__file__).parent / "fake_torchrun.py"
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory):
+    """Two hosts, whose torchrun is `fake_torchrun`."""
+    reason = ssh_hosts.why_not()
+    if reason:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("ssh")
+    fake = folder / "install" / "torch" / "distributed"
+    fake.mkdir(parents=True)
+    for package in (fake, fake.parent):
+        (package / "__init__.py").touch()
+    shutil.copy(FAKE_TORCHRUN, fake / "run.py")
+    shutil.copy(published_steps.__file__, folder / "install")
+    with ssh_hosts.hosts(2, folder / "hosts", str(folder / "install")) as found:
+        yield found
+
+
+@pytest.fixture
+def ask(hosts, monkeypatch):
+    """Asks for a run on both hosts, with a seed; what is said goes to `say`."""
+    monkeypatch.setenv("PATH", hosts.path)
+    monkeypatch.setattr(ssh_run, "_FAREWELL_S", 0.3)
+
+    def run(seed, say=lambda text: None, names=hosts.names, out=hosts.out, python=None, config=None, **changed):
+        asked = {"words": ("run", f"--seed={seed}"), "paths": (), "out": out, "again": False, **changed}
+        return run_on_hosts([Host(name) for name in names], pythons(python), HostsRun(**asked), say, config)
+
+    return run

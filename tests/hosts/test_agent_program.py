@@ -1,0 +1,95 @@
+"""What a host answers over its standard streams, with bytes of files as they are."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from istbench.hosts import agent_program
+from istbench.hosts import connection as ssh_connection
+from istbench.hosts.connection import Lost, connected
+from istbench.hosts.names import Host
+from istbench.hosts.remote_files import PART
+
+CONTENT = bytes(range(256)) * 8 + b"\n\r\n" + agent_program.MARK.encode() + b"{}\n"
+
+
+@pytest.fixture
+def own_host(tmp_path, monkeypatch):
+    """A host that is this machine: its `ssh` runs the command here."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nfor last; do :; done\necho welcome\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with connected([Host("here")], [sys.executable]) as ((found,), events):
+        found.greet()
+        yield found, events
+
+
+def test_files_come_and_go_as_they_are(own_host, tmp_path):
+    host, _ = own_host
+    run, other = tmp_path / "a" / "runs" / "cell", tmp_path / "b" / "runs" / "cell"
+    run.mkdir(parents=True)
+    (run / "bytes").write_bytes(CONTENT)
+    (run / "none").touch()
+    assert host.do("read", path=str(run), name="bytes", offset=0) == CONTENT
+    assert host.do("read", path=str(run), name="bytes", offset=5) == CONTENT[5:]
+    assert host.do("read", path=str(run), name="none", offset=0) == b""
+    for name, content in (("bytes", CONTENT * (PART // len(CONTENT))), ("none", b"")):
+        host.do("write", path=str(other), name=name, offset=0, content=content, changed=1)
+    host.do("keep", path=str(other))
+    assert (other / "bytes").read_bytes() == CONTENT * (PART // len(CONTENT))
+    assert (other / "none").read_bytes() == b""
+    assert isinstance(host.do("clock"), float)  # and lines go on after bytes
+
+
+def test_bytes_that_break_off_are_no_answer(tmp_path, monkeypatch):
+    """Else a part of a file would take the place of all of it."""
+    ssh = tmp_path / "ssh"
+    said = (
+        agent_program.MARK
+        + json.dumps({"hello": [3, 11]})
+        + "\n"
+        + agent_program.MARK
+        + json.dumps({"id": 1, "bytes": 100})
+        + "\n"
+    )
+    (tmp_path / "said").write_text(said + "short")
+    ssh.write_text(f"#!/bin/sh\ncat {tmp_path}/said; sleep 0.5\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with connected([Host("here")], [sys.executable]) as ((found,), _):
+        asked = found.ask("read", path="x", name="y", offset=0)
+        with pytest.raises(Lost):
+            found.answer(asked)
+
+
+def test_a_host_whose_python_was_stopped_is_given_up(own_host, monkeypatch):
+    host, events = own_host
+    monkeypatch.setattr(agent_program, "SILENCE_S", -1.0)
+    host.beat()
+    assert "it has said nothing for" in events.get(timeout=60).frame["lost"]
+
+
+def test_a_host_that_answers_beats_is_not(own_host):
+    host, events = own_host
+    host._heard = before = host._heard - agent_program.SILENCE_S + 5
+    host.beat()
+    host.do("clock")
+    assert host._heard > before + 1
+    assert events.empty()
+
+
+def test_the_program_that_is_sent_stands_alone_and_ends_with_its_questions():
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", Path(agent_program.__file__).read_text()],
+        input=b'\n{"id": 7, "do": "clock"}\n', capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout.startswith(agent_program.MARK.encode() + b'{"hello": [')
+
+
+def test_a_part_fits_into_what_is_read_at_once():
+    assert PART <= ssh_connection._MOST_BYTES

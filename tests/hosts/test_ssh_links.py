@@ -1,0 +1,105 @@
+"""Links that are slower than others, and the cluster profile of what was measured."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from istbench.cluster.carrying import Carrying
+from istbench.cluster.profile import parse_profile
+from istbench.hosts.links import Link, measure_ring, shared_links, slow_links
+from istbench.hosts.profile import Node, profile_toml
+
+CARRYING = Carrying(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
+
+
+def links(hosts, rates=None):
+    """Links of 1 Gbit/s between all `hosts`, but for those with `rates` of their own, by (from, to)."""
+    return [
+        Link(source=a, target=b, bandwidth=(rates or {}).get((a, b), 1e9), latency_s=1e-4)
+        for a, b in itertools.permutations(hosts, 2)
+    ]
+
+
+def test_links_much_alike_are_none_of_them_slow():
+    assert slow_links(links("abc", {("a", "b"): 0.8e9, ("c", "a"): 1.1e9})) == []
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abc", "abcd"])
+def test_one_link_of_half_the_bandwidth_is_named(hosts):
+    (line,) = slow_links(links(hosts, {("b", "a"): 0.5e9}))
+    assert line == "b to a carries 500 Mbit/s; usual is 1 Gbit/s"
+
+
+@pytest.mark.parametrize("hosts", ["abc", "abcde"])
+def test_a_host_that_is_slow_both_ways_is_named_and_not_its_every_link(hosts):
+    rates = {(a, b): 0.5e9 for a, b in itertools.permutations(hosts, 2) if "b" in (a, b)}
+    assert slow_links(links(hosts, rates)) == [
+        "b sends to all others at 500 Mbit/s at most; usual is 1 Gbit/s",
+        "b receives from all others at 500 Mbit/s at most; usual is 1 Gbit/s",
+    ]
+
+
+def test_a_profile_is_of_the_slowest_host_and_link():
+    nodes = {"a": Node(gflops=300.0, memory=2**35, cores=8), "b": Node(gflops=200.0, memory=2**34, cores=4)}
+    measured = links("ab", {("a", "b"): 0.9e9, ("b", "a"): 0.4e9})
+    text = profile_toml(nodes, {"a": 1, "b": 1}, measured, measured, CARRYING, "2026-01-31")
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.gflops, profile.memory_gib, profile.cores) == (200.0, 16.0, 4.0)
+    assert (profile.bandwidth_out, profile.bandwidth_in) == (0.4e9, 0.4e9)
+    assert profile.latency_s == pytest.approx(1e-4 + 40e-6)
+    assert (profile.overhead_s, profile.cpu_s_per_byte) == (50e-6, 5e-10)
+    assert "b, the slowest" in profile.source
+
+
+def test_a_profile_has_no_more_than_what_links_carry_together():
+    nodes = {name: Node(gflops=200.0, memory=2**34, cores=4) for name in "ab"}
+    together = [replace(link, bandwidth=0.45e9) for link in links("ab")]
+    text = profile_toml(nodes, {"a": 1, "b": 1}, links("ab"), together, CARRYING, "2026-01-31")
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.bandwidth_out, profile.bandwidth_in) == (0.45e9, 0.45e9)
+    assert "1 Gbit/s by one TCP connection alone, 450 Mbit/s while all hosts send at once" in profile.source
+
+
+def test_links_that_share_something_are_named():
+    together = [replace(link, bandwidth=rate) for link, rate in zip(links("ab"), (0.45e9, 0.9e9), strict=True)]
+    assert shared_links(links("ab"), together) == [
+        "a to b carries 450 Mbit/s while all hosts send at once, 1 Gbit/s alone"
+    ]
+
+
+class Carries:
+    """A host whose link carries `rates` in bits/s while all send, one after another."""
+
+    def __init__(self, name, *rates):
+        self.name, self.rates = name, list(rates)
+
+    def ask(self, do, **asked):
+        return do
+
+    def answer(self, asked, timeout_s=None):
+        return 4711 if asked == "listen" else self.rates.pop(0)
+
+    def do(self, what):
+        assert what == "stop_listening"
+
+
+@pytest.mark.parametrize("again", [0.9e9, 0.4e9])
+def test_links_that_seem_to_share_something_are_measured_again(again):
+    hosts = [Carries("a", 0.45e9, again), Carries("b", 0.9e9, 0.8e9)]
+    ring = measure_ring(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
+    assert [(link.source, link.bandwidth) for link in ring] == [("a", max(again, 0.45e9)), ("b", 0.9e9)]
+    assert bool(shared_links(links("ab"), ring)) == (again < 0.45e9)
+
+
+def test_links_that_carry_what_each_does_alone_are_measured_once():
+    hosts = [Carries("a", 0.9e9, 1.0), Carries("b", 0.9e9, 1.0)]
+    measure_ring(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
+    assert [host.rates for host in hosts] == [[1.0], [1.0]]
+
+
+def test_processes_of_a_host_share_its_links_and_gpus_take_no_cores():
+    nodes = {"a": Node(gflops=9e3, memory=2**33, cores=None), "b": Node(gflops=9e3, memory=2**33, cores=None)}
+    text = profile_toml(nodes, {"a": 2, "b": 4}, links("ab"), links("ab"), CARRYING, "2026-01-31")
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.bandwidth_out, profile.cores) == (0.25e9, None)
