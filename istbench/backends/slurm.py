@@ -1,32 +1,46 @@
-"""Cells as jobs of a Slurm cluster, a job a cell, through submitit.
+"""Cells as jobs of a Slurm cluster, one job for each cell, through submitit: `--slurm`.
 
-Every job runs one cell on one machine, as `istbench run` does there. The results directory is one that all machines
-share: what became of a cell stands in its run directory, wherever it ran.
+Every job runs one cell on one machine, as `istbench run` does there. All machines share the results directory, so
+the run directory of a cell tells its state, whichever machine ran it.
 """
 
+import contextlib
 import dataclasses
+import getpass
+import json
 import logging
+import math
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from istbench.backends.slurm_jobs import Noted, Submission
-from istbench.backends.slurm_queue import Queue, queued_jobs
+from istbench.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
+from istbench.backends.here import Here
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
-from istbench.door import convert
+from istbench.door import convert, decode_json, read_bytes
 from istbench.errors import RunFailed, UserError, printable
+from istbench.files import writing_whole
+from istbench.results.header import Header
+from istbench.results.store import RunDirectory
 
 Say = Callable[[str], None]
-_EVERY_S = 2.0
 _Word = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\s\x00]+$")]
 _INTERRUPTED = "interrupted; the same command goes on with it"
+_LOOKS_EVERY_S = 2.0
+_SETTLES_S = 15.0  # for Slurm to count a job no more that has ended
+_PATIENCE_S = 120.0  # for it to take one again, once it took some of which none is left
+_QUEUE_EVERY_S = 10.0
+_GONE_S = 30.0  # for a result to appear on a shared file system when its job has left the queue
+_SQUEUE_S = 60.0
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,8 +75,46 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slurm(Backend):
+    """A Slurm cluster that shares its file system with this machine. Each cell runs as a job with `options`."""
+
+    chosen_by: ClassVar[str] = "--slurm"
+    options: SlurmOptions
+
+    def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
+        """Submit all cells and wait for their jobs; see `Backend.run`."""
+        from istbench.cells.resolve import prepare_cell
+
+        resolved = [prepare_cell(request, screen.preparing) for request in cells]
+        for note in sorted({cell.header.data_source.note for cell in resolved}):
+            screen.note(note)
+        names = [cell.name for cell in resolved]
+        yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again)
+
+
+class _Silent:
+    """A screen in a job, where nobody watches."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show nothing."""
+
+    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
+        """Show nothing."""
+        return _scratch()
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """What a job does: one cell. `out` is the results directory, `again` whether to run it anew."""
+    """The work of a job: one cell. `out` is the results directory, `again` whether to run it anew."""
 
     request: RunRequest
     out: str
@@ -70,23 +122,16 @@ class CellJob:
 
     def __call__(self) -> str | None:
         """Run the cell; returns why it failed, or None."""
-        from istbench.cells.execute import execute, run_directory
-        from istbench.cells.resolve import prepare_cell
-        from istbench.processes.local import LocalLauncher
-
         try:
-            cell = prepare_cell(self.request, lambda *_: None)
-            with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as scratch:
-                run = run_directory(Path(self.out), cell.name)
-                execute(cell, run, Path(scratch), LocalLauncher(), again=self.again)
+            (outcome,) = Here().run([self.request], Path(self.out), self.again, _Silent())
         except (UserError, RunFailed) as error:
             return str(error)
         except KeyboardInterrupt:
             return _INTERRUPTED
-        return None
+        return None if outcome.failure is None else str(outcome.failure)
 
     def checkpoint(self) -> Any:
-        """What submitit queues when the job runs into its limit of time: the same, going on."""
+        """The job that submitit queues when this one runs into its limit of time: it goes on with the cell."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(dataclasses.replace(self, again=False))
@@ -100,29 +145,33 @@ def run_as_jobs(
     say: Say,
     *,
     again: bool = False,
-) -> list[str]:
-    """Run every cell of `requests`, called `names`, as a job, wait for all, and return a line for each that failed.
+) -> Iterator[Outcome]:
+    """Run every cell of `requests`, called `names`, as a job, and yield the outcome of each as it ends.
 
-    Cells that are done are not run again, unless `again`; a job that an earlier call submitted, and that is still
-    there, is waited for. Those that Slurm has no room for are submitted as others end.
+    A cell that is done gets no job, unless `again`. A job that an earlier call submitted, and that Slurm still has,
+    is waited for. Cells that Slurm has no room for are submitted as other jobs end.
 
     Raises:
         UserError: where submitit or Slurm is missing, Slurm takes no job at all, or `out` cannot be written.
         KeyboardInterrupt: by a signal.
-        Both after a line that says which jobs go on; those of other executors are ended.
+        Both after a line that says which jobs go on; jobs of other executors are ended.
     """
     noted = Noted(out / "slurm" / "jobs.json")
     submission = Submission(_executor(out, options), noted, say)
     try:
         for request, name in zip(requests, names, strict=True):
             if not again and _is_done(out, name):
-                say(f"{name}: done before")
+                yield Outcome(cell=name, run=RunDirectory.of(out, name), fresh=False)
             elif job := noted.find(name, options.executor):
                 submission.jobs[name] = job
             else:
                 submission.left[name] = CellJob(request=request, out=str(out.resolve()), again=again)
         submission.more(len(submission.jobs))
-        return _collect(submission.jobs, say, submission.more) + submission.failures
+        for name, failure in _collect(submission.jobs, submission.more):
+            run, error = RunDirectory.of(out, name), RunFailed(failure) if failure else None
+            yield Outcome(cell=name, run=run, failure=error)
+        for name, failure in submission.failures.items():
+            yield Outcome(cell=name, failure=RunFailed(failure))
     except (KeyboardInterrupt, UserError):
         _leave(submission.jobs, options, say)
         raise
@@ -157,29 +206,27 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     return executor
 
 
-def _collect(jobs: dict[str, Any], say: Say, more: Callable[[int], int] = lambda alive: 0) -> list[str]:
-    """Wait for all jobs, and say of each when it has ended; returns a line for each that failed.
+def _collect(jobs: dict[str, Any], more: Callable[[int], int]) -> Iterator[tuple[str, str | None]]:
+    """Wait for all jobs; yield the name of each as it ends, and why it failed.
 
-    `more` is called with how many have not ended, may add to `jobs`, and returns how many are to be added later.
+    `more` is called with the number of jobs that have not ended. It may add to `jobs`, and returns how many it will
+    add later.
     """
     ended: set[str] = set()
-    failures, queue = [], Queue()
+    queue = Queue()
     while True:
         to_come = more(len(jobs) - len(ended))
-        for name, job in jobs.items():
+        for name, job in list(jobs.items()):
             if name in ended:
                 continue
             gone = _is_slurms(job) and queue.lacks(str(job.job_id))
             if not job.done() and not gone:
                 continue
             ended.add(name)
-            failure = _failure(job) if job.done() else _gone(job)
-            say(f"[{len(ended)}/{len(jobs) + to_come}] {name}: {'failed' if failure else 'done'}")
-            if failure:
-                failures.append(f"{name}: {failure}")
+            yield name, _failure(job) if job.done() else _gone(job)
         if len(ended) == len(jobs) and not to_come:
-            return failures
-        time.sleep(_EVERY_S)
+            return
+        time.sleep(_LOOKS_EVERY_S)
 
 
 def _failure(job: Any) -> str | None:
@@ -220,7 +267,168 @@ def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
 
 
 def _is_done(out: Path, name: str) -> bool:
-    from istbench.cells.execute import run_directory
-
-    run = run_directory(out, name)
+    run = RunDirectory.of(out, name)
     return run.exists() and run.header().status == "done"
+
+
+class _Refused(Exception):  # noqa: N818  (it says what happened to a job)
+    """A job was not taken: what was said."""
+
+
+class Submission:
+    """Cells on their way to Slurm, which may have a limit on jobs at a time.
+
+    Attributes:
+        jobs: by cell, those that it has. left: by cell, what it is still to be given.
+        failures: by cell, why Slurm never took it.
+    """
+
+    def __init__(self, executor: Any, noted: "Noted", say: Callable[[str], None]) -> None:
+        self.jobs: dict[str, Any] = {}
+        self.left: dict[str, Callable[[], str | None]] = {}
+        self.failures: dict[str, str] = {}
+        self._executor, self._noted, self._say = executor, noted, say
+        self._alive = self._named = 0
+        self._next = self._until = -math.inf
+        self._told = False
+
+    def more(self, alive: int) -> int:
+        """Submit what is left, where there is hope that it is taken; returns how many cells are left then.
+
+        `alive` is how many of the jobs have not ended.
+
+        Raises:
+            UserError: where none is taken, and none was before.
+        """
+        now = time.monotonic()
+        if alive:
+            self._until = now + _PATIENCE_S
+        if alive < self._alive:
+            self._next = min(self._next, now + _SETTLES_S)
+        self._alive = alive
+        if self.left and now >= self._next:
+            self._submit(now)
+        self._name_jobs()
+        return len(self.left)
+
+    def _submit(self, now: float) -> None:
+        try:
+            for name, job in list(self.left.items()):
+                self.jobs[name] = _submitted(self._executor, job)
+                self._alive, self._until = self._alive + 1, now + _PATIENCE_S
+                del self.left[name]
+                self._noted.add(name, str(self.jobs[name].job_id))
+        except _Refused as refused:
+            self._name_jobs()
+            self._put_off(str(refused), now)
+
+    def _name_jobs(self) -> None:
+        new = [str(job.job_id) for job in self.jobs.values()][self._named :]
+        if new:
+            self._say(f"{len(new)} job{'s' * (len(new) > 1)}: {' '.join(new)}")
+        self._named = len(self.jobs)
+
+    def _put_off(self, said: str, now: float) -> None:
+        if not self.jobs:
+            raise UserError(f"Slurm took no job: {said}; see the options of --slurm")
+        if not self._alive and now >= self._until:
+            self.failures.update(dict.fromkeys(self.left, f"Slurm took no job for it: {said}"))
+            self.left.clear()
+            return
+        self._next = math.inf if self._alive else now + _SETTLES_S
+        if not self._told:
+            self._told = True
+            self._say(f"{len(self.left)} cells wait until jobs have ended, as Slurm takes no more: {said}")
+
+
+def _submitted(executor: Any, job: Callable[[], str | None]) -> Any:
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        return executor.submit(job)
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        raise _Refused(printable(" ".join(str(error).split()))[:400]) from None
+
+
+@dataclass
+class Noted:
+    """The jobs that were submitted, by cell, in a file beside the results."""
+
+    path: Path
+
+    def find(self, name: str, executor: str) -> Any:
+        """The job of a cell that Slurm still has; None where there is none."""
+        identity = self._read().get(name)
+        if identity is None or executor != "slurm":
+            return None
+        import submitit
+
+        job: Any = submitit.SlurmJob(folder=self.path.parent / "%j", job_id=identity)
+        queued = queued_jobs()
+        with contextlib.suppress(OSError):
+            if not job.done(force_check=True) and (queued is None or identity in queued):
+                return job
+        return None
+
+    def add(self, name: str, identity: str) -> None:
+        """Note the job of a cell."""
+        text = json.dumps({**self._read(), name: identity}, indent=1)
+        try:
+            with writing_whole(self.path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
+
+    def _read(self) -> dict[str, str]:
+        if not self.path.exists():
+            return {}
+        content = read_bytes(self.path, "the jobs of a results directory")
+        return decode_json(content, dict[str, str], str(self.path), "delete it, once none of its jobs is left")
+
+
+def queued_jobs() -> set[str] | None:
+    """Identities of this user's jobs that Slurm has; None where it does not say."""
+    try:
+        asked = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=_SQUEUE_S)
+    except (OSError, KeyError, subprocess.TimeoutExpired):
+        return None
+    return set(done.stdout.split()) if done.returncode == 0 else None
+
+
+class Queue:
+    """The queue over time: jobs that are not in it for long are gone."""
+
+    def __init__(self) -> None:
+        self._asked = -_QUEUE_EVERY_S
+        self._jobs: set[str] | None = None
+        self._since: dict[str, float] = {}
+
+    def lacks(self, identity: str) -> bool:
+        """Whether it has been without job `identity` for so long that no result is to be expected."""
+        now = time.monotonic()
+        if now - self._asked >= _QUEUE_EVERY_S:
+            self._asked, self._jobs = now, queued_jobs()
+        if self._jobs is None or identity in self._jobs:
+            self._since.pop(identity, None)
+            return False
+        return now - self._since.setdefault(identity, now) >= _GONE_S
+
+
+def _make(given: Mapping[str, Any]) -> Slurm | None:
+    pairs = given.get("slurm")
+    return Slurm(options=SlurmOptions.parse(pairs)) if pairs else None
+
+
+KIND = Kind(
+    options=(
+        BackendOption(
+            flag="--slurm",
+            name="slurm",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Each cell as a job of Slurm: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
+        ),
+    ),
+    make=_make,
+)

@@ -11,16 +11,12 @@ from istbench.cells.resolve import Cell
 from istbench.errors import RunFailed, UserError
 from istbench.node.published import newest
 from istbench.node.stopping import StopRequest
+from istbench.node.weights_file import saved_digest
 from istbench.node.worker import train_cell
 from istbench.processes.failures import WorkerLost, same_command
 from istbench.processes.launcher import Job, Launcher, launch
 from istbench.results.events import Part, Resume, Start
 from istbench.results.store import RunDirectory, time_now
-
-
-def run_directory(out: Path, name: str) -> RunDirectory:
-    """The run directory of cell `name` under results directory `out`."""
-    return RunDirectory(out / "runs" / name)
 
 
 def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
@@ -34,15 +30,15 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
         RunFailed: where a worker died; the run is marked failed.
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
     """
-    if not again and _is_done(run):
-        return False
-    with alone(run):
-        if again:
-            _clear(run)
-        elif _is_done(run):
-            return False
-        _execute(cell, run, scratch, launcher)
-    return True
+    if again or not _is_done(run):
+        with alone(run):
+            if again:
+                _clear(run)
+            if not _is_done(run):
+                _execute(cell, run, scratch, launcher)
+                return True
+    _require_saved(cell, run)
+    return False
 
 
 def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
@@ -74,6 +70,16 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
 
 def _is_done(run: RunDirectory) -> bool:
     return run.exists() and run.header().status == "done"
+
+
+def _require_saved(cell: Cell, run: RunDirectory) -> None:
+    """Refuse a finished cell whose weights the user wants to save, unless they are saved: the run keeps none."""
+    directory, result = cell.config.save, run.header().result
+    if directory is not None and (result is None or saved_digest(Path(directory)) != result.weights_sha256):
+        raise UserError(
+            f"{cell.name} is done already, and its weights are not in {directory}; "
+            "--again trains it anew and saves them"
+        )
 
 
 def _clear(run: RunDirectory) -> None:

@@ -26,7 +26,7 @@ def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str 
         with command.make_context("run", list(words[1:])) as context:
             fields = {field.name for field in dataclasses.fields(RunRequest)}
             given = {name: value for name, value in context.params.items() if name in fields}
-            request = build_request(lab=None, **{**given, "nodes": nodes})
+            request = build_request({**given, "nodes": nodes})
         request = dataclasses.replace(request, threads=request.threads or threads)
         return prepare_cell(request, lambda *_: None, here=here).name
     except Exception:  # the run that follows says what it is

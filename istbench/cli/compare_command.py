@@ -2,37 +2,31 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from istbench.backends.backend import Outcome
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import finished_there, hosts_options, run_there
 from istbench.cli.options import (
     PathType,
     baseline_option,
     cell_options,
     cluster_option,
-    in_lab,
-    lab_and_nodes,
     out_option,
+    place_options,
     plugin_option,
     request_fields,
     split_list,
+    take_backend,
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
-from istbench.errors import RunFailed, UserError, shown, unknown_name
-from istbench.hosts.names import Host, first_of
-from istbench.lab.network import ShapedNetwork
+from istbench.errors import UserError, shown, unknown_name
 from istbench.registry import check_name, load_method
-from istbench.torchrun.world import this_world
-
-if TYPE_CHECKING:
-    from istbench.backends.slurm import SlurmOptions
 
 # Where the data lies and what computes: the same suite is run on machines that differ in it.
 _OF_THE_MACHINE = ("data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway")
@@ -51,25 +45,15 @@ _OF_THE_MACHINE = ("data", "device", "threads", "timeout_s", "checkpoint_every_s
 @plugin_option
 @cluster_option
 @baseline_option
-@hosts_options("Train every cell on these hosts, over ssh, a node each; one with fewer nodes on the first of them.")
+@place_options
 @click.option("--again", is_flag=True, help="Run cells anew though they are done.")
-@click.option(
-    "--slurm",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Each cell as a job of Slurm's: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
-)
 def command(
     suite: Path | None,
     out: Path,
     plugins: tuple[str, ...],
     cluster: ClusterProfile,
     baseline: str,
-    hosts: tuple[Host, ...] | None,
-    hosts_python: str | None,
-    ssh_config: Path | None,
     again: bool,
-    slurm: tuple[str, ...],
     **given: Any,
 ) -> int:
     """Train many cells and compare their time to accuracy.
@@ -80,37 +64,27 @@ def command(
     Finished cells are not run twice, unfinished ones go on where they stopped, and a cell that fails does not stop
     the others.
     """
-    if this_world() is not None:
-        raise UserError(
-            "torchrun runs one cell: use istbench run under it once a cell, or istbench compare --hosts"
-        )
-    lab, given["nodes"] = lab_and_nodes(given["nodes"])
-    jobs = _slurm_options(slurm, lab)
-    if hosts is not None:
-        if lab is not None or jobs is not None:
-            raise UserError("--hosts says where cells are run: leave it out, or the lab, or --slurm")
-        if "nodes" not in typed_options(click.get_current_context()):
-            given["nodes"] = str(sum(host.slots for host in hosts))
-    requests = [in_lab(request, lab) for request in _requests(suite, plugins, given)]
+    backend = take_backend(given)
+    requests = [backend.fit(request) for request in _requests(suite, plugins, given)]
     for request in requests:
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
     _check_baseline(baseline, requests)
-    from istbench.processes.local import preload
-
-    if jobs is None and hosts is None:
-        preload(requests)
+    backend.begin(requests)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
+    names, failures = [], []
     with Display() as display:
-        if hosts is not None:
-            names, failures = _run_on_hosts(requests, out, again, hosts, hosts_python, ssh_config, display)
-        elif jobs is not None:
-            names, failures = _run_as_jobs(requests, out, again, jobs, display)
-        else:
-            names, failures = _run_all(requests, out, again, lab, display)
+        for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
+            if outcome.run is not None:
+                names.append(outcome.cell)
+            if outcome.failure is not None:
+                failures.append(f"{outcome.cell}: {outcome.failure}")
+            display.note(f"[{number}/{len(requests)}] {outcome.cell}: {_ended(outcome)}")
         display.note("\n".join(failures))
+    if not backend.shows_results:
+        return EXIT_FAILED if failures else 0
     from istbench.cli.show import show_report
     from istbench.report.report import build_report
 
@@ -196,88 +170,10 @@ def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
-def _run_all(
-    requests: list[RunRequest], out: Path, again: bool, lab: ShapedNetwork | None, display: Any
-) -> tuple[list[str], list[str]]:
-    """Run every cell; returns the names of all cells and a line for each that failed."""
-    from istbench.cells.execute import execute, run_directory
-    from istbench.cells.resolve import prepare_cell
-    from istbench.processes.local import LocalLauncher
-    from istbench.processes.place import ThisMachine
-
-    launcher = LocalLauncher(place=lab or ThisMachine())
-    cells, failures, notes = [], [], set()
-    # All are prepared first, so that a wrong name in the last one costs no hour of training.
-    for request in requests:
-        cells.append(prepare_cell(request, display.preparing))
-        notes.add(cells[-1].header.data_source.note)
-    for note in sorted(notes):
-        display.note(note)
-    for number, cell in enumerate(cells, start=1):
-        run = run_directory(out, cell.name)
-        try:
-            with display.training(cell.header, run) as scratch:
-                fresh = execute(cell, run, scratch, launcher, again=again)
-            display.note(f"[{number}/{len(cells)}] {cell.name}: {'done' if fresh else 'done before'}")
-        except (RunFailed, UserError) as error:
-            failures.append(f"{cell.name}: {error}")
-            display.note(f"[{number}/{len(cells)}] {cell.name}: failed")
-    return [cell.name for cell in cells], failures
-
-
-def _slurm_options(pairs: tuple[str, ...], lab: ShapedNetwork | None) -> "SlurmOptions | None":
-    if not pairs:
-        return None
-    if lab is not None:
-        raise UserError("a lab is a network of this machine: leave out --slurm, or the lab")
-    from istbench.backends.slurm import SlurmOptions
-
-    return SlurmOptions.parse(pairs)
-
-
-def _run_as_jobs(
-    requests: list[RunRequest], out: Path, again: bool, options: "SlurmOptions", display: Any
-) -> tuple[list[str], list[str]]:
-    """Run every cell as a job; returns as `_run_all`."""
-    from istbench.backends.slurm import run_as_jobs
-    from istbench.cells.resolve import prepare_cell
-
-    cells = [prepare_cell(request, display.preparing) for request in requests]
-    for note in sorted({cell.header.data_source.note for cell in cells}):
-        display.note(note)
-    names = [cell.name for cell in cells]
-    return names, run_as_jobs(requests, names, out, options, display.note, again=again)
-
-
-def _run_on_hosts(
-    requests: list[RunRequest],
-    out: Path,
-    again: bool,
-    hosts: tuple[Host, ...],
-    python: str | None,
-    config: Path | None,
-    display: Any,
-) -> tuple[list[str], list[str]]:
-    """Run every cell on as many of `hosts` as it has nodes; returns as `_run_all`."""
-    chosen = [first_of(hosts, request.nodes) for request in requests]
-    asked = list(zip(requests, chosen, strict=True))
-    before = [None] * len(asked) if again else finished_there(asked, python, config, out)
-    names, failures = [], []
-    for number, ((request, own), done) in enumerate(zip(asked, before, strict=True), start=1):
-        if done is not None:
-            names.append(done.path.name)
-            display.note(f"[{number}/{len(requests)}] {done.path.name}: done before")
-            continue
-        try:
-            run = run_there(own, python, config, request, out, again)
-        except (RunFailed, UserError) as error:
-            cell = f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
-            failures.append(f"{cell}: {error}")
-            display.note(f"[{number}/{len(requests)}] {cell}: failed")
-        else:
-            names.append(run.path.name)
-            display.note(f"[{number}/{len(requests)}] {run.path.name}: done")
-    return names, failures
+def _ended(outcome: Outcome) -> str:
+    if outcome.failure is not None:
+        return "failed"
+    return "done" if outcome.fresh else "done before"
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:

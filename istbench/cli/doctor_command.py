@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from istbench.backends import hosts
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import hosts_options
-from istbench.cli.options import PathType
+from istbench.cli.options import PathType, places
 from istbench.errors import UserError
-from istbench.hosts.names import Host
 from istbench.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
@@ -34,21 +33,20 @@ class Finding:
 
 
 @click.command("doctor")
-@hosts_options("Look at these hosts instead, over ssh, and at the links between them.")
+@places(*hosts.KIND.options)
 @click.option(
     "--profile",
     type=PathType(),
     metavar="FILE.toml",
     help="Measure a cluster profile of --hosts.",
 )
-def command(
-    hosts: tuple[Host, ...] | None, hosts_python: str | None, ssh_config: Path | None, profile: Path | None
-) -> int:
+def command(profile: Path | None, **given: Any) -> int:
     """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
-    if hosts is not None:
+    chosen = hosts.chosen(given)
+    if chosen is not None:
         from istbench.cli.doctor_hosts import examine
 
-        return examine(hosts, hosts_python, ssh_config, profile)
+        return examine(chosen.hosts, chosen.python, chosen.ssh_config, profile)
     if profile is not None:
         raise UserError("--profile is of hosts: give --hosts a,b as well")
     broken = False

@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import say
 from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import bandwidth_text
 from istbench.door import convert
-from istbench.errors import UserError
+from istbench.errors import UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
 from istbench.hosts.group import Asked, Group, Unfit, gather
 from istbench.hosts.links import MEASURES_S, Link, measure_links, measure_ring, shared_links, slow_links
@@ -94,7 +93,7 @@ def _finding(state: str, what: str, detail: str) -> None:
 
 
 def _measured(link: Link) -> None:
-    say(f"measured {link.source} to {link.target}")
+    _say(f"measured {link.source} to {link.target}")
 
 
 def profile_of(
@@ -109,7 +108,7 @@ def profile_of(
     Raises:
         Unfit: where a host cannot say.
     """
-    say("measuring how fast the hosts compute, and what messages cost")
+    _say("measuring how fast the hosts compute, and what messages cost")
     slots = {host.name: host.slots for host in hosts}
     threads = {name: max(1, facts.cores // slots[name]) for name, facts in group.facts.items()}
     asked = {
@@ -135,4 +134,8 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another --profile") from None
-    say(f"wrote {path}; `istbench replay --cluster {path}`")
+    _say(f"wrote {path}; `istbench replay --cluster {path}`")
+
+
+def _say(text: str) -> None:
+    click.echo(printable(text), err=True)

@@ -4,6 +4,7 @@ import os
 
 import click
 
+from istbench.backends.here import Here
 from istbench.cli import compare_command, run_command, validate_command
 from istbench.cli.options import lab_nodes_option, latency_option, parse_time, typed_options
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
@@ -35,7 +36,7 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
         nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency, "--latency")
     )
     check()
-    context.obj = place
+    context.obj = Here(lab=place)
     _say(place)
 
 

@@ -1,6 +1,5 @@
 """Options that several commands share."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -9,6 +8,8 @@ from typing import Any
 
 import click
 
+from istbench.backends.backend import Backend, BackendOption
+from istbench.backends.choose import backend_options, choose
 from istbench.cli.streams import Streams
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config.defaults import BASELINE, DEFAULT_CLUSTER
@@ -17,7 +18,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import convert, literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
-from istbench.lab.network import MOST_NODES, ShapedNetwork
+from istbench.lab.network import MOST_NODES
 
 _Command = Callable[..., Any]
 
@@ -253,11 +254,44 @@ def typed_options(context: click.Context) -> dict[str, str]:
     return {name: flag for name, flag in flags.items() if context.get_parameter_source(name) == typed}
 
 
-def lab_and_nodes(nodes: Any) -> tuple[ShapedNetwork | None, Any]:
-    """The lab that the current command runs in, if any, and `--nodes`, by default all that the lab has."""
+def places(*options: BackendOption) -> Callable[[_Command], _Command]:
+    """The `options` by which a user says where cells run."""
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = click.option(
+                option.flag,
+                option.name,
+                type=PathType() if option.kind is Path else option.kind,
+                is_flag=True if option.kind is bool else None,
+                multiple=option.multiple,
+                metavar=option.metavar,
+                help=option.help,
+            )(command)
+        return command
+
+    return add
+
+
+def place_options(command: _Command) -> _Command:
+    """The options by which a user says where cells run, of all backends."""
+    return places(*backend_options())(command)
+
+
+def take_backend(given: dict[str, Any]) -> Backend:
+    """The backend that the options of the current command choose; takes their values out of `given`.
+
+    `--nodes` in `given` becomes the number of nodes that the backend has, unless the user typed it.
+
+    Raises:
+        UserError: as `choose` does.
+    """
     context = click.get_current_context()
-    lab = context.find_object(ShapedNetwork)
-    return lab, nodes if lab is None or "nodes" in typed_options(context) else type(nodes)(lab.nodes)
+    values = {option.name: given.pop(option.name) for option in backend_options()}
+    backend = choose(values, context.find_object(Backend))  # type: ignore[type-abstract]
+    if backend.nodes is not None and "nodes" not in typed_options(context):
+        given["nodes"] = type(given["nodes"])(backend.nodes)
+    return backend
 
 
 def request_fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -269,29 +303,6 @@ def request_fields(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_request(
-    workload: str,
-    method: str,
-    nodes: int,
-    seed: int,
-    plugins: tuple[str, ...],
-    lab: ShapedNetwork | None,
-    **given: Any,
-) -> RunRequest:
-    """A `RunRequest` from a command's arguments."""
-    fields = request_fields(given)
-    request = RunRequest(workload=workload, method=method, nodes=nodes, seed=seed, plugins=plugins, **fields)
-    return in_lab(request, lab)
-
-
-def in_lab(request: RunRequest, lab: ShapedNetwork | None) -> RunRequest:
-    """`request` as it is run in `lab`.
-
-    Raises:
-        UserError: where it asks for other nodes than the lab has.
-    """
-    if lab is None:
-        return request
-    if request.nodes != lab.nodes:
-        raise UserError(f"the lab has {lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}")
-    return dataclasses.replace(request, lab=lab.lab)
+def build_request(given: dict[str, Any]) -> RunRequest:
+    """A `RunRequest` from the arguments of a command."""
+    return RunRequest(**request_fields(given))

@@ -9,32 +9,25 @@ from typing import Any
 import click
 import msgspec
 
+from istbench.backends.backend import Outcome
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.hosts_options import finished_there, hosts_options, run_there, say
 from istbench.cli.options import (
     build_request,
     cell_options,
     cluster_option,
-    lab_and_nodes,
     out_option,
+    place_options,
     plugin_option,
     run_options,
-    typed_options,
+    take_backend,
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.data_source import DataSource
 from istbench.config.run import RunRequest
-from istbench.errors import UserError
-from istbench.hosts import relay
-from istbench.hosts.names import Host
-from istbench.lab.network import ShapedNetwork
 from istbench.registry import check_name
 from istbench.results.events import Note
-from istbench.results.header import Result
 from istbench.results.load import Run
 from istbench.results.store import RunDirectory
-from istbench.torchrun.world import World, this_world
 
 
 @click.command("run")
@@ -45,93 +38,30 @@ from istbench.torchrun.world import World, this_world
 @out_option
 @plugin_option
 @cluster_option
-@hosts_options("Train on these hosts, over ssh, a node each; FILE has one a line, with slots=N for several.")
+@place_options
 @click.option("--again", is_flag=True, help="Run the cell anew though it is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-def command(
-    nodes: int,
-    out: Path,
-    cluster: ClusterProfile,
-    hosts: tuple[Host, ...] | None,
-    hosts_python: str | None,
-    ssh_config: Path | None,
-    again: bool,
-    as_json: bool,
-    **given: Any,
-) -> int:
+def command(out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload by one method on so many nodes.
 
-    The same command again goes on where an interrupted run stopped, and shows a finished one. Under torchrun, its
-    processes are the nodes.
+    The same command again resumes an interrupted run, and shows the results of a finished one. Under torchrun, each
+    of its processes is a node.
     """
-    world, lab, nodes = _world_and_lab(nodes, hosts)
-    request = build_request(nodes=nodes, lab=lab, **given)
+    backend = take_backend(given)
+    request = backend.fit(build_request(given))
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
-    if hosts is not None:
-        run = _on_hosts(hosts, hosts_python, ssh_config, request, out, again)
-        return _show(run, request, cluster, as_json)
-    # Workers need torch, and so does this process: both start importing it now, side by side.
-    from istbench.processes.local import LocalLauncher, preload
-
-    preload([request])
-    if world is not None and world.rank > 0:
-        from istbench.torchrun.workers import follow
-
-        return follow(world, request, out)
-    from istbench.cells.execute import execute, run_directory
-    from istbench.cells.resolve import prepare_cell
+    backend.begin([request])
     from istbench.cli.progress import Display
-    from istbench.processes.launcher import Launcher
-    from istbench.processes.place import ThisMachine
-    from istbench.torchrun.meeting import meeting_of
 
     with Display() as display:
-        cell = prepare_cell(request, display.preparing, here=None if world is None else world.local_size)
-        display.note(cell.header.data_source.note)
-        launcher: Launcher = LocalLauncher(place=lab or ThisMachine())
-        if world is not None:
-            from istbench.torchrun.workers import lead
-
-            cell, launcher, how = lead(world, cell)
-            display.note(how)
-            relay.await_go(cell.name)
-        run = run_directory(out, cell.name)
-        with display.training(cell.header, run) as scratch:
-            fresh = execute(cell, run, scratch, launcher, again=again)
-        if world is not None:
-            meeting_of(world).end(0)
-        if not fresh:
-            _require_saved(request.save, cell.name, run.header().result)
-            display.note(_done_already(cell.name))
+        (outcome,) = backend.run([request], out, again, display)
+        run = outcome.finished()
+        if not outcome.fresh:
+            display.note(f"{outcome.cell} is done already; --again runs it anew")
         for note in _notes(run):
             display.note(note)
-    return 0 if relay.folder() else _show(run, request, cluster, as_json, cell.header.data_source)
-
-
-def _on_hosts(
-    hosts: tuple[Host, ...],
-    python: str | None,
-    config: Path | None,
-    request: RunRequest,
-    out: Path,
-    again: bool,
-) -> RunDirectory:
-    """Run `request` on `hosts`; returns the run directory, here."""
-    if not again and request.save is None:  # whether weights were saved, a host says
-        (done,) = finished_there([(request, hosts)], python, config, out)
-        if done is not None:
-            for note in [done.header().data_source.note, _done_already(done.path.name), *_notes(done)]:
-                say(note)
-            return done
-    run = run_there(hosts, python, config, request, out, again)
-    if request.save is not None:
-        say(f"the weights are in {request.save} on {hosts[0].name}")
-    return run
-
-
-def _done_already(cell: str) -> str:
-    return f"{cell} is done already; --again runs it anew"
+    return _show(outcome, request, cluster, as_json) if backend.shows_results else 0
 
 
 def _notes(run: RunDirectory) -> list[str]:
@@ -146,24 +76,15 @@ def _notes(run: RunDirectory) -> list[str]:
     ]
 
 
-def _show(
-    run: RunDirectory,
-    request: RunRequest,
-    cluster: ClusterProfile,
-    as_json: bool,
-    source: DataSource | None = None,
-) -> int:
-    """Print what came of `run`; returns the exit status.
-
-    source: the data of this command, where known. A finished run may have had the same data from another directory.
-    """
+def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_json: bool) -> int:
+    """Print the results of a run; returns the exit status."""
     from istbench.cli.replaying import replaying
     from istbench.report.tables.summary import run_summary
     from istbench.results.load import load_run
 
-    finished = load_run(run)
-    if source is not None:
-        header = msgspec.structs.replace(finished.header, data_source=source)
+    finished = load_run(outcome.finished())
+    if outcome.source is not None:  # a finished run may have had the same data from another directory
+        header = msgspec.structs.replace(finished.header, data_source=outcome.source)
         finished = dataclasses.replace(finished, header=header)
     with replaying():
         replayed, problem = _replay(finished, cluster)
@@ -182,33 +103,6 @@ def _show(
         err=True,
     )
     return EXIT_TARGET_MISSED
-
-
-def _world_and_lab(nodes: int, hosts: tuple[Host, ...] | None) -> tuple[World | None, ShapedNetwork | None, int]:
-    """What torchrun started, the lab, and the nodes: as many as these or the hosts have, unless they were typed."""
-    typed = "nodes" in typed_options(click.get_current_context())
-    world = this_world()
-    lab, nodes = lab_and_nodes(nodes)
-    if world is not None and lab is not None:
-        raise UserError("a lab starts its own nodes: leave out torchrun, or the lab")
-    if hosts is not None:
-        if world is not None or lab is not None:
-            raise UserError("--hosts starts its own nodes: leave out torchrun, the lab, or --hosts")
-        there = sum(host.slots for host in hosts)
-        if typed and nodes != there:
-            raise UserError(f"--nodes {nodes}, and --hosts has {there}, one a process; leave out --nodes")
-        return None, None, there
-    return world, lab, nodes if world is None else world.nodes(nodes if typed else None)
-
-
-def _require_saved(directory: Path | None, cell: str, result: Result | None) -> None:
-    """Refuse a finished cell whose weights are to be saved, unless they are: they are not kept."""
-    from istbench.node.weights_file import saved_digest
-
-    if directory is not None and (result is None or saved_digest(directory) != result.weights_sha256):
-        raise UserError(
-            f"{cell} is done already, and its weights are not in {directory}; --again trains it anew and saves them"
-        )
 
 
 def _best(run: Run) -> str:

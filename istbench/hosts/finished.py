@@ -57,7 +57,7 @@ def finished(
     names = _names([cells[number] for number in asked], paths, out, pythons, config, by)
     for number, name in zip(asked, names, strict=False):
         if name in done[number]:
-            found[number] = RunDirectory(out / "runs" / name)
+            found[number] = RunDirectory.of(out, name)
     return found
 
 

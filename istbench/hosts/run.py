@@ -128,7 +128,7 @@ class _Session:
         try:
             self._start()
             cell = self._await_cell()
-            here = self._here = RunDirectory(self._asked.out / "runs" / cell)
+            here = self._here = RunDirectory.of(self._asked.out, cell)
             with nullcontext() if self._shared else alone(here):
                 try:
                     return self._finish(here)

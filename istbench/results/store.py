@@ -26,6 +26,11 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @classmethod
+    def of(cls, results: Path, cell: str) -> "RunDirectory":
+        """The run directory of the cell named `cell` in the directory `results`."""
+        return cls(results / "runs" / cell)
+
     @property
     def run_json(self) -> Path:
         """The header: configuration, status, result."""

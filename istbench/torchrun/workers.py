@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from istbench.cells.execute import run_directory
 from istbench.cells.resolve import Cell, prepare_cell
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
@@ -265,7 +264,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
 def _run_directory(world: World, cell: Cell, out: Path, scratch: Path) -> Path:
     """The run directory that this rank's worker reads: the cell's on rank 0's host, else one with a header."""
     if world.host_rank == 0:
-        return run_directory(out, cell.name).path.resolve()
+        return RunDirectory.of(out, cell.name).path.resolve()
     run = RunDirectory(scratch / "run")
     run.create(cell.header)
     return run.path

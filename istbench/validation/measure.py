@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from istbench.cells.execute import execute, run_directory
+from istbench.backends.here import Here
 from istbench.cells.resolve import prepare_cell
 from istbench.cluster.carrying import Carrying
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth
@@ -20,8 +20,6 @@ from istbench.config.run import RunRequest
 from istbench.lab.network import ShapedNetwork
 from istbench.machine import cores
 from istbench.processes.carrying import Ways, measure_carrying
-from istbench.processes.local import LocalLauncher
-from istbench.processes.place import ThisMachine
 from istbench.registry import build_method
 from istbench.results.load import load_run
 from istbench.validation.measurement import ReplayError
@@ -84,15 +82,13 @@ def validate(
 
 
 def _run(request: RunRequest, network: ShapedNetwork | None, display: Any) -> Timed:
-    asked = dataclasses.replace(request, lab=network.lab if network else None)
-    cell = prepare_cell(asked, display.preparing)
+    backend = Here(lab=network)
     with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
-        run = run_directory(Path(folder), cell.name)
-        with display.training(cell.header, run) as scratch:
-            execute(cell, run, scratch, LocalLauncher(place=network or ThisMachine()))
-        warm, *_, last = load_run(run).curve.evaluations[1:]
-        seen = cell.header.data_source.seen
-        return Timed(seen, last.train_s - warm.train_s, last.step - warm.step, load_trace(run.trace))
+        (outcome,) = backend.run([backend.fit(request)], Path(folder), False, display)
+        run = load_run(outcome.finished())
+        warm, *_, last = run.curve.evaluations[1:]
+        seen = run.header.data_source.seen
+        return Timed(seen, last.train_s - warm.train_s, last.step - warm.step, load_trace(run.directory.trace))
 
 
 def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:

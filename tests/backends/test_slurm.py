@@ -8,10 +8,9 @@ import submitit
 from garbage import one_line
 from submitit.core.utils import FailedJobError
 
-from istbench.backends import slurm, slurm_jobs
-from istbench.backends.slurm import SlurmOptions, run_as_jobs
-from istbench.backends.slurm_jobs import Noted
-from istbench.cells import execute, resolve
+from istbench.backends import slurm
+from istbench.backends.backend import Outcome
+from istbench.backends.slurm import Noted, SlurmOptions, run_as_jobs
 from istbench.cli import main
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
@@ -20,6 +19,15 @@ REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("d
 NAMES = ["a", "b", "c"]
 DEBUG = SlurmOptions.parse(["executor=debug"])
 SLURM = SlurmOptions()
+
+
+def run(requests, names, out, options, say, **how):
+    """Run cells as jobs, and say how each ended; returns a line for each that failed."""
+    failures = []
+    for outcome in run_as_jobs(requests, names, out, options, say, **how):
+        say(f"{outcome.cell}: {'failed' if outcome.failure else 'done' if outcome.fresh else 'done before'}")
+        failures += [f"{outcome.cell}: {outcome.failure}"] if outcome.failure else []
+    return failures
 
 
 @pytest.fixture
@@ -32,16 +40,14 @@ def ran(monkeypatch):
     """The methods that were run; `ist` fails."""
     ran = []
 
-    def run(cell, *_, **__):
-        ran.append(cell.name)
-        if cell.name == "ist":
-            raise RunFailed("worker 1 died")
-        if cell.name == "p3":
+    def train(_, cells, *__):
+        (method,) = [cell.method for cell in cells]
+        ran.append(method)
+        if method == "p3":
             raise KeyboardInterrupt
-        return True
+        yield Outcome(cell=method, failure=RunFailed("worker 1 died") if method == "ist" else None)
 
-    monkeypatch.setattr(execute, "execute", run)
-    monkeypatch.setattr(resolve, "prepare_cell", lambda request, _: SimpleNamespace(name=request.method))
+    monkeypatch.setattr(slurm.Here, "run", train)
     return ran
 
 
@@ -83,31 +89,31 @@ class FakeExecutor:
 def executor(monkeypatch):
     made = FakeExecutor()
     monkeypatch.setattr(slurm, "_executor", lambda *_: made)
-    monkeypatch.setattr(slurm, "_EVERY_S", 0)
-    monkeypatch.setattr(slurm_jobs, "_SETTLES_S", 0)
+    monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0)
+    monkeypatch.setattr(slurm, "_SETTLES_S", 0)
     monkeypatch.setattr(submitit, "SlurmJob", FakeJob)
     return made
 
 
 def test_every_cell_is_a_job_and_one_that_fails_stops_no_other(ran, said, tmp_path):
-    failures = run_as_jobs(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
+    failures = run(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
     assert ran == ["ddp", "ist", "p3"]
     assert failures == ["b: worker 1 died", "c: interrupted; the same command goes on with it"]
-    assert said[1:] == ["[1/3] a: done", "[2/3] b: failed", "[3/3] c: failed"]
+    assert said[1:] == ["a: done", "b: failed", "c: failed"]
 
 
 def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_is_done", lambda _, name: name == "a")
-    run_as_jobs(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
+    run(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
     assert (ran, said[0]) == (["ist", "p3"], "a: done before")
-    run_as_jobs(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append, again=True)
+    run(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append, again=True)
     assert ran[-1] == "ddp"
 
 
 def test_a_job_that_slurm_still_has_is_waited_for(executor, said, tmp_path):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm/jobs.json").write_text('{"a": "7", "other": "1"}')
-    failures = run_as_jobs(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
+    failures = run(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
     assert (executor.given, said[0]) == (["ist"], "2 jobs: 7 9")
     assert failures == ["b: job 9 ended: Job is out of memory; its output is in there"]
     assert json.loads((tmp_path / "slurm/jobs.json").read_text()) == {"a": "7", "other": "1", "b": "9"}
@@ -119,23 +125,23 @@ def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said
 
     monkeypatch.setattr(slurm, "_collect", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said[-1] == "3 jobs go on, and the same command waits for them; `scancel 9 10 11` ends them"
 
 
 def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, said, tmp_path):
     executor.at_a_time = 1
-    failures = run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    failures = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert executor.given == ["ddp", "ist", "p3"]
     assert [failure[:13] for failure in failures] == ["a: job 9 ende", "b: job 10 end", "c: job 11 end"]
     assert said == [
         "1 job: 9",
         "2 cells wait until jobs have ended, as Slurm takes no more: sbatch: error: QOSMaxSubmitJobPerUserLimit",
-        "[1/3] a: failed",
+        "a: failed",
         "1 job: 10",
-        "[2/3] b: failed",
+        "b: failed",
         "1 job: 11",
-        "[3/3] c: failed",
+        "c: failed",
     ]
 
 
@@ -144,7 +150,7 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
     submit = executor.submit
     monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
     executor.at_a_time = 1
-    submission = slurm_jobs.Submission(executor, Noted(tmp_path / "jobs.json"), said.append)
+    submission = slurm.Submission(executor, Noted(tmp_path / "jobs.json"), said.append)
     submission.left.update(
         {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
     )
@@ -156,9 +162,9 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
 
 
 def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0)
+    monkeypatch.setattr(slurm, "_PATIENCE_S", 0)
     executor.in_all = 1
-    first, *others = run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    first, *others = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert first.startswith("a: job 9 ended: ")
     why = "Slurm took no job for it: sbatch: error: QOSMaxSubmitJobPerUserLimit"
     assert others == [f"b: {why}", f"c: {why}"]
@@ -169,7 +175,7 @@ def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
     with pytest.raises(
         UserError, match="^Slurm took no job: sbatch: error: QOS.*Limit; see the options of --slurm$"
     ):
-        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said == []
 
 
@@ -182,7 +188,7 @@ def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
 
     monkeypatch.setattr(Noted, "add", add)
     with pytest.raises(UserError, match="^cannot write$"):
-        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said == ["2 jobs go on, and the same command waits for them; `scancel 9 10` ends them"]
 
 
@@ -212,18 +218,18 @@ def test_a_wrong_option_is_refused_in_one_line(pairs, message):
 def test_without_slurm_that_is_said(tmp_path, said, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no Slurm here: no `srun` is found"):
-        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
 
 
 def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, said):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm/jobs.json").write_text('{"a": 7}')
     with pytest.raises(UserError, match="jobs.json: .* must be text; delete it, once none of its jobs is left"):
-        run_as_jobs(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
 
 
 def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(slurm, "_EVERY_S", 0.1)
+    monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0.1)
     words = ["compare", "--workload", "toy", "--methods", "ist", "--nodes", "1", "--steps", "4"]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--slurm", "executor=local", "--slurm", "cpus=1", "--out", str(tmp_path)])

@@ -10,7 +10,7 @@ import pytest
 from fake_runs import evaluation, header
 from published_steps import publish_step, write_step
 
-from istbench.cells.execute import execute, run_directory
+from istbench.cells.execute import execute
 from istbench.cells.resolve import Cell
 from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
@@ -49,7 +49,7 @@ class Pretended:
 
 @pytest.fixture
 def run(tmp_path):
-    return run_directory(tmp_path, CELL.name)
+    return RunDirectory.of(tmp_path, CELL.name)
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 import pytest
 
-from istbench.cli.hosts_options import words_there
+from istbench.backends.choose import backend_options
+from istbench.backends.hosts import words_there
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.errors import UserError
 
 CELL = ["--method", "ist", "--workload", "toy"]
-OF_THIS_HOST = ("hosts", "hosts_python", "ssh_config", "out", "cluster", "as_json")
+OF_THIS_HOST = (*(option.name for option in backend_options()), "out", "cluster", "as_json")
 
 
 def words_of(*typed):
@@ -16,7 +17,7 @@ def words_of(*typed):
     for name in OF_THIS_HOST:
         del given[name]
     again = given.pop("again")
-    first, *words = words_there(build_request(lab=None, **given), again=again)
+    first, *words = words_there(build_request(given), again=again)
     assert first == "run"
     return words
 
@@ -60,7 +61,7 @@ def test_values_that_look_like_options_or_have_spaces_stay_one_word():
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        (["--nodes", "3", "--hosts", "a,b"], "--nodes 3, and --hosts has 2, one a process"),
+        (["--nodes", "3", "--hosts", "a,b"], "--hosts has 2 processes for 3 nodes; name more hosts, or slots"),
         (["--hosts", "a,a"], "names a twice"),
         (["--hosts", "a:0"], "--hosts 'a:0' has no port that can be; give 1 to 65535"),
         (["--hosts", "a", "--hosts-python", "-c"], "must be the path of a Python"),
@@ -84,7 +85,7 @@ def test_hosts_under_torchrun_are_refused(monkeypatch):
     told = {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     for name, value in {**told, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))
-    with pytest.raises(UserError, match="--hosts starts its own nodes: leave out torchrun"):
+    with pytest.raises(UserError, match="torchrun and --hosts both start nodes: leave one of them out"):
         command.main([*CELL, "--hosts", "a"], standalone_mode=False)
 
 

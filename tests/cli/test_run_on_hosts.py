@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import ssh_hosts
 
-from istbench.cells.execute import execute, run_directory
+from istbench.cells.execute import execute
 from istbench.cells.resolve import prepare_cell
 from istbench.cli.doctor_hosts import profile_of
 from istbench.cluster.carrying import Carrying
@@ -17,6 +17,7 @@ from istbench.hosts.group import Group
 from istbench.hosts.links import Link
 from istbench.hosts.names import Host
 from istbench.processes.local import LocalLauncher
+from istbench.results.store import RunDirectory
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
 WORDS += ["--threads", "1", "--json"]
@@ -48,7 +49,7 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
     cell = prepare_cell(
         RunRequest(workload="toy", method="ist", nodes=2, steps=20, seed=1, threads=1), lambda *_: None
     )
-    local = run_directory(tmp_path, cell.name)
+    local = RunDirectory.of(tmp_path, cell.name)
     execute(cell, local, tmp_path / "scratch", LocalLauncher())
     found = json.loads(there.stdout)
     assert (found["cell"], found["weights_sha256"]) == (cell.name, local.header().result.weights_sha256)

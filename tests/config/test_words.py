@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from istbench.backends.choose import backend_options
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.config.interval import Interval
@@ -28,9 +29,9 @@ def test_words_ask_for_the_same(request_):
     assert first == "run"
     with command.make_context("run", words) as context:
         given = dict(context.params)
-    for of_this_host in ("out", "cluster", "hosts", "hosts_python", "ssh_config", "again", "as_json"):
+    for of_this_host in ("out", "cluster", "again", "as_json", *(option.name for option in backend_options())):
         del given[of_this_host]
-    assert build_request(lab=None, **given) == request_
+    assert build_request(given) == request_
 
 
 def test_options_of_their_own_type_are_typed_as_texts():

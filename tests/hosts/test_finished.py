@@ -8,15 +8,15 @@ import sys
 import msgspec
 import pytest
 
-from istbench.cells import execute
+from istbench.backends.hosts import words_there
 from istbench.cells.resolve import prepare_cell
 from istbench.cli.cell_names import cell_name
-from istbench.cli.hosts_options import words_there
 from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.hosts import finished as ssh_finished
 from istbench.hosts.finished import AskedCell, finished, runs_alike
 from istbench.hosts.names import Host
+from istbench.results.store import RunDirectory
 
 REQUEST = RunRequest(workload="toy", method="ist", nodes=2, seed=1, steps=20, threads=1)
 OTHERS = [
@@ -72,7 +72,7 @@ def done(tmp_path):
 
     def made(status="done", name=None):
         cell = prepare_cell(REQUEST, lambda *_: None)
-        run = execute.run_directory(tmp_path, name or cell.name)
+        run = RunDirectory.of(tmp_path, name or cell.name)
         run.create(msgspec.structs.replace(cell.header, status=status))
         return run
 

@@ -1,0 +1,33 @@
+"""The choice of a backend: this file alone knows them all."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from istbench.backends import hosts, slurm, torchrun
+from istbench.backends.backend import Backend, BackendOption, Kind
+from istbench.backends.here import Here
+from istbench.errors import UserError
+
+KINDS: list[Kind] = [torchrun.KIND, hosts.KIND, slurm.KIND]
+
+
+def backend_options() -> tuple[BackendOption, ...]:
+    """The command-line options of all backends."""
+    return tuple(option for kind in KINDS for option in kind.options)
+
+
+def choose(given: Mapping[str, Any], enclosing: Backend | None = None) -> Backend:
+    """The backend that the user asked for, by default this machine.
+
+    Args:
+        given: the values of `backend_options`, by name. enclosing: the backend that the enclosing command chose.
+
+    Raises:
+        UserError: where the user asked for two, or a value is wrong.
+    """
+    made = [kind.make(given) for kind in KINDS]
+    chosen = [backend for backend in (enclosing, *made) if backend is not None]
+    if len(chosen) > 1:
+        first, second, *_ = chosen
+        raise UserError(f"{first.chosen_by} and {second.chosen_by} both start nodes: leave one of them out")
+    return chosen[0] if chosen else Here()
