@@ -1,15 +1,14 @@
 """`--hosts` and what belongs to it."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from istbench.cli.options import PathType
 from istbench.config.run import RunRequest
-from istbench.config.words import words_of
 from istbench.door import read_bytes
 from istbench.errors import UserError, printable
 from istbench.hosts.names import Host, parse_hosts
@@ -65,7 +64,7 @@ def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 def words_there(request: RunRequest, *, again: bool) -> tuple[str, ...]:
     """The words of istbench by which hosts run `request`: how many nodes there are they know by themselves."""
-    return (*words_of(dataclasses.replace(request, nodes=1)), *(["--again"] if again else []))
+    return (*msgspec.structs.replace(request, nodes=1).arguments(), *(["--again"] if again else []))
 
 
 def run_there(

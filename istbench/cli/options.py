@@ -1,6 +1,5 @@
 """Options that several commands share."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from istbench.cli.streams import Streams
 from istbench.cluster.profile import ClusterProfile, load_profile
@@ -294,4 +294,4 @@ def in_lab(request: RunRequest, lab: ShapedNetwork | None) -> RunRequest:
         return request
     if request.nodes != lab.nodes:
         raise UserError(f"the lab has {lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}")
-    return dataclasses.replace(request, lab=lab.lab)
+    return msgspec.structs.replace(request, lab=lab.lab)

@@ -1,6 +1,5 @@
 """Cells keep their names, so that recorded results are found again."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -23,14 +22,28 @@ IN_RESULTS = {
     "speech-ist-n8-s2-93b39407": "streaming-speech",
 }
 # Of the data "data", on one thread a node.
-SMOKE = """
-toy-ist-n2-s0-5cff4904 toy-local_sgd-n2-s0-38321aa5 toy-ddp-n2-s0-fc09d1aa toy-zero-n2-s0-86db6fda
-toy-fsdp-n2-s0-4d3bc092 toy-parameter_server-n2-s0-7f8a0dd6 toy-p3-n2-s0-58f5b2bd toy-ist-n3-s0-576c3cf5
-toy-local_sgd-n3-s0-d4556889 toy-ddp-n3-s0-eae6e03e toy-zero-n3-s0-327793b9 toy-fsdp-n3-s0-fa9b5da2
-toy-parameter_server-n3-s0-ed5e114b toy-p3-n3-s0-8455676d speech-ist-n2-s0-75d0abe4
-speech-local_sgd-n2-s0-fefe0aa6 speech-ddp-n2-s0-37ecfff5 amazon670k-model_parallel-n2-s0-b8256f3e
-amazon670k-sampled_softmax-n2-s0-3ffdf3c2 amazon670k-dslide-n2-s0-b5ef6a28
-""".split()
+SMOKE = [
+    "toy-ist-n2-s0-5cff4904",
+    "toy-local_sgd-n2-s0-38321aa5",
+    "toy-ddp-n2-s0-fc09d1aa",
+    "toy-zero-n2-s0-86db6fda",
+    "toy-fsdp-n2-s0-4d3bc092",
+    "toy-parameter_server-n2-s0-7f8a0dd6",
+    "toy-p3-n2-s0-58f5b2bd",
+    "toy-ist-n3-s0-576c3cf5",
+    "toy-local_sgd-n3-s0-d4556889",
+    "toy-ddp-n3-s0-eae6e03e",
+    "toy-zero-n3-s0-327793b9",
+    "toy-fsdp-n3-s0-fa9b5da2",
+    "toy-parameter_server-n3-s0-ed5e114b",
+    "toy-p3-n3-s0-8455676d",
+    "speech-ist-n2-s0-75d0abe4",
+    "speech-local_sgd-n2-s0-fefe0aa6",
+    "speech-ddp-n2-s0-37ecfff5",
+    "amazon670k-model_parallel-n2-s0-b8256f3e",
+    "amazon670k-sampled_softmax-n2-s0-3ffdf3c2",
+    "amazon670k-dslide-n2-s0-b5ef6a28",
+]
 
 
 @pytest.mark.parametrize("cell", RECORDED, ids=lambda cell: cell["name"])
@@ -56,7 +69,7 @@ def test_an_older_configuration_without_newer_options_has_the_same_name():
 
 def test_cells_of_the_smoke_suite_keep_their_names():
     requests = [
-        dataclasses.replace(request, threads=1, device="cpu")
+        msgspec.structs.replace(request, threads=1, device="cpu")
         for suite in read_suite(ROOT / "configs" / "smoke.toml")
         for request in suite.requests()
     ]
