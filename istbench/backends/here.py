@@ -1,10 +1,11 @@
 """Cells on this machine, one after another: on its loopback interface, or in a lab."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+import msgspec
 
 from istbench.backends.backend import Backend, Outcome, Screen
 from istbench.config.run import RunRequest
@@ -33,7 +34,7 @@ class Here(Backend):
             raise UserError(
                 f"the lab has {self.lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}"
             )
-        return dataclasses.replace(request, lab=self.lab.lab)
+        return msgspec.structs.replace(request, lab=self.lab.lab)
 
     def begin(self, cells: Sequence[RunRequest]) -> None:
         """Start importing torch in the fork server, while this process imports it too."""

@@ -1,14 +1,14 @@
 """Cells on other hosts, which this machine reaches over ssh: `--hosts`."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
+
 from istbench.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
 from istbench.config.run import RunRequest
-from istbench.config.words import words_of
 from istbench.door import read_bytes
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.names import Host, first_of, parse_hosts
@@ -113,7 +113,7 @@ class Hosts(Backend):
 
 def words_there(request: RunRequest, *, again: bool) -> tuple[str, ...]:
     """The words of the istbench command that runs `request` on a host. torchrun tells it the number of nodes."""
-    return (*words_of(dataclasses.replace(request, nodes=1)), *(["--again"] if again else []))
+    return (*msgspec.structs.replace(request, nodes=1).arguments(), *(["--again"] if again else []))
 
 
 def _paths(requests: Sequence[RunRequest]) -> tuple[str, ...]:

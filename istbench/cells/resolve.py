@@ -17,9 +17,8 @@ from istbench.cells.computing import check_computing
 from istbench.cells.refusals import check_batch, check_memory, check_schedule, check_threads
 from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
-from istbench.config.lab import Lab
 from istbench.config.options import option_text, written_options
-from istbench.config.run import Device, RunConfig, RunRequest
+from istbench.config.run import LABELLED, Device, Lab, RunConfig, RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.machine import cores
 from istbench.methods.base import Method
@@ -89,28 +88,17 @@ def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
         check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=plain)
     steps, eval_every = _budget(request, workload, method, source, batch_size)
     check_batch(method, model, batch_size)
-    config = RunConfig(
-        workload=request.workload,
-        method=request.method,
-        nodes=request.nodes,
-        seed=request.seed,
+    config = RunConfig.of(
+        request,
         workload_options=written_options(workload.options),
         method_options=written_options(method.options),
         batch_size=batch_size,
         steps=steps,
         eval_every=eval_every,
-        max_seconds=request.max_seconds,
-        target=request.target,
         device=device,
-        amp=request.amp,
-        channels_last=request.channels_last,
-        compile=request.compile,
         threads=threads,
-        timeout_s=request.timeout_s,
-        checkpoint_every_s=request.checkpoint_every_s,
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
-        lab=request.lab,
         code=_code(request),
     )
     name = config.cell(source.fingerprint)
@@ -159,9 +147,8 @@ def _label(name: str, changed: Mapping[str, Any]) -> str:
 
 
 def _computing(request: RunRequest) -> dict[str, Any]:
-    """What a row of a table says of how its model was computed."""
-    asked = {"amp": request.amp, "channels_last": request.channels_last, "compile": request.compile}
-    return {name: value for name, value in asked.items() if value}
+    """Options of computing in the label of a row."""
+    return {name: value for name in LABELLED if (value := getattr(request, name))}
 
 
 def _device(asked: Device) -> Device:

@@ -4,11 +4,12 @@
 for them. It prints a JSON list of their names, null for each that cannot run.
 """
 
-import dataclasses
 import json
 import os
 import sys
 from collections.abc import Sequence
+
+import msgspec
 
 from istbench.cells.resolve import prepare_cell
 from istbench.cli.options import build_request
@@ -24,10 +25,10 @@ def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str 
     """
     try:
         with command.make_context("run", list(words[1:])) as context:
-            fields = {field.name for field in dataclasses.fields(RunRequest)}
+            fields = RunRequest.__struct_fields__
             given = {name: value for name, value in context.params.items() if name in fields}
             request = build_request({**given, "nodes": nodes})
-        request = dataclasses.replace(request, threads=request.threads or threads)
+        request = msgspec.structs.replace(request, threads=request.threads or threads)
         return prepare_cell(request, lambda *_: None, here=here).name
     except Exception:  # the run that follows says what it is
         return None

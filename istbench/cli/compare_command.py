@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from istbench.backends.backend import Outcome
 from istbench.cli import EXIT_FAILED
@@ -23,13 +24,10 @@ from istbench.cli.options import (
 )
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
-from istbench.config.run import RUN_OPTIONS, RunRequest
+from istbench.config.run import OF_MACHINE, RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import UserError, shown, unknown_name
 from istbench.registry import check_name, load_method
-
-# Where the data lies and what computes: the same suite is run on machines that differ in it.
-_OF_THE_MACHINE = ("data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway")
 
 
 @click.command("compare")
@@ -102,11 +100,11 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
     if suite is not None:
         flags = typed_options(context)
         typed = {name: given[name] for name in given if name in flags}
-        clashing = [flags[name] for name in typed if name not in _OF_THE_MACHINE]
+        clashing = [flags[name] for name in typed if name not in OF_MACHINE]
         if clashing:
             raise UserError(f"a suite says what to run: leave out {', '.join(clashing)}, or the suite")
         requests = [request for part in read_suite(suite) for request in part.requests(plugins)]
-        return [dataclasses.replace(request, **typed) for request in requests]
+        return [msgspec.structs.replace(request, **typed) for request in requests]
     methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")

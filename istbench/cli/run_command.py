@@ -23,7 +23,7 @@ from istbench.cli.options import (
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.run import RunRequest
+from istbench.config.run import LABELLED, RunRequest
 from istbench.registry import check_name
 from istbench.results.events import Note
 from istbench.results.load import Run
@@ -141,7 +141,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
         "saved": header.config.save,
         "method_options": header.config.method_options,
         "workload_options": header.config.workload_options,
-        **{name: getattr(header.config, name) for name in ("amp", "channels_last", "compile")},
+        **{name: getattr(header.config, name) for name in LABELLED},
         "data_seen": header.data_source.seen,
         "data_fingerprint": header.data_source.fingerprint,
         "clock": "train_s",

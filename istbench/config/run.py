@@ -1,19 +1,19 @@
-"""A run's options, each said once: its bounds, default, help, and whether it defines the cell."""
+"""Options of a run. Each is one row: type, bounds, default, help and flags. All lists of options follow from it."""
 
-import dataclasses
 import hashlib
 import json
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from istbench.config.interval import Interval
-from istbench.config.lab import Lab
-from istbench.config.numbers import Count, Duration, Epochs, Level, Nodes, Seconds, Seed, Threads
+from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Seconds, Seed, Threads
+from istbench.config.options import option_text
 from istbench.door import convert, encode_own
 from istbench.errors import UserError
 
@@ -22,190 +22,326 @@ Precision = Literal["bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
-    """What a row of the table says beside the type, its bounds and the default.
+class Recorded:
+    """Flags of a field of `RunConfig`.
 
     Attributes:
-        flag: on the command line, by default made of the name. metavar: what stands for its value in help.
-        show_default: whether help shows the default. defines_cell: whether another value is another cell.
-        in_suites: whether `[suite.run]` may set it.
+        defines_cell: another value is another cell.
+        newer: recorded results lack the field, so the cell's name leaves it out at its default.
+        tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
+            the other fields.
+        computing: it changes the arithmetic or the speed of a step. Rows are compared where these are equal.
+        may_differ_by_host: the hosts of one run may have different values.
+    """
+
+    defines_cell: bool = True
+    newer: bool = False
+    tells_rows_apart: bool = True
+    computing: bool = False
+    may_differ_by_host: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described(Recorded):
+    """Flags of an option, beside its type, bounds and default.
+
+    Attributes:
+        flag: on the command line; by default it follows from the name. metavar: the name of its value in help.
+        after: help lists it after this option. show_default: whether help shows the default.
+        in_suites: `[suite.run]` may set it.
+        of_machine: the command line may set it beside a suite, since it belongs to the machine.
     """
 
     help: str
     flag: str = ""
     metavar: str | None = None
+    after: str = ""
     show_default: bool = False
-    defines_cell: bool = True
     in_suites: bool = True
+    of_machine: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """One cell as a user asks for it: the table of a run's options. None is left to the workload's default.
+class Lab(msgspec.Struct, frozen=True, kw_only=True):
+    """A shaped network inside one machine, as a run records it.
 
-    Raises:
-        UserError: for a value out of bounds, or options that exclude each other.
+    Attributes:
+        summary: one line for readers.
+        bandwidth: of every link, in each direction, bits/s. burst_bytes: bytes on the wire that an idle link
+            carries at once.
+        latency_s: added to each message between two nodes, seconds. fabric_latency_s: the part of it that the
+            fabric adds by sleeping.
+        dilation: everything runs this many times slower than requested; clocks are divided by it.
     """
 
-    workload: str
-    method: str
-    nodes: Annotated[Nodes, Described(help="Worker processes.", show_default=True, in_suites=False)] = 1
+    summary: str
+    bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
+    burst_bytes: Natural = 0
+    latency_s: Duration = 0.0
+    fabric_latency_s: Duration = 0.0
+    dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
+
+
+class _Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a request that a run records. None leaves the value to the workload or to the machine."""
+
+    workload: Annotated[str, Recorded(tells_rows_apart=False)]
+    method: Annotated[str, Recorded(tells_rows_apart=False)]
+    workload_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
+        default_factory=dict
+    )
+    method_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
+        default_factory=dict
+    )
+    nodes: Annotated[
+        Nodes, Described(help="Worker processes.", show_default=True, in_suites=False, tells_rows_apart=False)
+    ] = 1
     seed: Annotated[
-        Seed, Described(help="Seed of weights, data order and partitions.", show_default=True, in_suites=False)
+        Seed,
+        Described(
+            help="Seed of weights, data order and partitions.",
+            show_default=True,
+            in_suites=False,
+            tells_rows_apart=False,
+        ),
     ] = 0
-    workload_options: Mapping[str, Any] = field(default_factory=dict)
-    method_options: Mapping[str, Any] = field(default_factory=dict)
-    batch_size: Annotated[Count | None, Described(help="Samples of one node's minibatch.")] = None
-    steps: Annotated[Count | None, Described(help="Local steps a node to train for.")] = None
-    epochs: Annotated[Epochs | None, Described(help="Passes over the training data by all nodes together.")] = None
-    max_seconds: Annotated[
-        Seconds | None, Described(help="Stop at the first evaluation after so many train seconds.")
+    batch_size: Annotated[
+        Count | None, Described(help="Samples in the minibatch of one node.", tells_rows_apart=False)
     ] = None
-    target: Annotated[Level | None, Described(help="Stop when the metric reaches this level, such as 0.77.")] = None
+    steps: Annotated[Count | None, Described(help="Train for this many local steps on each node.")] = None
+    max_seconds: Annotated[
+        Seconds | None,
+        Described(help="Stop at the first evaluation after this many train seconds.", tells_rows_apart=False),
+    ] = None
+    target: Annotated[
+        Level | None,
+        Described(help="Stop when the metric reaches this level, such as 0.77.", tells_rows_apart=False),
+    ] = None
     eval_every: Annotated[
         Interval | None,
         Described(
-            help="Between two evaluations: N local steps, or some N train seconds as 30s. Default: one epoch.",
+            help="Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
             metavar="N|Ns",
         ),
     ] = None
-    data: Annotated[
-        Path | None,
+    device: Annotated[
+        Device,
+        Described(help="auto, cpu or cuda.", show_default=True, of_machine=True, tells_rows_apart=False),
+    ] = "auto"
+    amp: Annotated[
+        Precision | None,
         Described(
-            help="Real data, as the workload's documentation lays it out. Default: what `istbench data` left, else "
-            "synthetic.",
-            metavar="DIR",
+            help="Mixed precision: the type of the forward pass. Default: float32.", newer=True, computing=True
         ),
     ] = None
-    device: Annotated[Device, Described(help="auto, cpu or cuda.", show_default=True)] = "auto"
-    amp: Annotated[
-        Precision | None, Described(help="Mixed precision: forward passes in this type. Default: float32.")
-    ] = None
-    channels_last: Annotated[bool, Described(help="Images and their filters with the channels last in memory.")] = (
-        False
-    )
-    compile: Annotated[bool, Described(help="Compile the model's forward pass, off the clock.")] = False
+    channels_last: Annotated[
+        bool,
+        Described(
+            help="Store images and convolution filters with the channels last in memory.",
+            newer=True,
+            computing=True,
+        ),
+    ] = False
+    compile: Annotated[
+        bool,
+        Described(
+            help="Compile the model's forward pass. The train clock does not count compiling.",
+            newer=True,
+            computing=True,
+        ),
+    ] = False
     threads: Annotated[
-        Threads | None, Described(help="Intra-op threads a node. Default: cores over nodes, at least one.")
+        Threads | None,
+        Described(
+            help="Intra-op threads of each node. Default: cores divided by nodes, at least 1.",
+            of_machine=True,
+            computing=True,
+            may_differ_by_host=True,
+        ),
     ] = None
     timeout_s: Annotated[
         Seconds,
         Described(
-            help="Seconds after which a silent node, or one whose step does not end, is given up.",
+            help="End the run when a node sends nothing, or stays in one step, for this many seconds.",
             flag="--timeout",
             show_default=True,
             defines_cell=False,
+            of_machine=True,
         ),
     ] = 300.0
     checkpoint_every_s: Annotated[
         Duration,
         Described(
-            help="Least seconds between two checkpoints, which follow an evaluation.",
+            help="Minimum seconds between two checkpoints. A checkpoint follows an evaluation.",
             flag="--checkpoint-every",
             show_default=True,
             defines_cell=False,
+            of_machine=True,
         ),
     ] = 60.0
+    plugins: Annotated[tuple[str, ...], Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+    # Tables describe the lab in words.
+    lab: Annotated[Lab | None, Recorded(newer=True, computing=True, tells_rows_apart=False)] = None
+
+
+class RunRequest(_Options, frozen=True, kw_only=True):
+    """One cell as the user requests it.
+
+    Raises:
+        UserError: for a value out of bounds, or options that exclude each other.
+    """
+
+    epochs: Annotated[
+        Epochs | None,
+        Described(help="Train for this many passes over the training data, by all nodes together.", after="steps"),
+    ] = None
+    data: Annotated[
+        Path | None,
+        Described(
+            help="Directory of the real data; the workload's documentation describes its layout. Default: data "
+            "from `istbench data`, else synthetic data.",
+            metavar="DIR",
+            after="eval_every",
+            of_machine=True,
+        ),
+    ] = None
     anyway: Annotated[
-        bool, Described(help="Start it even if this machine's memory is too small for it.", defines_cell=False)
+        bool,
+        Described(help="Start even if this machine has too little memory.", defines_cell=False, of_machine=True),
     ] = False
     save: Annotated[
         Path | None,
         Described(
-            help="Save the final weights there: safetensors, in several files with an index where they are large.",
+            help="Save the final weights in this directory: safetensors, in several files with an index where they "
+            "are large.",
             metavar="DIR",
             defines_cell=False,
             in_suites=False,
+            may_differ_by_host=True,
         ),
     ] = None
-    plugins: tuple[str, ...] = ()
-    lab: Lab | None = None
 
     def __post_init__(self) -> None:
         for option in RUN_OPTIONS:
-            object.__setattr__(self, option.name, option.decode(getattr(self, option.name), option.name))
+            value = option.decode(getattr(self, option.name), option.name)
+            msgspec.structs.force_setattr(self, option.name, value)
         if self.steps is not None and self.epochs is not None:
             raise UserError("give --steps or --epochs, not both")
+
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments after `istbench` that request this cell, outside a lab."""
+        given = ["run", f"--workload={self.workload}", f"--method={self.method}"]
+        for flag, options in (("--workload-set", self.workload_options), ("--set", self.method_options)):
+            given += [f"{flag}={name}={option_text(value)}" for name, value in options.items()]
+        for option in RUN_OPTIONS:
+            value = getattr(self, option.name)
+            if value != option.default:
+                given.append(option.flag if value is True else f"{option.flag}={value}")
+        return (*given, *(f"--plugin={path}" for path in self.plugins))
+
+
+class RunConfig(_Options, frozen=True, kw_only=True):
+    """One cell, fully resolved: everything that defines the model, the training and its length.
+
+    Attributes:
+        steps: local steps of a node, at most. save: directory for the final weights. plugins: plug-in files.
+        code: a digest of the plug-ins' code, where the method or the workload is not istbench's own; else empty.
+    """
+
+    workload_options: dict[str, Any]
+    method_options: dict[str, Any]
+    nodes: Nodes
+    seed: Seed
+    batch_size: Count
+    steps: Count
+    eval_every: Interval
+    device: Device
+    threads: Threads
+    save: str | None = None
+    code: Annotated[str, Recorded(newer=True)] = ""
+
+    @classmethod
+    def of(cls, request: RunRequest, **resolved: Any) -> "RunConfig":
+        """`request` with `resolved` in place of the values that it leaves to the workload and to the machine."""
+        given = {name: getattr(request, name) for name in cls.__struct_fields__ if hasattr(request, name)}
+        return cls(**{**given, **resolved})
+
+    def cell(self, fingerprint: str) -> str:
+        """The cell's name: readable, and ending in a hash of the defining fields and of the data's fingerprint."""
+        values = msgspec.to_builtins(self, enc_hook=encode_own)
+        defining = {
+            name: value
+            for name, value in values.items()
+            if _FLAGS[name].defines_cell and (value or not _FLAGS[name].newer)
+        }
+        text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOption(Described):
-    """A row of the table: its name in `RunRequest`, in suites and in headers, its type with bounds, its default."""
+    """An option: its name in `RunRequest`, suites and headers, its type with bounds, and its default."""
 
     name: str
     kind: Any
     default: Any
 
     def decode(self, value: Any, where: str, *, text: bool = False) -> Any:
-        """`value` as one of the type; where `text`, a text may stand for a number.
+        """`value` as the option's type. With `text`, a text may stand for a number.
 
         Raises:
-            UserError: where it is of another type or out of bounds, which says so of `where`.
+            UserError: for a value of another type or out of bounds; the message begins with `where`.
         """
         return (
             value if isinstance(value, Interval | Path) else convert(value, self.kind, lambda _: where, text=text)
         )
 
 
+def _flags(kinds: Mapping[str, Any]) -> dict[str, Recorded]:
+    annotations = {name: getattr(kind, "__metadata__", ()) for name, kind in kinds.items()}
+    return {
+        name: next((part for part in parts if isinstance(part, Recorded)), Recorded())
+        for name, parts in annotations.items()
+    }
+
+
 def _table() -> tuple[RunOption, ...]:
     kinds = typing.get_type_hints(RunRequest, include_extras=True)
-    rows = []
-    for column in dataclasses.fields(RunRequest):
-        annotations = getattr(kinds[column.name], "__metadata__", ())
-        said = [part for part in annotations if isinstance(part, Described)]
-        if said:
-            given = {**vars(said[0]), "flag": said[0].flag or f"--{column.name.replace('_', '-')}"}
-            rows.append(RunOption(name=column.name, kind=kinds[column.name], default=column.default, **given))
-    return tuple(rows)
+    flags, rows = _flags(kinds), dict[str, RunOption]()
+    for field in msgspec.structs.fields(RunRequest):
+        described = flags[field.name]
+        if isinstance(described, Described):
+            given = {**vars(described), "flag": described.flag or f"--{field.name.replace('_', '-')}"}
+            rows[field.name] = RunOption(name=field.name, kind=kinds[field.name], default=field.default, **given)
+    ordered = [row for row in rows.values() if not row.after]
+    for row in rows.values():
+        if row.after:
+            ordered.insert(ordered.index(rows[row.after]) + 1, row)
+    return tuple(ordered)
+
+
+def _fields(chosen: Callable[[Recorded], bool]) -> tuple[str, ...]:
+    return tuple(name for name in RunConfig.__struct_fields__ if chosen(_FLAGS[name]))
 
 
 RUN_OPTIONS = _table()
-# Names of cells from before there was one of these are to be found again.
-_NAMED_WHERE_SET = ("lab", "code", "amp", "channels_last", "compile")
-_NOT_DEFINING = {"plugins", *(option.name for option in RUN_OPTIONS if not option.defines_cell)}
+# A narrower type in RunConfig leaves the flags to the request.
+_FLAGS = {
+    **_flags(typing.get_type_hints(RunConfig, include_extras=True)),
+    **_flags(typing.get_type_hints(RunRequest, include_extras=True)),
+}
 
+OF_MACHINE = tuple(option.name for option in RUN_OPTIONS if option.of_machine)
+"""Options that the command line may set beside a suite."""
 
-class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell, fully resolved: everything that defines what is trained and for how long.
+LABELLED = tuple(option.name for option in RUN_OPTIONS if option.computing and not option.of_machine)
+"""Options of computing that belong to a method's label, and that `--json` prints."""
 
-    Attributes:
-        steps: local steps a node, at most. batch_size: samples of one node's minibatch.
-        eval_every: between two evaluations. max_seconds: limit on train_s. target: metric level at which to stop.
-        threads: intra-op threads of one node. timeout_s: limit on one operation of the fabric.
-        checkpoint_every_s: least seconds between two checkpoints, which are written after an evaluation.
-        save: directory for the final weights. plugins: files that define plug-ins.
-        lab: the lab it runs in, None outside one.
-        code: what says which code the method and the workload are, where that is not istbench's own; else empty.
-    """
+COMPUTING = _fields(lambda flags: flags.computing)
+"""Fields of `RunConfig` that are equal in rows that are compared."""
 
-    workload: str
-    method: str
-    nodes: Nodes
-    seed: Seed
-    workload_options: dict[str, Any]
-    method_options: dict[str, Any]
-    batch_size: Count
-    steps: Count
-    eval_every: Interval
-    max_seconds: Seconds | None = None
-    target: Level | None = None
-    device: Device
-    amp: Precision | None = None
-    channels_last: bool = False
-    compile: bool = False
-    threads: Threads
-    timeout_s: Seconds = 300.0
-    checkpoint_every_s: Duration = 60.0
-    save: str | None = None
-    plugins: tuple[str, ...] = ()
-    lab: Lab | None = None
-    code: str = ""
+TELLING_APART = _fields(lambda flags: flags.defines_cell and flags.tells_rows_apart)
+"""Fields of `RunConfig` that tell the rows of a table apart, beside the method's and the workload's options."""
 
-    def cell(self, fingerprint: str) -> str:
-        """The cell's name: readable, ending in a hash of all that defines it and of the data's fingerprint."""
-        values = msgspec.to_builtins(self, enc_hook=encode_own)
-        defining = {key: value for key, value in values.items() if key not in _NOT_DEFINING}
-        defining = {key: value for key, value in defining.items() if value or key not in _NAMED_WHERE_SET}
-        text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
+MAY_DIFFER_BY_HOST = _fields(lambda flags: flags.may_differ_by_host)
+"""Fields of `RunConfig` in which the hosts of one run may differ."""

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 from istbench.cluster.profile import bandwidth_text
-from istbench.config.lab import Lab
+from istbench.config.run import Lab
 from istbench.errors import UserError
 from istbench.lab import control_groups, namespaces
 from istbench.lab.time_slices import hand_cores_over_soon

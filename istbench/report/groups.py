@@ -16,24 +16,14 @@ import msgspec
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
-from istbench.config.lab import Lab
 from istbench.config.options import option_text
+from istbench.config.run import COMPUTING, TELLING_APART, Lab
 from istbench.door import encode_own
 from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
 from istbench.results.header import Host
 from istbench.results.load import Run
 from istbench.results.stats import median
-
-# Settings of a run, beside its method's options, in which rows are to be equal to be compared.
-_OF_COMPUTING = ("amp", "channels_last", "compile", "threads", "lab")
-
-# Named by the group or by the row itself; what is left of a configuration tells rows apart.
-_NAMED_ELSEWHERE = {
-    "workload", "method", "nodes", "seed", "batch_size", "max_seconds", "target", "device", "timeout_s",
-    "plugins", "checkpoint_every_s", "lab", "workload_options", "method_options",
-    "save",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +214,7 @@ def _contenders(runs: list[Run]) -> list[Contender]:
 def row_settings(run: Run) -> dict[str, Any]:
     """The options of the run's method with their values, and how it computes."""
     everything = _settings(run)
-    computing = {name: everything[name] for name in _OF_COMPUTING if name in everything}
+    computing = {name: everything[name] for name in COMPUTING if name in everything}
     return {**run.header.config.method_options, **computing}
 
 
@@ -265,7 +255,7 @@ def _without(label: str, shared: Sequence[str]) -> str:
 def _settings(run: Run) -> dict[str, Any]:
     config = run.header.config
     plain = msgspec.to_builtins(config, enc_hook=encode_own)
-    flat = {name: value for name, value in plain.items() if name not in _NAMED_ELSEWHERE}
+    flat = {name: value for name, value in plain.items() if name in TELLING_APART}
     return {**config.workload_options, **config.method_options, **flat, "lab": _lab_words(config.lab)}
 
 

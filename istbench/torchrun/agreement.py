@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from istbench.cells.resolve import Cell
-from istbench.config.run import RunConfig
+from istbench.config.run import MAY_DIFFER_BY_HOST, RunConfig
 from istbench.door import encode_own
 from istbench.errors import UserError, shown
 from istbench.results.header import Host
 from istbench.torchrun.meeting import Card
-
-_OWN = {"threads", "plugins", "save"}  # what hosts may differ in
 
 
 def as_text(config: RunConfig) -> str:
@@ -74,7 +72,7 @@ def _compared(what: str, card: Card) -> str:
 def _check_options(card: Card, first: Card, host: str, here: str) -> None:
     own, other = json.loads(card.config), json.loads(first.config)
     for name in other:
-        if name not in _OWN and own.get(name) != other[name]:
+        if name not in MAY_DIFFER_BY_HOST and own.get(name) != other[name]:
             raise UserError(
                 f"{name} is {shown(own.get(name))} on {host} and {shown(other[name])} on {here}; give the same "
                 "command on every host"

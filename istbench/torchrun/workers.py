@@ -5,10 +5,11 @@ import socket
 import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from istbench.cells.resolve import Cell, prepare_cell
@@ -234,7 +235,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
     meeting = meeting_of(world)
     if world.local_rank > 0 and not meeting.await_prepared():
         return meeting.await_end()
-    cell = prepare_cell(replace(request, save=None), lambda *_: None, here=world.local_size)
+    cell = prepare_cell(msgspec.structs.replace(request, save=None), lambda *_: None, here=world.local_size)
     if world.local_rank == 0:
         meeting.post_prepared()
     place = route_to(world.master)

@@ -1,11 +1,12 @@
 """Replays against measurement: the same training on really shaped links, and as its trace replays there."""
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from istbench.backends.here import Here
 from istbench.cells.resolve import prepare_cell
@@ -15,8 +16,7 @@ from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
-from istbench.config.lab import Lab
-from istbench.config.run import RunRequest
+from istbench.config.run import Lab, RunRequest
 from istbench.lab.network import ShapedNetwork
 from istbench.machine import cores
 from istbench.processes.carrying import Ways, measure_carrying
@@ -93,11 +93,11 @@ def _run(request: RunRequest, network: ShapedNetwork | None, display: Any) -> Ti
 
 def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
     """`request` with evaluations that part the warm-up and the measured steps, in whole rounds."""
-    config = prepare_cell(dataclasses.replace(request, steps=1), display.preparing).config
+    config = prepare_cell(msgspec.structs.replace(request, steps=1), display.preparing).config
     method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
     round_steps = method.round_steps
     part = round_steps * -(-_LEAST_STEPS // round_steps)
-    return dataclasses.replace(request, steps=(1 + _MEASURED) * part, eval_every=Interval(steps=part))
+    return msgspec.structs.replace(request, steps=(1 + _MEASURED) * part, eval_every=Interval(steps=part))
 
 
 def _replayed(trace: Trace, lab: Lab, ways: Ways, steps: int) -> float:

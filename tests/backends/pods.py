@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from istbench.backends.backend import Backend, BackendOption, Kind, Outcome
-from istbench.config.words import words_of
 from istbench.errors import RunFailed
 from istbench.results.store import RunDirectory
 
@@ -22,7 +21,7 @@ class Pods(Backend):
         """Run one pod for each cell, and link the results to `out`."""
         for request in cells:
             before = set(self.volume.glob("runs/*"))
-            words = [*words_of(request), f"--out={self.volume}", *(["--again"] if again else [])]
+            words = [*request.arguments(), f"--out={self.volume}", *(["--again"] if again else [])]
             pod = subprocess.run([sys.executable, "-m", "istbench", *words], capture_output=True, text=True)
             name = next(path.name for path in self.volume.glob("runs/*") if path not in before)
             run = RunDirectory.of(out, name)

@@ -8,7 +8,16 @@ import pytest
 
 from istbench.config.interval import Interval
 from istbench.config.options import build_options, parse_pairs
-from istbench.config.run import RunConfig, RunRequest
+from istbench.config.run import (
+    COMPUTING,
+    LABELLED,
+    MAY_DIFFER_BY_HOST,
+    OF_MACHINE,
+    RUN_OPTIONS,
+    TELLING_APART,
+    RunConfig,
+    RunRequest,
+)
 from istbench.config.suite import read_suite
 from istbench.door import decode_own, encode_own
 from istbench.errors import UserError
@@ -73,6 +82,20 @@ def test_a_request_refuses_what_contradicts():
         RunRequest(workload="toy", method="ist", steps=3, epochs=1)
     with pytest.raises(UserError, match="target must be a number of at most 1, not 77"):
         RunRequest(workload="toy", method="ist", target=77)
+
+
+def test_lists_of_options_follow_from_the_flags_of_their_rows():
+    assert set(OF_MACHINE) == {"data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway"}
+    assert LABELLED == ("amp", "channels_last", "compile")
+    assert set(COMPUTING) == {"amp", "channels_last", "compile", "threads", "lab"}
+    assert set(TELLING_APART) == {"steps", "eval_every", "amp", "channels_last", "compile", "threads", "code"}
+    assert set(MAY_DIFFER_BY_HOST) == {"threads", "plugins", "save"}
+
+
+def test_help_lists_options_of_one_kind_together():
+    names = [option.name for option in RUN_OPTIONS]
+    assert names[names.index("steps") :][:3] == ["steps", "epochs", "max_seconds"]
+    assert names[names.index("eval_every") :][:3] == ["eval_every", "data", "device"]
 
 
 CONFIG = RunConfig(

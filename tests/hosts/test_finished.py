@@ -1,6 +1,5 @@
 """Whether a cell over hosts is done, found without training; and that no other cell is taken for it."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -34,7 +33,7 @@ def name_of(request, threads=1):
 
 def test_the_name_is_that_of_the_run():
     assert name_of(REQUEST) == prepare_cell(REQUEST, lambda *_: None).name
-    without = dataclasses.replace(REQUEST, threads=None)
+    without = msgspec.structs.replace(REQUEST, threads=None)
     assert name_of(without, threads=1) == name_of(REQUEST)
     assert name_of(without, threads=2) != name_of(REQUEST)
 
@@ -43,11 +42,11 @@ def test_the_name_is_that_of_the_run():
 def test_options_that_change_the_cell_change_the_name(other, monkeypatch):
     monkeypatch.setattr("istbench.cells.resolve.check_threads", lambda _: None)
     monkeypatch.setattr("istbench.cells.resolve.check_computing", lambda *_: None)
-    assert name_of(dataclasses.replace(REQUEST, **other)) not in (None, name_of(REQUEST))
+    assert name_of(msgspec.structs.replace(REQUEST, **other)) not in (None, name_of(REQUEST))
 
 
 def test_what_cannot_run_has_no_name():
-    assert name_of(dataclasses.replace(REQUEST, method_options={"no_such": "1"})) is None
+    assert name_of(msgspec.structs.replace(REQUEST, method_options={"no_such": "1"})) is None
     assert cell_name(("run", "--no-such"), nodes=1, here=1, threads=1) is None
 
 
@@ -63,7 +62,7 @@ def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
         [sys.executable, "-m", "istbench.cli.cell_names"],
         input=json.dumps(cells), capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    assert json.loads(done.stdout) == [name_of(dataclasses.replace(REQUEST, plugins=(str(plugin),))), None]
+    assert json.loads(done.stdout) == [name_of(msgspec.structs.replace(REQUEST, plugins=(str(plugin),))), None]
 
 
 @pytest.fixture
@@ -83,9 +82,9 @@ def test_runs_that_could_be_it_are_those_that_are_done_and_of_its_options(done, 
     assert runs_alike(REQUEST, tmp_path) == set()
     name = done().path.name
     assert runs_alike(REQUEST, tmp_path) == {name}
-    assert runs_alike(dataclasses.replace(REQUEST, threads=None, steps=None), tmp_path) == {name}
+    assert runs_alike(msgspec.structs.replace(REQUEST, threads=None, steps=None), tmp_path) == {name}
     for other in ({"steps": 21}, {"seed": 2}, {"threads": 2}, {"target": 0.5}, {"amp": "bf16"}, {"device": "cuda"}):
-        assert runs_alike(dataclasses.replace(REQUEST, **other), tmp_path) == set()
+        assert runs_alike(msgspec.structs.replace(REQUEST, **other), tmp_path) == set()
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted"])

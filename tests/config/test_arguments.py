@@ -1,4 +1,4 @@
-"""A request as it is typed is the request again."""
+"""The arguments of a request make the same request."""
 
 from pathlib import Path
 
@@ -9,7 +9,6 @@ from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
-from istbench.config.words import words_of
 
 
 @pytest.mark.parametrize(
@@ -24,8 +23,8 @@ from istbench.config.words import words_of
         ),
     ],
 )  # fmt: skip
-def test_words_ask_for_the_same(request_):
-    first, *words = words_of(request_)
+def test_arguments_make_the_same_request(request_):
+    first, *words = request_.arguments()
     assert first == "run"
     with command.make_context("run", words) as context:
         given = dict(context.params)
@@ -38,4 +37,4 @@ def test_options_of_their_own_type_are_typed_as_texts():
     request = RunRequest(
         workload="toy", method="ist", method_options={"local_steps": 4, "streaming": True, "sizes": [1, 2]}
     )
-    assert words_of(request)[3:] == ("--set=local_steps=4", "--set=streaming=True", "--set=sizes=1,2")
+    assert request.arguments()[3:] == ("--set=local_steps=4", "--set=streaming=True", "--set=sizes=1,2")
