@@ -1,12 +1,24 @@
-"""What cannot work is refused before any process starts: sizes that this machine cannot hold, batches too small."""
+"""Refusals: everything that is known not to work before any process starts or any data is made ready."""
+
+import importlib.util
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+from istbench.config.run import Device, RunRequest
 from istbench.errors import UserError
 from istbench.footprint import batch_tensors, tensor_bytes
 from istbench.machine import cores, memory_bytes
 from istbench.methods.base import Method
+from istbench.node.computed import HALF
+from istbench.node.weights_file import check_directory
 from istbench.optimizer import OptimizerOptions
 from istbench.plan.memory import node_memory
 from istbench.plan.step import step_cost, unknown_cost
@@ -19,25 +31,106 @@ _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 _MOST_OF_STEPPED = 8
 
 
-def check_memory(
-    method: Method,
-    model: nn.Module,
-    workload: Workload,
-    nodes: int,
-    here: int,
-    *,
-    batch_size: int,
-    activations: bool,
-) -> None:
-    """Whether this machine can hold what training and the data take, as far as that is known.
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A cell that has yet to pass the refusals.
 
-    Args:
-        nodes: of the run; here: those of them that are processes of this machine.
-        activations: whether those count, where they may matter; the method's own parts always do.
+    Attributes:
+        model: on the meta device. here: nodes on this machine. batch_size: samples of one node's minibatch.
+        threads: intra-op threads of one node.
+    """
+
+    request: RunRequest
+    workload: Workload
+    method: Method
+    model: nn.Module
+    device: Device
+    threads: int
+    batch_size: int
+    here: int
+
+
+def refuse(candidate: Candidate) -> None:
+    """Check `candidate` against every refusal.
 
     Raises:
-        UserError: saying how much is needed, of what, and how much there is.
+        UserError: naming the first thing that cannot work, and the way out.
     """
+    for check in REFUSALS:
+        check(candidate)
+
+
+def _threads(candidate: Candidate) -> None:
+    """This machine has a core for every thread of a node."""
+    if candidate.threads > cores():
+        raise UserError(f"--threads {candidate.threads} is more than this machine's cores; use at most {cores()}")
+
+
+def _schedule(candidate: Candidate) -> None:
+    """The method follows the learning-rate schedule that its options ask for."""
+    method, options = candidate.method, candidate.method.options
+    if method.scheduled or not isinstance(options, OptimizerOptions):
+        return
+    asked = "schedule" if options.schedule != "constant" else "warmup" if options.warmup else ""
+    if asked:
+        raise UserError(f"method {method.name!r} keeps its learning rate through a run; leave out {asked}")
+
+
+def _save(candidate: Candidate) -> None:
+    """The weights can be written to the directory of `--save`."""
+    if candidate.request.save is not None:
+        check_directory(candidate.request.save)
+
+
+def _own_kernels(candidate: Candidate) -> None:
+    """A method with kernels of its own computes in float32 on processors."""
+    request, method, device = candidate.request, candidate.method, candidate.device
+    if method.own_kernels and device == "cuda":
+        raise UserError(f"--device cuda: {request.method} computes on processors alone; use --device cpu")
+    if method.own_kernels and request.amp:
+        raise UserError(f"--amp: {request.method} computes in float32 alone; leave it out")
+
+
+def _half_precision(candidate: Candidate) -> None:
+    """The device computes in the half precision of `--amp`."""
+    request, device = candidate.request, candidate.device
+    if request.amp and not _computes(HALF[request.amp], device):
+        there = "this GPU" if device == "cuda" else "torch on this machine's cores"
+        other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"
+        raise UserError(f"--amp {request.amp}: {there} does not compute {HALF[request.amp]}; use {other}")
+
+
+def _channels_last(candidate: Candidate) -> None:
+    """`--channels-last` needs a model with filters of images."""
+    request, model = candidate.request, candidate.model
+    if request.channels_last and not any(parameter.dim() == 4 for parameter in model.parameters()):
+        raise UserError(f"--channels-last: {request.workload} has no filters of images; leave it out")
+
+
+def _compiled(candidate: Candidate) -> None:
+    """`--compile` needs a method that leaves the forward pass whole, and a compiler."""
+    request, method, device = candidate.request, candidate.method, candidate.device
+    if request.compile and not method.compilable:
+        raise UserError(
+            f"--compile: {request.method} {method.interrupts}, which would be compiled as one; leave it out"
+        )
+    if request.compile:
+        _check_compiler(device)
+
+
+def _by_method(candidate: Candidate) -> None:
+    """The method itself has no objection to the model, the workload and the nodes."""
+    method = candidate.method
+    method.check(method.options, candidate.model, candidate.workload, candidate.request.nodes)
+
+
+def _memory(candidate: Candidate) -> None:
+    """This machine can hold the parts that training and the data need, as far as they are known."""
+    request, workload, method, here = candidate.request, candidate.workload, candidate.method, candidate.here
+    if candidate.device != "cpu" or request.anyway:
+        return
+    model, nodes, batch_size = candidate.model, request.nodes, candidate.batch_size
+    activations = not (request.amp or request.compile)
     footprint = method.footprint(model, workload, nodes, batch_size)
     there = memory_bytes()
     data = (here + 1) * workload.computed_bytes()  # the launching process draws it too, to know what it is
@@ -75,36 +168,9 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
     return _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * size > there
 
 
-def check_threads(threads: int) -> None:
-    """Whether this machine has a core for every thread of a node.
-
-    Raises:
-        UserError: where it has fewer.
-    """
-    if threads > cores():
-        raise UserError(f"--threads {threads} is more than this machine's cores; use at most {cores()}")
-
-
-def check_schedule(method: Method) -> None:
-    """Whether the method follows the schedule that its options ask for.
-
-    Raises:
-        UserError: where it does not.
-    """
-    options = method.options
-    if method.scheduled or not isinstance(options, OptimizerOptions):
-        return
-    asked = "schedule" if options.schedule != "constant" else "warmup" if options.warmup else ""
-    if asked:
-        raise UserError(f"method {method.name!r} keeps its learning rate through a run; leave out {asked}")
-
-
-def check_batch(method: Method, model: nn.Module, batch_size: int) -> None:
-    """Whether BatchNorm has several samples to normalise by, in every part of a minibatch.
-
-    Raises:
-        UserError: where it has a single one.
-    """
+def _batch(candidate: Candidate) -> None:
+    """BatchNorm has at least two samples to normalise by, in every part of a minibatch."""
+    method, model, batch_size = candidate.method, candidate.model, candidate.batch_size
     least = method.least_batch(batch_size)
     if least > 1:
         return
@@ -114,3 +180,52 @@ def check_batch(method: Method, model: nn.Module, batch_size: int) -> None:
             f"batch size {batch_size} leaves BatchNorm ({layer}) a single sample to normalise by; "
             "use a batch size of at least 2 for every part of a minibatch"
         )
+
+
+def _computes(dtype: torch.dtype, device: str) -> bool:
+    """Whether a convolution and a linear layer train in `dtype` on `device`."""
+    if device == "cuda":
+        return dtype is torch.float16 or torch.cuda.is_bf16_supported(including_emulation=False)
+    weight = torch.ones(1, 1, 1, 1, requires_grad=True)
+    try:
+        with torch.autocast(device, dtype=dtype):
+            image = F.conv2d(torch.ones(2, 1, 2, 2), weight)
+            F.linear(image.flatten(1), torch.ones(2, 4)).float().sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _check_compiler(device: str) -> None:
+    """Whether there is what torch.compile needs.
+
+    Raises:
+        UserError: naming what is missing.
+    """
+    names = ("CC", "gcc", "cc", "clang") if device == "cuda" else ("CXX", "g++")
+    asked, *usual = names
+    given = os.environ.get(asked)
+    if not any(shutil.which(name) for name in ([given] if given else usual)):
+        kind = "C" if device == "cuda" else "C++"
+        raise UserError(
+            f"--compile needs a {kind} compiler, and there is no {given or usual[0]}; install one, name it in "
+            f"{asked}, or leave --compile out"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise UserError("--compile needs Python's headers; install them (python3-dev), or leave --compile out")
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        raise UserError("--compile on a GPU needs triton; install it, or leave --compile out")
+
+
+REFUSALS: tuple[Callable[[Candidate], None], ...] = (
+    _threads,
+    _schedule,
+    _save,
+    _own_kernels,
+    _half_precision,
+    _channels_last,
+    _compiled,
+    _by_method,
+    _memory,
+    _batch,
+)

@@ -1,30 +1,23 @@
-"""From what a user asked to what a cell is: names resolved, data made ready, what cannot work refused."""
+"""From a request to a cell: names resolved, refusals checked, data made ready, options filled in."""
 
 import dataclasses
-import platform
-import socket
-import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
-import istbench
-from istbench.cells.computing import check_computing
-from istbench.cells.refusals import check_batch, check_memory, check_schedule, check_threads
+from istbench.cells.header import header_of
+from istbench.cells.refusals import Candidate, refuse
 from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
-from istbench.config.options import option_text, written_options
-from istbench.config.run import LABELLED, Device, Lab, RunConfig, RunRequest
+from istbench.config.options import written_options
+from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.machine import cores
 from istbench.methods.base import Method
-from istbench.node.weights_file import check_directory
 from istbench.registry import build_method, build_workload, code_of
-from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
+from istbench.results.header import Header
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.contract import blank_model, check_attributes, checked_source, checked_targets
@@ -32,7 +25,7 @@ from istbench.workloads.contract import blank_model, check_attributes, checked_s
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell ready to run: its name, its configuration, and the header its run directory starts with."""
+    """A cell that is ready to run: its name, its configuration, and the first header of its run directory."""
 
     name: str
     config: RunConfig
@@ -40,115 +33,87 @@ class Cell:
 
 
 def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Cell:
-    """Resolve `request`, prepare its data (which may take a while, told to `progress`), check that it can run.
+    """Resolve `request`, check that it can run, and make its data ready.
 
-    here: nodes on this machine, by default all.
+    Args:
+        progress: called while the data is made ready, which may take long.
+        here: nodes on this machine, by default all.
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
         RunFailed: where the method or the workload would end this program.
     """
     try:
-        return _prepared(request, progress, request.nodes if here is None else here)
+        candidate = _built(request, request.nodes if here is None else here)
+        refuse(candidate)
+        workload = candidate.workload
+        source = checked_source(workload, workload.prepare(request.data, cache_directory(), progress))
+        return _resolved(_sized(candidate), source)
     except SystemExit as end:
         raise RunFailed(f"{request.workload} by {request.method} called exit({end.code}) before training") from None
 
 
-def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
-    plugins = request.plugins
-    workload = build_workload(request.workload, request.workload_options, plugins)
-    workload_given = _changed(workload.Options(), workload.options)
-    method = build_method(request.method, request.method_options, workload=workload, plugins=plugins)
-    given = _changed(build_method(request.method, {}, workload=workload, plugins=plugins).options, method.options)
+def _built(request: RunRequest, here: int) -> Candidate:
+    """The request with its workload, method and model, each built once."""
+    workload = build_workload(request.workload, request.workload_options, request.plugins)
+    method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
     check_attributes(workload)
     if request.data is not None and workload.sized_by_data:
         workload.expect(request.data, request.workload_options)
-    model = blank_model(workload, data_known=False)
-    device = "cpu" if method.own_kernels and request.device == "auto" else _device(request.device)
-    threads = request.threads or max(1, cores() // here)
-    check_threads(threads)
-    check_schedule(method)
-    if request.save is not None:
-        check_directory(request.save)
-    check_computing(request, method, model, device)
-    method.check(method.options, model, workload, request.nodes)
-    batch_size = request.batch_size or workload.batch_size
-    if device == "cpu" and not request.anyway:
-        check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=False)
-    source = checked_source(workload, workload.prepare(request.data, cache_directory(), progress))
+    return Candidate(
+        request=request,
+        workload=workload,
+        method=method,
+        model=blank_model(workload, data_known=False),
+        device="cpu" if method.own_kernels and request.device == "auto" else _device(request.device),
+        threads=request.threads or max(1, cores() // here),
+        batch_size=request.batch_size or workload.batch_size,
+        here=here,
+    )
+
+
+def _sized(candidate: Candidate) -> Candidate:
+    """The candidate after its data is ready: the model may have as many outputs as the data has classes."""
+    model = blank_model(candidate.workload, data_known=True)
+    sized = dataclasses.replace(candidate, model=model)
+    if _shapes(model) != _shapes(candidate.model):
+        refuse(sized)
+    return sized
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def _resolved(candidate: Candidate, source: DataSource) -> Cell:
+    request, workload, method = candidate.request, candidate.workload, candidate.method
     targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
         raise UserError(
             f"{request.workload} without --data is noise, on which no {workload.metric} is reached: "
             "leave out --target, or give real data with --data DIR"
         )
-    model = blank_model(workload, data_known=True)  # now of as many outputs as the data has classes
-    if device == "cpu" and not request.anyway:
-        plain = not (request.amp or request.compile)
-        check_memory(method, model, workload, request.nodes, here, batch_size=batch_size, activations=plain)
-    steps, eval_every = _budget(request, workload, method, source, batch_size)
-    check_batch(method, model, batch_size)
+    steps, eval_every = _budget(request, workload, method, source, candidate.batch_size)
     config = RunConfig.of(
         request,
         workload_options=written_options(workload.options),
         method_options=written_options(method.options),
-        batch_size=batch_size,
+        batch_size=candidate.batch_size,
         steps=steps,
         eval_every=eval_every,
-        device=device,
-        threads=threads,
+        device=candidate.device,
+        threads=candidate.threads,
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         code=_code(request),
     )
-    name = config.cell(source.fingerprint)
-    header = Header(
-        schema=SCHEMA,
-        timing_rule=TIMING_RULE,
-        cell=name,
-        status="running",
-        workload=request.workload,
-        workload_label=_label(request.workload, workload_given),
-        method=request.method,
-        method_label=_label(request.method, {**given, **_computing(request)}),
-        nodes=request.nodes,
-        seed=request.seed,
-        batch_size=batch_size,
-        metric=workload.metric,
-        targets=targets,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        data=source.kind,
-        data_source=source,
-        config=config,
-        budget=_budget_text(request, workload, steps),
-        versions={
-            "istbench": istbench.__version__,
-            "torch": str(torch.__version__),
-            "python": sys.version.split()[0],
-        },
-        host=_host(request.lab),
-        git=_git_state(),
-    )
-    return Cell(name=name, config=config, header=header)
+    header = header_of(candidate, config, source, targets)
+    return Cell(name=header.cell, config=config, header=header)
 
 
 def _code(request: RunRequest) -> str:
     workload = code_of("workloads", request.workload, request.plugins)
     return ", ".join(filter(None, dict.fromkeys([code_of("methods", request.method, request.plugins), workload])))
-
-
-def _changed(defaults: Any, options: Any) -> dict[str, Any]:
-    before = dataclasses.asdict(defaults)
-    return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
-
-
-def _label(name: str, changed: Mapping[str, Any]) -> str:
-    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in changed.items())])
-
-
-def _computing(request: RunRequest) -> dict[str, Any]:
-    """Options of computing in the label of a row."""
-    return {name: value for name in LABELLED if (value := getattr(request, name))}
 
 
 def _device(asked: Device) -> Device:
@@ -176,30 +141,3 @@ def _budget(
         steps = max(1, round((request.epochs or workload.epochs) * steps_per_epoch))
     every = request.eval_every or Interval(steps=steps_per_epoch)
     return steps, every if every.steps is None else Interval(steps=min(every.steps, steps))
-
-
-def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
-    parts = [f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"]
-    if request.max_seconds is not None:
-        parts.append(f"at most {request.max_seconds:g} s of training")
-    if request.target is not None:
-        parts.append(f"stop at {workload.metric} {request.target:g}")
-    return ", ".join(parts)
-
-
-def _host(lab: Lab | None) -> Host:
-    machine = platform.machine()
-    return Host(name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary)
-
-
-def _git_state() -> Git | None:
-    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
-    where = Path(__file__).parent
-    try:
-        asked = ["git", "-C", str(where), "log", "-1", "--format=%H"]
-        commit = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-        asked = ["git", "-C", str(where), "status", "--porcelain", "--untracked-files=no"]
-        changes = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return Git(commit=commit, dirty=bool(changes)) if commit else None

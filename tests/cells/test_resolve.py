@@ -1,5 +1,8 @@
 """What a cell is, from what was asked."""
 
+import contextlib
+import sys
+
 import pytest
 
 from istbench.cells.resolve import prepare_cell
@@ -51,3 +54,37 @@ def test_a_method_is_checked_against_the_sizes_of_the_data(tmp_path):
     assert prepare_cell(asked(6_500), lambda *_: None).header.config.method_options["target_active"] == 6_500
     with pytest.raises(UserError, match="target_active=7,001 is more than the 7,000 outputs"):
         prepare_cell(asked(7_001), lambda *_: None)
+
+
+COUNTING = """
+from istbench.errors import UserError
+from istbench.methods.local_sgd import LocalSGD
+from istbench.workloads.toy import Toy
+BUILT = []
+class Counted(LocalSGD):
+    name = 'counted'
+    def __init__(self, *options, **named):
+        super().__init__(*options, **named)
+        BUILT.append('method')
+    @classmethod
+    def check(cls, options, model, workload, world_size):
+        BUILT.append('check')
+        if world_size > 8:
+            raise UserError('at most 8 nodes')
+class Mine(Toy):
+    name = 'mine'
+    def prepare(self, *asked):
+        BUILT.append('data')
+        return super().prepare(*asked)
+"""
+
+
+@pytest.mark.parametrize(("nodes", "built"), [(2, ["method", "check", "data"]), (9, ["method", "check"])])
+def test_each_thing_is_built_once_and_refused_before_the_data(tmp_path, nodes, built):
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(COUNTING)
+    request = RunRequest(workload="mine", method="counted", nodes=nodes, plugins=(str(plugin),))
+    with contextlib.nullcontext() if nodes <= 8 else pytest.raises(UserError, match="at most 8 nodes"):
+        prepare_cell(request, lambda *_: None)
+    (module,) = (module for name, module in sys.modules.items() if name.endswith(f"{tmp_path.name}_plugin"))
+    assert built == module.BUILT

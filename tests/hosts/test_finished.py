@@ -40,8 +40,7 @@ def test_the_name_is_that_of_the_run():
 
 @pytest.mark.parametrize("other", OTHERS, ids=IDS)
 def test_options_that_change_the_cell_change_the_name(other, monkeypatch):
-    monkeypatch.setattr("istbench.cells.resolve.check_threads", lambda _: None)
-    monkeypatch.setattr("istbench.cells.resolve.check_computing", lambda *_: None)
+    monkeypatch.setattr("istbench.cells.resolve.refuse", lambda _: None)
     assert name_of(msgspec.structs.replace(REQUEST, **other)) not in (None, name_of(REQUEST))
 
 

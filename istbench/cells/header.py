@@ -1,0 +1,91 @@
+"""The first header of a run directory: the cell, its labels in tables, and the machine and versions that run it."""
+
+import dataclasses
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import istbench
+from istbench.cells.refusals import Candidate
+from istbench.config.data_source import DataSource
+from istbench.config.options import build_options, option_text
+from istbench.config.run import LABELLED, Lab, RunConfig, RunRequest
+from istbench.machine import cores
+from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
+from istbench.workloads.base import Workload
+
+
+def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targets: tuple[float, ...]) -> Header:
+    """The header of the run of `config` on the data of `source`, before it starts."""
+    request, workload, method = candidate.request, candidate.workload, candidate.method
+    defaults = build_options(type(method.options), {}, "", workload.method_defaults(request.method))
+    labelled = {name: value for name in LABELLED if (value := getattr(request, name))}
+    return Header(
+        schema=SCHEMA,
+        timing_rule=TIMING_RULE,
+        cell=config.cell(source.fingerprint),
+        status="running",
+        workload=request.workload,
+        workload_label=_label(request.workload, _changed(workload.Options(), workload.options)),
+        method=request.method,
+        method_label=_label(request.method, {**_changed(defaults, method.options), **labelled}),
+        nodes=request.nodes,
+        seed=request.seed,
+        batch_size=config.batch_size,
+        metric=workload.metric,
+        targets=targets,
+        parameters=sum(parameter.numel() for parameter in candidate.model.parameters()),
+        data=source.kind,
+        data_source=source,
+        config=config,
+        budget=_budget_text(request, workload, config.steps),
+        versions={
+            "istbench": istbench.__version__,
+            "torch": str(torch.__version__),
+            "python": sys.version.split()[0],
+        },
+        host=_host(request.lab),
+        git=_git_state(),
+    )
+
+
+def _changed(defaults: Any, options: Any) -> dict[str, Any]:
+    before = dataclasses.asdict(defaults)
+    return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
+
+
+def _label(name: str, changed: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in changed.items())])
+
+
+def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
+    parts = [f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"]
+    if request.max_seconds is not None:
+        parts.append(f"at most {request.max_seconds:g} s of training")
+    if request.target is not None:
+        parts.append(f"stop at {workload.metric} {request.target:g}")
+    return ", ".join(parts)
+
+
+def _host(lab: Lab | None) -> Host:
+    machine = platform.machine()
+    return Host(name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary)
+
+
+def _git_state() -> Git | None:
+    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
+    where = Path(__file__).parent
+    try:
+        asked = ["git", "-C", str(where), "log", "-1", "--format=%H"]
+        commit = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        asked = ["git", "-C", str(where), "status", "--porcelain", "--untracked-files=no"]
+        changes = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Git(commit=commit, dirty=bool(changes)) if commit else None
