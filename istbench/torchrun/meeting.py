@@ -1,12 +1,12 @@
-"""What the ranks that torchrun started tell one another beside training, through torchrun's store.
+"""Messages between the ranks of torchrun, beside training, through the store of torchrun.
 
-Every rank posts a card; rank 0 compares them, and says `start`. While they train, each says how it ended, and
-`over` ends all where that is not well. `final` is the exit status of all.
+Every rank posts a card. Rank 0 compares the cards and writes `start`. While the ranks train, each writes how its
+part ended; `over` ends all ranks where a part did not end well. `final` is the exit status of all ranks.
 
-Anybody who reaches the store can read it and write to it. So every value is signed. Before `start` the secret that
-the ranks share signs it; from then on a key of this run alone, made of the secret and a random number of each rank.
-A value that someone else wrote, or copied from an earlier run, counts as absent. No path and no code is taken from
-the store.
+Anybody who reaches the store can read it and write to it. So every value is signed: before `start` with the secret
+that the ranks share, from then on with a key of this run alone, which they derive from the secret and a random
+number of each rank. A value that someone else wrote, or copied from an earlier run, counts as absent. Ranks take no
+path and no code from the store.
 """
 
 import functools
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _CONNECTS_S = 60.0
 _LEAVE_S = 10.0
-_FORGED_S = 10.0  # how long rank 0 waits for the card of a rank whose place in the store has something else
+_FORGED_S = 10.0  # rank 0 waits so long for a card where the store has a value with a wrong signature
 _INTERRUPTED = 130
 T = TypeVar("T")
 Nonce = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank is ready for, or why it is not.
+    """A rank presents itself before training.
 
     Attributes:
-        host, address: its machine, and that machine's address towards the others.
-        versions: of istbench, torch and Python. config: a `RunConfig` as JSON, which another version may not read.
+        host: name of its machine. address: the address by which other machines reach it.
+        versions: of istbench, torch and Python. config: a `RunConfig` as JSON; another version may not read it.
         fingerprint: of its data. cores: of its machine, None if not known.
-        own_gpu: whether it has a GPU that no other process of its machine has.
-        nonce: a random number, by which it knows an answer to this card from an older one.
-        error: why it cannot train; status: the exit status that goes with it.
+        own_gpu: whether it has a GPU that no other process of its machine uses.
+        nonce: a random number; an answer to this card repeats it, an answer to an older card does not.
+        error: the reason why this rank cannot train. status: its exit status.
     """
 
     rank: int
@@ -69,10 +69,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0's word that training begins.
+    """Rank 0 starts the training.
 
     Attributes:
-        threads: of every node. store_address, store_port: where the workers meet. nonces: of all cards, by rank.
+        threads: of every node. store_address, store_port: the store of the workers. nonces: of all cards, by rank.
     """
 
     threads: Count
@@ -81,14 +81,14 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     nonces: list[Nonce]
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank's part of a job ended.
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How the part of one rank ended.
 
     Attributes:
-        kind: well ("done"), by a user's mistake, otherwise by itself ("run"), as its worker was killed or stuck
-            ("gone"), for want of another rank ("lost"), by a signal ("interrupted"), because another's part had
-            ended ("ended").
-        lines: what the worker printed last.
+        kind: "done": it trained to the end. "user": a mistake of the user stopped it. "run": another error did.
+            "gone": its worker was killed or is stuck. "lost": another rank went away. "interrupted": a signal
+            stopped it. "ended": the part of another rank had ended.
+        lines: the last lines that the worker printed.
     """
 
     kind: Literal["done", "user", "run", "gone", "lost", "interrupted", "ended"]
@@ -97,10 +97,10 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting:
-    """This rank's view of what all have said. Nothing is waited for longer than torchrun's store is there.
+    """The messages as this rank reads and writes them. Every wait ends with the store of torchrun.
 
     Raises:
-        UserError: where the secret of the run cannot be had.
+        UserError: where this rank cannot read the secret of the run.
     """
 
     def __init__(self, world: World) -> None:
@@ -113,7 +113,7 @@ class Meeting:
 
     @cached_property
     def _before(self) -> "SignedStore":
-        """What is said before `start`."""
+        """The messages before `start`."""
         return self._signed("before", self._secret)
 
     @cached_property
@@ -131,17 +131,17 @@ class Meeting:
         return SignedStore(PrefixStore(f"{self.world.prefix}/{prefix}", self._store), key)
 
     def _key(self, purpose: str) -> bytes:
-        """A key of this run, the same on all ranks, once the nonces of all are known."""
+        """A key of this run, the same on all ranks; needs the nonces of all ranks."""
         from istbench.fabric.signed_store import derived_key
 
         return derived_key(self._secret, f"{purpose} of {' '.join(self._nonces)}")
 
     def worker_key(self) -> str:
-        """The key of the job that `start` begins, in hexadecimal."""
+        """The key that the workers of this run share, in hexadecimal."""
         return self._key("workers").hex()
 
     def _begin(self) -> None:
-        """From here on, what is said is signed with a key of this run."""
+        """Sign messages with the key of this run from here on."""
         self._run = self._signed("run", self._key("words"))
 
     def _asked(self, ask: "Callable[[SignedStore], T]") -> T:
@@ -166,7 +166,7 @@ class Meeting:
         self._asked(lambda store: store.set(key, content))
 
     def _get(self, key: str, kind: type[T]) -> T | None:
-        """What a rank has put at `key`, None where nothing was yet."""
+        """The value at `key`; None where no rank has written one yet."""
         from istbench.fabric.signed_store import NotSigned
 
         def find(store: "SignedStore") -> str | None:
@@ -186,16 +186,16 @@ class Meeting:
     # Before training.
 
     def post_card(self, card: Card) -> None:
-        """Say what this rank is ready for; the first word counts."""
+        """Post the card of this rank. Only its first card counts."""
         key = f"card/{card.rank}"
         if not self._asked(lambda store: store.check([key])):
             self._put(key, msgspec.structs.replace(card, nonce=self._nonce))
 
     def cards(self) -> list[Card]:
-        """Every rank's card, by rank, once all are there.
+        """Wait for the cards of all ranks; returns them by rank.
 
         Raises:
-            UserError, RunFailed, KeyboardInterrupt: as soon as one says why it cannot, naming its host.
+            UserError, RunFailed, KeyboardInterrupt: as soon as a card has an error; the message names its host.
         """
         cards: dict[int, Card] = {}
         while len(cards) < self.world.size:
@@ -216,11 +216,11 @@ class Meeting:
         return found
 
     def post_prepared(self) -> None:
-        """Say that this host's data is ready: others of its ranks map what the first has made."""
+        """Write that the data of this host is ready. The first rank makes it, and the others map it."""
         self._put(f"prepared/{self.world.host_rank}", True)
 
     def await_prepared(self) -> bool:
-        """Wait for `post_prepared` on this host; False where all are to end instead."""
+        """Wait for `post_prepared` on this host; returns False if the run ends first."""
         key = f"prepared/{self.world.host_rank}"
         while self._get(key, bool) is None:
             if self._get("final", int) is not None:
@@ -229,7 +229,7 @@ class Meeting:
         return True
 
     def start(self, threads: int, store_address: str, store_port: int) -> None:
-        """Rank 0: let training begin, once it has all `cards`."""
+        """Rank 0 starts the training, after it has read all `cards`."""
         self._put(
             "start",
             Start(threads=threads, store_address=store_address, store_port=store_port, nonces=self._nonces),
@@ -237,7 +237,7 @@ class Meeting:
         self._begin()
 
     def _find_start(self) -> Start | None:
-        """Rank 0's `start`, where it answers this rank's card: one of an earlier run does not."""
+        """The `start` of rank 0, if it answers the card of this rank. That of an earlier run does not."""
         start = self._get("start", Start)
         if start is None or len(start.nonces) != self.world.size:
             return None
@@ -248,40 +248,40 @@ class Meeting:
         return start
 
     def await_start(self) -> Start | None:
-        """Wait for `start`; None where all are to end instead."""
+        """Wait for `start`; returns None if the run ends first."""
         while (start := self._find_start()) is None and self._get("final", int) is None:
             time.sleep(_POLL_S)
         return start
 
     # While training.
 
-    def say(self, word: Word) -> None:
-        """Say how this rank's part ended; where not well, all are to end."""
-        self._put(f"word/{self.world.rank}", word)
-        if word.kind != "done":
+    def post_ending(self, ending: Ending) -> None:
+        """Write how the part of this rank ended. If it did not end well, all ranks end."""
+        self._put(f"ending/{self.world.rank}", ending)
+        if ending.kind != "done":
             self._put("over", True)
 
     def is_over(self) -> bool:
-        """Whether any rank's part ended other than well."""
+        """Whether the part of some rank did not end well."""
         return self._get("over", bool) is not None
 
     def ask_to_stop(self) -> None:
-        """Say that all are to stop after a step, with a checkpoint."""
+        """Ask all ranks to stop after a step, with a checkpoint."""
         self._put("stop", True)
 
     def is_to_stop(self) -> bool:
-        """Whether any rank has said so."""
+        """Whether some rank has asked for that."""
         return self._get("stop", bool) is not None
 
-    def words(self) -> dict[int, Word]:
-        """What has been said so far, by rank."""
-        found = {rank: self._get(f"word/{rank}", Word) for rank in range(self.world.size)}
-        return {rank: word for rank, word in found.items() if word is not None}
+    def endings(self) -> dict[int, Ending]:
+        """The endings so far, by rank."""
+        found = {rank: self._get(f"ending/{rank}", Ending) for rank in range(self.world.size)}
+        return {rank: ending for rank, ending in found.items() if ending is not None}
 
     # Afterwards.
 
     def end(self, status: int, wait_s: float = 0.0) -> None:
-        """Rank 0: have all exit with `status`, and give them `wait_s` to know."""
+        """Rank 0 writes the exit `status` of all ranks, and waits `wait_s` for them to read it."""
         self._put("final", status)
         others = [f"left/{rank}" for rank in range(1, self.world.size)]
         until = time.monotonic() + wait_s
@@ -289,7 +289,7 @@ class Meeting:
             time.sleep(_POLL_S)
 
     def await_end(self) -> int:
-        """Wait for the exit status of all."""
+        """Wait for the exit status of all ranks."""
         while (status := self._final()) is None:
             time.sleep(_POLL_S)
         self._put(f"left/{self.world.rank}", True)
@@ -297,22 +297,22 @@ class Meeting:
 
     def _final(self) -> int | None:
         if self._run is None and self.world.rank:
-            self._find_start()  # which this rank has not waited for, where it failed before
+            self._find_start()  # a rank that failed earlier has not read it yet
         return self._get("final", int)
 
 
 @functools.cache
 def meeting_of(world: World) -> Meeting:
-    """This process's `Meeting`: the key of a run is known to no other."""
+    """The `Meeting` of this process. Another object would not know the key of the run."""
     return Meeting(world)
 
 
 def leave(world: World, message: str, status: int) -> tuple[str, int]:
-    """What this rank is to say of the `message` it fails with, and its exit status: rank 0 speaks for all.
+    """The message that this rank prints when it fails with `message`, and its exit status.
 
-    Where nobody hears of it any more, it speaks for itself.
+    Rank 0 prints for all ranks. Another rank prints its own message where it does not reach rank 0.
     """
-    # torchrun ends the others as soon as one has ended, and their exit status is to be the same.
+    # torchrun ends the other ranks as soon as one has ended, and all need the same exit status.
     try:
         meeting = meeting_of(world)
         if world.rank == 0:

@@ -1,7 +1,7 @@
-"""The secret that the ranks of a run share where torchrun starts them: nobody else may speak for one of them.
+"""The secret that the ranks of torchrun share, so that nobody else can send messages in their name.
 
-Whoever starts torchrun gives it in ISTBENCH_SECRET, alike on every host. Without, it lies in a file that only the
-user can read, made when it is first needed: the same one for all ranks of a host, and for hosts that share a home.
+The user sets ISTBENCH_SECRET to the same value on every host. Otherwise istbench makes a file that only the user
+can read. All ranks of a host share this file, and so do hosts that share a home directory.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from istbench.errors import UserError
 
 SECRET = "ISTBENCH_SECRET"
-"""Names the environment variable with the secret."""
+"""The environment variable that holds the secret."""
 LEAST_CHARACTERS = 16
 _MOST_BYTES = 4096
 _BYTES = 32
@@ -24,7 +24,7 @@ def run_secret(environment: Mapping[str, str] = os.environ) -> bytes:
     """The secret of the runs that torchrun starts here.
 
     Raises:
-        UserError: where it is too short, or lies in a file that is not only the user's.
+        UserError: where it is too short, or other users can read or write its file.
     """
     if SECRET in environment:
         return _long_enough(environment[SECRET].strip(), SECRET)
@@ -35,13 +35,13 @@ def run_secret(environment: Mapping[str, str] = os.environ) -> bytes:
 
 
 def secret_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the secret lies of a user who gives none."""
+    """The file of the secret, for a user who does not set the environment variable."""
     home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME") or Path.home(), ".config")
     return Path(home) / "istbench" / "secret"
 
 
 def _make(path: Path) -> None:
-    """Write a new secret to `path`, whole; FileExistsError where there is one."""
+    """Write a new secret to `path`, whole; raises FileExistsError where there is a secret."""
     if path.exists():
         raise FileExistsError
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -53,7 +53,7 @@ def _make(path: Path) -> None:
         finally:
             os.close(descriptor)
         try:
-            os.link(temporary, path)  # takes the place of none that another process has made meanwhile
+            os.link(temporary, path)  # fails where another process has made the file meanwhile
         finally:
             temporary.unlink()
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Workers on the hosts where torchrun started this command: each of its processes runs one node, and watches it."""
+"""Workers under torchrun. Each process of torchrun starts one worker and watches it."""
 
 import os
 import socket
@@ -24,54 +24,54 @@ from istbench.processes.launcher import Job, launch
 from istbench.processes.local import LocalWorkers, environment_at, serve_store, start_workers
 from istbench.results.store import RunDirectory
 from istbench.torchrun.agreement import agreed, as_text, check_agreement, host_names, with_threads
-from istbench.torchrun.meeting import Card, Meeting, Word, meeting_of
+from istbench.torchrun.meeting import Card, Ending, Meeting, meeting_of
 from istbench.torchrun.world import World
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
 _POLL_S = 1.0
-_LAST_WORDS_S = 8.0  # for all ranks to end their workers, who may take five seconds
-_FAREWELL_S = 60.0  # for the others to end well once rank 0 has
+_ENDINGS_S = 8.0  # for all ranks to end their workers, which may take five seconds
+_OTHERS_END_S = 60.0  # for the others to end well after rank 0
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _FAILURES = {"user": UserError, "run": RunFailed}
 
 
 @dataclass(frozen=True)
 class Route:
-    """A place: this host, by the interface that others reach it by; `interface` is empty where none is known."""
+    """A place on this host, which others reach by `interface`; that is empty where it is not known."""
 
     address: str
     interface: str
 
     def built(self) -> nullcontext[None]:
-        """Nothing to do: the network is there."""
+        """Do nothing: the network exists."""
         return nullcontext()
 
     def listening(self) -> nullcontext[None]:
-        """Nothing to do: the launching process is at this address."""
+        """Do nothing: the launching process has this address."""
         return nullcontext()
 
     def enter(self, rank: int) -> None:
-        """Keep gloo and NCCL to the interface, unless the user chose another."""
+        """Restrict gloo and NCCL to the interface, unless the user chose another."""
         for name in _INTERFACES:
             if self.interface:
                 os.environ.setdefault(name, self.interface)
 
 
 def route_to(master: str) -> Route:
-    """The place of this process: by the interface that leads to `master`, or that GLOO_SOCKET_IFNAME names.
+    """The place of this process: the interface that GLOO_SOCKET_IFNAME names, or the one towards `master`.
 
     Raises:
-        UserError: where `master` is no address that can be reached.
+        UserError: where this host has no route to `master`.
     """
     chosen = os.environ.get(_INTERFACES[0], "").split(",")[0]
     try:
         address = (chosen and address_of(chosen)) or address_towards(master)
     except OSError as error:
         raise UserError(
-            f"no way from {host_name()} to {master} ({error.strerror or error}); give torchrun an "
-            "--rdzv-endpoint that every host reaches"
+            f"no route from {host_name()} to {master} ({error.strerror or error}); give torchrun an "
+            "--rdzv-endpoint that every host can reach"
         ) from None
     if chosen:
         return Route(address, chosen)
@@ -82,7 +82,7 @@ def route_to(master: str) -> Route:
 
 
 def card_of(world: World, cell: Cell, route: Route) -> Card:
-    """What this rank is ready for."""
+    """The card of this rank."""
     own_gpu = cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size
     return Card(
         rank=world.rank,
@@ -98,10 +98,10 @@ def card_of(world: World, cell: Cell, route: Route) -> Card:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchrunLauncher:
-    """Runs this rank's worker; rank 0's lets the others `start` theirs, and judges how all ended.
+    """Starts the worker of this rank. The launcher of rank 0 also starts the training and collects the endings.
 
     Attributes:
-        store: where the workers meet, on rank 0, which serves it; elsewhere its address and port.
+        store: the store of the workers on rank 0, which serves it; on other ranks its address and port.
         hosts: the host of every rank, on rank 0.
     """
 
@@ -111,7 +111,7 @@ class TorchrunLauncher:
     hosts: tuple[str, ...] = ()
 
     def start(self, job: Job) -> "TorchrunWorkers":
-        """Set this rank's worker of `job` going; see `Launcher.start`."""
+        """Start the worker of this rank; see `Launcher.start`."""
         world, store = self.meeting.world, self.store
         address, port = store if isinstance(store, tuple) else (store.host, store.port)
         environment = {
@@ -130,7 +130,7 @@ class TorchrunLauncher:
 
 
 class TorchrunWorkers:
-    """All ranks' workers, as seen from one, which has one of them itself."""
+    """The workers of all ranks, as one rank sees them; it watches its own worker."""
 
     def __init__(
         self, own: LocalWorkers, meeting: Meeting, hosts: tuple[str, ...], stop: StopRequest | None = None
@@ -139,40 +139,40 @@ class TorchrunWorkers:
         self._told = False
 
     def wait(self) -> None:
-        """Return when all have ended well, on rank 0; elsewhere when this rank's has. See `Workers.wait`."""
+        """Wait for the workers of all ranks on rank 0, and for its own on another rank; see `Workers.wait`."""
         interrupted = None
         try:
-            word = self._watch()
+            ending = self._watch()
         except KeyboardInterrupt as interrupt:
-            word, interrupted = Word(kind="interrupted"), interrupt
-        if word.kind != "done":
+            ending, interrupted = Ending(kind="interrupted"), interrupt
+        if ending.kind != "done":
             self._own.end()
-        self._meeting.say(word)
+        self._meeting.post_ending(ending)
         if self._meeting.world.rank == 0:
             self._judge()
-        if interrupted is not None or word.kind == "interrupted":
+        if interrupted is not None or ending.kind == "interrupted":
             raise interrupted or KeyboardInterrupt
-        if word.kind != "done":
-            raise RunFailed(word.message)
+        if ending.kind != "done":
+            raise RunFailed(ending.message)
 
-    def _watch(self) -> Word:
+    def _watch(self) -> Ending:
         try:
             while not self._own.poll(_POLL_S):
                 if self._meeting.is_over():
-                    return Word(kind="ended")
+                    return Ending(kind="ended")
                 self._pass_on()
         except UserError as error:
-            return Word(kind="user", message=str(error))
+            return Ending(kind="user", message=str(error))
         except PeersLost as error:
-            return Word(kind="lost", message=str(error))
+            return Ending(kind="lost", message=str(error))
         except WorkerLost as error:
-            return Word(kind="gone", message=error.what, lines=error.lines)
+            return Ending(kind="gone", message=error.what, lines=error.lines)
         except RunFailed as error:
-            return Word(kind="run", message=str(error))
-        return Word(kind="interrupted" if self._stop is not None and self._stop.asked() else "done")
+            return Ending(kind="run", message=str(error))
+        return Ending(kind="interrupted" if self._stop is not None and self._stop.asked() else "done")
 
     def _pass_on(self) -> None:
-        """Tell the others that this rank's launcher was asked to stop, or this rank's worker that another's was."""
+        """Pass a request to stop from this launcher to the other ranks, or from another rank to this worker."""
         if self._stop is None or self._told:
             return
         if self._stop.asked():
@@ -182,51 +182,51 @@ class TorchrunWorkers:
         self._told = self._stop.asked()
 
     def _judge(self) -> None:
-        """Return when all are done; else raise the cause, once every rank had time to say what it knows."""
-        until, over = time.monotonic() + _FAREWELL_S, False
-        while len(words := self._meeting.words()) < len(self._hosts) and time.monotonic() < until:
+        """Wait for the endings of all ranks; raises the cause where they did not all end well."""
+        until, over = time.monotonic() + _OTHERS_END_S, False
+        while len(endings := self._meeting.endings()) < len(self._hosts) and time.monotonic() < until:
             if not over and self._meeting.is_over():
-                until, over = time.monotonic() + _LAST_WORDS_S, True
+                until, over = time.monotonic() + _ENDINGS_S, True
             time.sleep(_POLL_S / 10)
-        if cause := cause_of(words, self._hosts):
+        if cause := cause_of(endings, self._hosts):
             raise cause
 
     def end(self) -> None:
-        """End this rank's worker; see `Workers.end`."""
+        """End the worker of this rank; see `Workers.end`."""
         self._own.end()
 
 
-def cause_of(words: dict[int, Word], hosts: tuple[str, ...]) -> BaseException | None:
-    """What ended a job, by what each rank said of its end; None where all ended well. `hosts` by rank.
+def cause_of(endings: dict[int, Ending], hosts: tuple[str, ...]) -> BaseException | None:
+    """The cause of the end, from the `endings` of the ranks; None where all ended well. `hosts` are by rank.
 
-    A rank that said nothing was lost, and what others miss it for is no cause.
+    A rank without an ending was lost. Ranks that only miss another rank name no cause.
     """
     for kind, failure in _FAILURES.items():
-        for rank, word in sorted(words.items()):
-            if word.kind == kind:
-                return failure(f"{hosts[rank]}: {word.message}")
+        for rank, ending in sorted(endings.items()):
+            if ending.kind == kind:
+                return failure(f"{hosts[rank]}: {ending.message}")
     told = {
         kind: [
-            WorkerLost(f"{hosts[rank]}: {word.message}", word.lines)
-            for rank, word in sorted(words.items())
-            if word.kind == kind
+            WorkerLost(f"{hosts[rank]}: {ending.message}", ending.lines)
+            for rank, ending in sorted(endings.items())
+            if ending.kind == kind
         ]
         for kind in ("gone", "lost")
     }
     missing = [
         WorkerLost(f"{host}: worker {rank} is gone: its process was killed, or its host was lost")
         for rank, host in enumerate(hosts)
-        if rank not in words
+        if rank not in endings
     ]
     for cause in [*told["gone"], *missing, *told["lost"]]:
         return cause
-    return None if all(word.kind == "done" for word in words.values()) else KeyboardInterrupt()
+    return None if all(ending.kind == "done" for ending in endings.values()) else KeyboardInterrupt()
 
 
 def follow(world: World, request: RunRequest, out: Path) -> int:
-    """Be a rank other than 0 of a run: prepare, train, and say nothing but what is wrong; returns the exit status.
+    """Train as a rank other than 0, which prints errors alone; returns the exit status.
 
-    What it reads, imports and runs is named by its own command line alone.
+    Its own command line alone names the files that it reads and imports.
 
     Raises:
         UserError, RunFailed: where this rank cannot train.
@@ -257,13 +257,13 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
         store = (start.store_address, start.store_port)
         try:
             launch(TorchrunLauncher(meeting=meeting, place=place, store=store), job)
-        except (UserError, RunFailed):  # rank 0 says what it was
+        except (UserError, RunFailed):  # rank 0 prints the cause
             return meeting.await_end()
     return 0
 
 
 def _run_directory(world: World, cell: Cell, out: Path, scratch: Path) -> Path:
-    """The run directory that this rank's worker reads: the cell's on rank 0's host, else one with a header."""
+    """The run directory that the worker of this rank reads: that of the cell on the host of rank 0, else a copy."""
     if world.host_rank == 0:
         return RunDirectory.of(out, cell.name).path.resolve()
     run = RunDirectory(scratch / "run")
@@ -272,10 +272,10 @@ def _run_directory(world: World, cell: Cell, out: Path, scratch: Path) -> Path:
 
 
 def lead(world: World, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
-    """Rank 0: `cell` as all ranks run it, what runs it, and a line that says where and how they talk.
+    """The `cell` as all ranks run it, its launcher, and a line that names the network. Rank 0 calls this.
 
     Raises:
-        UserError, RunFailed: where a rank cannot train, or would train something else, naming its host.
+        UserError, RunFailed: where a rank cannot train, or would train something else; names its host.
     """
     meeting = meeting_of(world)
     meeting.post_prepared()

@@ -1,4 +1,4 @@
-"""What torchrun tells a process that it starts, in its environment."""
+"""The environment variables that torchrun sets for each of its processes."""
 
 import os
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ _MARK = "TORCHELASTIC_RUN_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One of the processes that torchrun started together, on one host or several.
+    """This process among all processes of one torchrun, on one host or several.
 
     Attributes:
-        rank, size: which one, of how many. local_rank, local_size: the same among those of its host.
-        host_rank, hosts: which host, of how many. master, port: where torchrun's store is.
-        restart: how often torchrun has started them again.
+        rank: number of this process. size: number of processes. local_rank, local_size: the same on this host.
+        host_rank: number of this host. hosts: number of hosts. master, port: address of the store of torchrun.
+        restart: number of restarts by torchrun.
     """
 
     rank: int
@@ -33,14 +33,14 @@ class World:
 
     @cached_property
     def prefix(self) -> str:
-        """Of all keys in torchrun's store, where those of an earlier start are left."""
+        """The prefix of all keys in the store of torchrun, which still has the keys of an earlier start."""
         return f"istbench/{self.restart}"
 
     def nodes(self, asked: int | None) -> int:
-        """Nodes of a run here: a process each.
+        """The number of nodes of a run: one for each process.
 
         Raises:
-            UserError: where others are `asked` for.
+            UserError: where `asked` is another number.
         """
         if asked not in (None, self.size):
             raise UserError(
@@ -51,15 +51,15 @@ class World:
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World | None:
-    """The world this process is of, None where torchrun did not start it.
+    """The world of this process; None where torchrun did not start it.
 
     Raises:
-        UserError: where the environment says so, but not who it is.
+        UserError: where the environment of torchrun is incomplete.
     """
     if _MARK not in environment:
         return None
     if environment.get("TORCHELASTIC_USE_AGENT_STORE", "True") != "True":
-        raise UserError("the processes meet in torchrun's own store: unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+        raise UserError("the processes need the store of torchrun: unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
     def number(name: str, least: int) -> int:
         text = environment.get(name, "")

@@ -10,7 +10,7 @@ from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import WorkerLost
 from istbench.torchrun.agreement import agreed, as_text, check_agreement, host_names
-from istbench.torchrun.meeting import Card, Word
+from istbench.torchrun.meeting import Card, Ending
 from istbench.torchrun.workers import cause_of
 from istbench.torchrun.world import this_world
 
@@ -42,10 +42,10 @@ def test_hosts_may_differ_in_threads_where_plugins_lie_and_patches_of_python():
         ({"versions": {"istbench": "0.9"}}, r"b has istbench 0.9 \(1.0 on a\), torch none"),
         ({"config": '{"steps": 30, "threads": 4}'}, "steps is 30 on b and 20 on a; give the same command"),
         ({"config": '{"threads": 4}'}, "steps is None on b and 20 on a"),
-        ({"fingerprint": "0" * 64}, "the data on b is not that on a"),
-        ({"own_gpu": True}, "b has a GPU for every process, a has not; use --device cpu"),
+        ({"fingerprint": "0" * 64}, "b and a have different data"),
+        ({"own_gpu": True}, "b has a GPU for every process, and a does not; use --device cpu"),
         ({"address": "127.0.1.1"}, "b reaches the rendezvous endpoint by its loopback interface"),
-        ({"host": "a", "fingerprint": "0" * 64}, r"the data on a \(10.0.0.2\) is not that on a \(10.0.0.1\)"),
+        ({"host": "a", "fingerprint": "0" * 64}, r"a \(10.0.0.2\) and a \(10.0.0.1\) have different data"),
     ],
 )
 def test_what_differs_is_said_by_host(fields, said):
@@ -85,7 +85,7 @@ def test_hosts_of_one_name_are_told_apart_and_processes_of_one_host_are_not():
 
 
 def word(kind, message=""):
-    return Word(kind=kind, message=message)
+    return Ending(kind=kind, message=message)
 
 
 @pytest.mark.parametrize(
