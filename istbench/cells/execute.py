@@ -1,4 +1,4 @@
-"""Running one prepared cell to its end, and leaving its run directory saying what became of it."""
+"""Train one cell to its end, and record in its run directory how it ended."""
 
 import contextlib
 import shutil
@@ -20,13 +20,14 @@ from istbench.results.store import RunDirectory, time_now
 
 
 def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
-    """Run `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
+    """Train `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
-    `scratch` is an empty directory for what the workers print and how far they are; what they printed is kept
-    with a run that failed. `launcher` runs the nodes. `again` throws away what is in `run` and starts anew.
+    Args:
+        scratch: an empty directory for the output and progress of the workers. A run that fails keeps the output.
+        launcher: starts the nodes. again: delete the files in `run` and start from the beginning.
 
     Raises:
-        UserError: for bad input that only showed on the way, or a run directory that cannot be written.
+        UserError: for bad input that showed during training, or a run directory that cannot be written.
         RunFailed: where a worker died; the run is marked failed.
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
     """
@@ -78,14 +79,14 @@ def _require_saved(cell: Cell, run: RunDirectory) -> None:
     if directory is not None and (result is None or saved_digest(Path(directory)) != result.weights_sha256):
         raise UserError(
             f"{cell.name} is done already, and its weights are not in {directory}; "
-            "--again trains it anew and saves them"
+            "--again trains it again and saves them"
         )
 
 
 def _clear(run: RunDirectory) -> None:
-    """Throw away what is in `run`, first what would make a half-emptied one look done or worth resuming."""
+    """Delete the files in `run`. The checkpoint and the header go first: the rest alone cannot look done."""
     if run.path.is_symlink():
-        raise UserError(f"{run.path} is a symbolic link: remove it to run anew, or choose another --out")
+        raise UserError(f"{run.path} is a symbolic link: remove it to run the cell again, or choose another --out")
     order = {run.checkpoint: 0, run.run_json: 1}
     try:
         for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):
@@ -95,7 +96,9 @@ def _clear(run: RunDirectory) -> None:
                 path.unlink()
     except OSError as error:
         what = error.filename or run.path
-        raise UserError(f"cannot delete {what} to run anew: {error.strerror}; choose another --out") from None
+        raise UserError(
+            f"cannot delete {what} to run the cell again: {error.strerror}; choose another --out"
+        ) from None
 
 
 def _open(cell: Cell, run: RunDirectory) -> None:
@@ -108,11 +111,11 @@ def _open(cell: Cell, run: RunDirectory) -> None:
     step, before = newest(run.checkpoint), run.header()
     if step is not None and before.timing_rule != cell.header.timing_rule:
         raise UserError(
-            f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench goes by rule "
-            f"{cell.header.timing_rule}; --again starts it anew"
+            f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench uses rule "
+            f"{cell.header.timing_rule}; --again starts it from the beginning"
         )
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
-    # The workers read the files; one that finds damage adds the step that they really go on from.
+    # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
     run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
 
 

@@ -14,18 +14,18 @@ from istbench.hosts import relay
 from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
-    "aws": "Clusters of AWS machines: made, used, and taken down again.",
+    "aws": "Make clusters of AWS machines, and delete them.",
     "check": "Run the conformance tests on a method or workload.",
     "compare": "Train many cells and compare their time to accuracy.",
-    "data": "Make a workload's data ready, ahead of the first run.",
-    "doctor": "Say what of istbench works on this machine, and how to mend the rest.",
-    "lab": "Run a command on a really shaped network inside this machine, or check replays against one.",
+    "data": "Prepare the data of a workload before the first run.",
+    "doctor": "List what works on this machine, and how to repair the rest.",
+    "lab": "Run a command on a shaped network inside this machine, or check replays against one.",
     "list": "List methods, workloads or clusters.",
-    "plan": "Memory, bytes and seconds of a cell before anything runs.",
-    "replay": "What recorded runs would have taken on other clusters.",
-    "report": "Tables and pictures of the runs in a results directory.",
-    "run": "Train one cell: a workload by one method on so many nodes.",
-    "timeline": "One round of a run, as a picture and for ui.perfetto.dev.",
+    "plan": "Compute memory, bytes and seconds of a cell without running it.",
+    "replay": "Compute the time of recorded runs on other clusters.",
+    "report": "Print tables and draw pictures of the runs in a results directory.",
+    "run": "Train one cell: a workload, a method and a number of nodes.",
+    "timeline": "Draw one round of a run, as a picture and for ui.perfetto.dev.",
 }
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -59,7 +59,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="istbench")
 def cli() -> None:
-    """Which way of training reaches your accuracy first, over the network you have?"""
+    """Find the training method that reaches your accuracy first on your network."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
-    """Run the command; returns the exit status, after saying why where it is not 0."""
+    """Run the command; returns the exit status, after a message where it is not 0."""
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
     except UserError as error:
@@ -85,7 +85,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        message = " ".join(error.format_message().split())  # click sets choices in lines of their own
+        message = " ".join(error.format_message().split())  # click puts choices on separate lines
         return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
@@ -110,7 +110,7 @@ def _say(message: str) -> None:
 
 
 def _said_together(message: str, status: int) -> tuple[str, int]:
-    """What this process says, and its exit status, where torchrun started several."""
+    """The message and the exit status of this process among those of one torchrun."""
     from istbench.torchrun.meeting import leave
     from istbench.torchrun.world import this_world
 

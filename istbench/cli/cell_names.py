@@ -1,7 +1,7 @@
-"""Names of cells, found as `istbench run` does and without training; a run on other hosts asks for them.
+"""Finds the names of cells as `istbench run` does, without training. `hosts.finished` runs this on a host.
 
-`python -m istbench.cli.cell_names` reads a JSON list of cells from standard input, as `hosts.finished` asks
-for them. It prints a JSON list of their names, null for each that cannot run.
+`python -m istbench.cli.cell_names` reads a JSON list of cells from standard input. It prints a JSON list of their
+names, with null for each cell that cannot run.
 """
 
 import json
@@ -18,7 +18,7 @@ from istbench.config.run import RunRequest
 
 
 def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:
-    """The name of the cell that `words` of istbench ask for, on so many `nodes`; None where it cannot run.
+    """The name of the cell that the command `words` requests on this number of `nodes`; None where it cannot run.
 
     Args:
         here: nodes on this machine. threads: of a node, where the words do not say.
@@ -35,7 +35,7 @@ def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str 
 
 
 def main() -> None:
-    """Answer what standard input asks; what plug-ins print is no part of it."""
+    """Answer the request on standard input. Output of plug-ins goes to standard error."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         json.dump([cell_name(**asked) for asked in json.load(sys.stdin)], answers)

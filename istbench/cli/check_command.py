@@ -1,4 +1,4 @@
-"""`istbench check`: conformance of a method or workload, ours or anyone's."""
+"""`istbench check`: the conformance tests of a method or workload, also of a plug-in."""
 
 import click
 
@@ -13,7 +13,7 @@ from istbench.registry import plugin_names, registered
 @click.option("--nodes", type=click.IntRange(2, 16), default=3, show_default=True, help="Worker processes.")
 @plugin_option
 def command(name: str, nodes: int, plugins: tuple[str, ...]) -> int:
-    """Run the conformance tests on method or workload NAME: on real processes, in well under a minute."""
+    """Run the conformance tests on method or workload NAME with real processes. Takes less than a minute."""
     from pathlib import Path
 
     methods = {found.name for found in registered("methods")}

@@ -33,10 +33,10 @@ from istbench.registry import check_name, load_method
 @click.command("compare")
 @click.argument("suite", required=False, type=PathType(), metavar="[SUITE.toml]")
 @click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
-@click.option("--workload", default="speech", show_default=True, help="What to train.")
+@click.option("--workload", default="speech", show_default=True, help="Workload to train.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
 @click.option(
-    "--seeds", type=click.IntRange(1, MOST_CELLS), default=1, show_default=True, help="Seeds 0 to this less one."
+    "--seeds", type=click.IntRange(1, MOST_CELLS), default=1, show_default=True, help="Number of seeds: 0, 1, ..."
 )
 @cell_options
 @out_option
@@ -44,7 +44,7 @@ from istbench.registry import check_name, load_method
 @cluster_option
 @baseline_option
 @place_options
-@click.option("--again", is_flag=True, help="Run cells anew though they are done.")
+@click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
 def command(
     suite: Path | None,
     out: Path,
@@ -57,10 +57,10 @@ def command(
     """Train many cells and compare their time to accuracy.
 
     Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Beside a suite, --data,
-    --device, --threads, --timeout, --checkpoint-every and --anyway hold for all of its cells.
+    --device, --threads, --timeout, --checkpoint-every and --anyway apply to all of its cells.
 
-    Finished cells are not run twice, unfinished ones go on where they stopped, and a cell that fails does not stop
-    the others.
+    istbench does not run a finished cell again. It resumes an unfinished one. A cell that fails does not stop the
+    others.
     """
     backend = take_backend(given)
     requests = [backend.fit(request) for request in _requests(suite, plugins, given)]
@@ -95,14 +95,14 @@ def command(
 
 
 def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any]) -> list[RunRequest]:
-    """The cells asked for, each method with those of the given options that it has."""
+    """The requested cells. Each method gets those of the given options that it has."""
     context = click.get_current_context()
     if suite is not None:
         flags = typed_options(context)
         typed = {name: given[name] for name in given if name in flags}
         clashing = [flags[name] for name in typed if name not in OF_MACHINE]
         if clashing:
-            raise UserError(f"a suite says what to run: leave out {', '.join(clashing)}, or the suite")
+            raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
         requests = [request for part in read_suite(suite) for request in part.requests(plugins)]
         return [msgspec.structs.replace(request, **typed) for request in requests]
     methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")
@@ -123,7 +123,7 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
 
 
 def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
-    """Refuse a `baseline` that no cell of `requests` can be, before anything is trained."""
+    """Refuse, before training, a `baseline` that matches no cell of `requests`."""
     if baseline == BASELINE:
         return
     from istbench.report.baseline import same_value
@@ -137,7 +137,7 @@ def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
         known = _option_names(method, cells[0].plugins) | {option.name for option in RUN_OPTIONS}
         if name not in known:
             raise unknown_name(f"option of {method} in --baseline", name, known)
-        # An option that a cell does not name has the workload's default, which is not known yet.
+        # Without a value in the request, the workload sets the default, which is not known yet.
         cells = [cell for cell in cells if same_value(_given(cell, name, text), text)]
         if not cells:
             raise UserError(
@@ -154,7 +154,7 @@ def _given(request: RunRequest, name: str, otherwise: str) -> Any:
 def _own_options(
     method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
 ) -> dict[str, str]:
-    """Those of the `shared` options that `method` has; each must belong to one of `methods` at least."""
+    """The `shared` options that `method` has. Each shared option must belong to at least one of `methods`."""
     if not shared:
         return {}
     known = {name: _option_names(name, plugins) for name in methods}

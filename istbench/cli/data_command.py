@@ -1,4 +1,4 @@
-"""`istbench data`: a workload's data, ready before the first run."""
+"""`istbench data`: prepare the data of a workload before the first run."""
 
 from pathlib import Path
 
@@ -12,21 +12,21 @@ from istbench.registry import build_workload, check_name
 
 @click.command("data")
 @click.argument("workload")
-@click.option("--source", help="Where from; the first there is by default.")
+@click.option("--source", help="Source of the data. Default: the first available one.")
 @click.option(
     "--data",
     metavar="DIR",
     type=PathType(),
-    help="Directory of your own data: looked at and made ready now, not in the first run.",
+    help="Directory with your own data: istbench checks and prepares it now, not in the first run.",
 )
 @click.option("--workload-set", "options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
 @plugin_option
 def command(
     workload: str, source: str | None, data: Path | None, options: tuple[str, ...], plugins: tuple[str, ...]
 ) -> None:
-    """Make a workload's data ready, ahead of the first run."""
+    """Prepare the data of a workload before the first run."""
     if source is not None and data is not None:
-        raise UserError("--source and --data say different things: give one of them")
+        raise UserError("--source and --data name two sources: give one of them")
     check_name("workloads", workload, plugins)
     given = parse_pairs(options, "--workload-set")
     from istbench.cli.progress import Display
@@ -35,7 +35,7 @@ def command(
     built = build_workload(workload, given, plugins)
     sources = built.sources
     if not sources and data is None:
-        raise UserError(f"workload {workload!r} has no data to fetch: it makes its own, or takes --data DIR")
+        raise UserError(f"workload {workload!r} has no data to download: it makes its own, or reads --data DIR")
     if source is not None and source not in sources:
         raise unknown_name(f"source of {workload}", source, sources)
     with Display() as display:

@@ -1,4 +1,4 @@
-"""`istbench doctor`: what works on this machine."""
+"""`istbench doctor`: the abilities of this machine."""
 
 import importlib.util
 import os
@@ -41,14 +41,14 @@ class Finding:
     help="Measure a cluster profile of --hosts.",
 )
 def command(profile: Path | None, **given: Any) -> int:
-    """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
+    """List what works on this machine, and how to repair the rest. Exits with 1 if something is broken."""
     chosen = hosts.chosen(given)
     if chosen is not None:
         from istbench.cli.doctor_hosts import examine
 
         return examine(chosen.hosts, chosen.python, chosen.ssh_config, profile)
     if profile is not None:
-        raise UserError("--profile is of hosts: give --hosts a,b as well")
+        raise UserError("--profile describes hosts: give --hosts a,b as well")
     broken = False
     for check in (_python, _packages, _processor, _gpu, _processes, _carrying, _lab, _speech, _cache, _space):
         for finding in check():
@@ -118,7 +118,7 @@ def average_of_ranks(fabric: "Fabric") -> float:
 
 
 def _carrying() -> Iterator[Finding]:
-    """What messages cost here, for `overhead_s` and `cpu_s_...` of a cluster profile."""
+    """The cost of messages on this machine, for `overhead_s` and `cpu_s_...` of a cluster profile."""
     from istbench.errors import RunFailed
     from istbench.processes.carrying import measure_carrying
 

@@ -26,7 +26,7 @@ _OUT = Path("results")  # of a run without --out
 
 
 def examine(hosts: Sequence[Host], python: str | None, config: Path | None, profile: Path | None) -> int:
-    """Say what works on `hosts` and between them, and write `profile`; returns the exit status.
+    """List what works on `hosts` and between them, and write `profile`; returns the exit status.
 
     Raises:
         UserError, RunFailed: where the profile cannot be written. KeyboardInterrupt: after a signal.

@@ -1,4 +1,4 @@
-"""`istbench lab`: the same commands on a network of this machine that is really shaped."""
+"""`istbench lab`: the same commands on a shaped network inside this machine."""
 
 import os
 
@@ -14,20 +14,25 @@ from istbench.lab.network import ShapedNetwork, check
 
 @click.group("lab")
 @lab_nodes_option
-@click.option("--bandwidth", default="1gbit", show_default=True, help="Of every link, each way, such as 300mbit.")
+@click.option(
+    "--bandwidth",
+    default="1gbit",
+    show_default=True,
+    help="Bandwidth of every link in each direction, such as 300mbit.",
+)
 @latency_option
 @click.pass_context
 def command(context: click.Context, nodes: int, bandwidth: str, latency: str) -> None:
-    """Run a command on a really shaped network inside this machine (Linux, root).
+    """Run a command on a shaped network inside this machine (Linux, root).
 
     \b
     istbench lab --nodes 2 --bandwidth 100mbit -- run --method ist --workload speech
     istbench lab validate
 
-    Each node has a network namespace of its own; token buckets shape both ends of its link. Where nodes outnumber
-    cores, compute and links are slowed down alike, and clocks are divided by that.
+    Each node has its own network namespace, and token buckets shape both ends of its link. With more nodes than
+    cores, compute and links run slower by the same factor, and istbench divides the clocks by it.
     """
-    # What torch says about the names of hosts is true of namespaces, and no use to anyone.
+    # torch warns that namespaces have no host names, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if context.invoked_subcommand == "validate":
         _check_nothing_named(context)
@@ -41,10 +46,10 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
 
 
 def _check_nothing_named(context: click.Context) -> None:
-    """Refuse the lab's options before `validate`, which has its own."""
+    """Refuse options of the lab before `validate`, which has its own."""
     named = typed_options(context).values()
     if named:
-        raise UserError(f"validate makes labs of its own: give {', '.join(named)} after it")
+        raise UserError(f"validate makes its own labs: give {', '.join(named)} after it")
 
 
 def _say(place: ShapedNetwork) -> None:

@@ -1,4 +1,4 @@
-"""`istbench list`: what there is to choose from."""
+"""`istbench list`: the methods, workloads and clusters."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,9 @@ from istbench.registry import Kind, load_method, load_workload, plugin_names, re
 
 @click.command("list")
 @click.argument("kind", type=click.Choice(["methods", "workloads", "clusters"]))
-@click.option("--options", "with_options", is_flag=True, help="Their options (of clusters: figures), as well.")
+@click.option(
+    "--options", "with_options", is_flag=True, help="Also list their options (for clusters: their figures)."
+)
 @plugin_option
 def command(kind: Kind | Literal["clusters"], with_options: bool, plugins: tuple[str, ...]) -> None:
     """List methods, workloads or clusters."""

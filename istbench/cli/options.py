@@ -27,7 +27,7 @@ _LONGEST_S = 3600.0
 
 
 class PathType(click.ParamType):
-    """A path whose name can be written down."""
+    """A path with a name that is text."""
 
     name = "path"
 
@@ -46,7 +46,7 @@ def _as_texts(_context: click.Context, _option: click.Parameter, paths: tuple[Pa
 
 
 def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -> Path:
-    """`out`, of which the user is told where standard output cannot be written."""
+    """`out`, which a message names where standard output cannot be written."""
     streams = context.find_object(Streams)
     if streams is not None:
         streams.results = out
@@ -67,7 +67,7 @@ def out_option(command: _Command) -> _Command:
 
 
 def plugin_option(command: _Command) -> _Command:
-    """`--plugin FILE.py`, as often as wanted."""
+    """`--plugin FILE.py`, which may be repeated."""
     return click.option(
         "--plugin",
         "plugins",
@@ -91,7 +91,7 @@ def cluster_option(command: _Command) -> _Command:
         show_default=True,
         callback=load,
         metavar="NAME|FILE.toml",
-        help="Cluster to say the seconds on as well, replayed; see `istbench list clusters`.",
+        help="Cluster on which runs are also replayed; see `istbench list clusters`.",
     )(command)
 
 
@@ -102,14 +102,14 @@ def lab_nodes_option(command: _Command) -> _Command:
         type=click.IntRange(2, MOST_NODES),
         default=2,
         show_default=True,
-        help="Namespaces with a worker each.",
+        help="Nodes of the lab, each in a network namespace.",
     )(command)
 
 
 def latency_option(command: _Command) -> _Command:
     """`--latency TIME`, of a lab's links."""
     return click.option(
-        "--latency", default="0ms", show_default=True, help="One way between two nodes, such as 5ms."
+        "--latency", default="0ms", show_default=True, help="Latency of a link, one way, such as 5ms."
     )(command)
 
 
@@ -120,13 +120,13 @@ def _as_levels(_context: click.Context, _option: click.Parameter, text: str | No
 
 
 def baseline_option(command: _Command) -> _Command:
-    """`--baseline METHOD [NAME=VALUE ...]`, which speed-ups are against."""
+    """`--baseline METHOD [NAME=VALUE ...]`, the row that speed-ups compare with."""
     return click.option(
         "--baseline",
         default=BASELINE,
         show_default=True,
         metavar="METHOD|'METHOD NAME=VALUE ...'",
-        help="What speed-ups are against: a method, or one with options, such as 'ddp lr=0.3'.",
+        help="Row that speed-ups compare with: a method, or one with options, such as 'ddp lr=0.3'.",
     )(command)
 
 
@@ -137,15 +137,17 @@ _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
         type=click.Choice(["table", "markdown", "csv", "json"]),
         default="table",
         show_default=True,
-        help="How the tables are printed.",
+        help="Format of the tables.",
     ),
     click.option("--workload", help="Only this workload."),
-    click.option("--metric", help="Another metric of the evaluations, such as top10. Default: the workload's own."),
+    click.option(
+        "--metric", help="Another metric of the evaluations, such as top10. Default: the metric of the workload."
+    ),
     click.option(
         "--levels",
         callback=_as_levels,
         metavar="LEVEL,...",
-        help="Of the metric, to say the seconds to, such as 0.7,0.75. Default: the workload's own.",
+        help="Levels of the metric, such as 0.7,0.75. Default: the targets of the workload.",
     ),
     baseline_option,
     click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
@@ -153,14 +155,14 @@ _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
 
 
 def report_options(command: _Command) -> _Command:
-    """What is reported, and how."""
+    """The options of a report."""
     for option in reversed(_REPORT_OPTIONS):
         command = option(command)
     return command
 
 
 def parse_time(text: str, flag: str) -> float:
-    """Seconds of a time such as `5ms`.
+    """The seconds of a time such as `5ms`.
 
     Raises:
         UserError: where it does not parse, or is over an hour.
@@ -176,10 +178,10 @@ def parse_time(text: str, flag: str) -> float:
 
 
 def split_list(text: str, flag: str, way_out: str) -> list[str]:
-    """What `text` lists, separated by commas.
+    """The parts of `text` between commas.
 
     Raises:
-        UserError: where that is nothing; it ends in `way_out`.
+        UserError: where there is none; the message ends in `way_out`.
     """
     listed = [part.strip() for part in text.split(",") if part.strip()]
     if not listed:
@@ -188,14 +190,14 @@ def split_list(text: str, flag: str, way_out: str) -> list[str]:
 
 
 class _RunOptionType(click.ParamType):
-    """A row of the table of a run's options: what is typed is decoded into its type, within its bounds."""
+    """An option of a run: it decodes the typed text into its type, within its bounds."""
 
     def __init__(self, option: RunOption) -> None:
         self.name = option.metavar or "value"
         self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Decode what was typed; a default is as it should be.
+        """Decode typed text; a default has its type already.
 
         Raises:
             UserError: naming the flag.
@@ -235,7 +237,7 @@ def run_options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def cell_options(command: _Command) -> _Command:
-    """What defines a cell beside its workload, method, nodes and seed."""
+    """The options that define a cell, beside its workload, method, nodes and seed."""
     pairs = [
         click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
         click.option(
@@ -248,7 +250,7 @@ def cell_options(command: _Command) -> _Command:
 
 
 def typed_options(context: click.Context) -> dict[str, str]:
-    """The options of the command of `context` that were typed: each one's flag, by the name of its value."""
+    """The flags of the options that the user typed, by the name of the value."""
     typed = click.core.ParameterSource.COMMANDLINE
     flags = {option.name: option.opts[0] for option in context.command.params if option.name is not None}
     return {name: flag for name, flag in flags.items() if context.get_parameter_source(name) == typed}

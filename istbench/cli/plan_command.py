@@ -1,4 +1,4 @@
-"""`istbench plan`: what a cell would need and take, before anything runs."""
+"""`istbench plan`: the memory, bytes and seconds of a cell, without running it."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from istbench.registry import check_name
 
 @click.command("plan")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
-@click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
+@click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "batch_size", "data")
 @click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
 @click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
@@ -28,9 +28,9 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Memory a node, bytes and seconds a round of a cell on a cluster. Trains and allocates nothing.
+    """Compute the memory per node, and the bytes and seconds per round, of a cell on a cluster.
 
-    Says whether it fits, and the largest width and the fewest nodes that would.
+    Trains and allocates nothing. Says whether it fits, and the largest width and the fewest nodes that would.
     """
     set_for_method = parse_pairs(method_options, "--set")
     set_for_workload = parse_pairs(workload_options, "--workload-set")

@@ -1,4 +1,4 @@
-"""What a user sees on stderr while cells run: bars on a terminal, plain lines elsewhere."""
+"""Progress on stderr while cells run: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import tempfile
@@ -58,7 +58,7 @@ class Display:
         self._bars.stop()
 
     def note(self, text: str) -> None:
-        """One line to stay, if there is anything to say."""
+        """Print one line that stays; nothing for an empty text."""
         if text:
             self._console.print(text, markup=False, soft_wrap=True)
 
@@ -75,7 +75,7 @@ class Display:
 
     @contextmanager
     def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:
-        """Show how far the run in `run` is until the block ends; yields the scratch directory to run it with."""
+        """Show the progress of `run` until the block ends; yields its scratch directory."""
         total = header.config.steps
         name = f"{header.workload_label} {header.method_label} n={header.nodes} seed {header.seed}"
         task = self._bars.add_task(name, total=total, state="starting")
@@ -105,7 +105,7 @@ class Display:
             self._bars.remove_task(task)
 
     def _tell(self, lines: list[str], told: int) -> int:
-        """Print those of `lines` that were not `told` so far; returns how many there are."""
+        """Print the `lines` after the first `told`; returns their total number."""
         for line in lines[told:]:
             self.note(line)
         return len(lines)
@@ -125,7 +125,7 @@ def _size(path: Path) -> int:
 
 
 def _damage(run: RunDirectory) -> list[str]:
-    """The lines of the events on damaged checkpoints."""
+    """The messages of the run about damaged checkpoints."""
     try:
         return [event.damage for event in run.events() if isinstance(event, Resume) and event.damage]
     except (OSError, UserError):
@@ -133,7 +133,7 @@ def _damage(run: RunDirectory) -> list[str]:
 
 
 def _state(run: RunDirectory, metric: str) -> str:
-    """The last evaluation that counts, with its step: training may be far beyond it."""
+    """The last evaluation, with its step: training may be far beyond it."""
     try:
         evaluations = Curve.from_events(run.events(), metric).evaluations
     except (OSError, UserError):

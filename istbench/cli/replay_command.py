@@ -1,4 +1,4 @@
-"""`istbench replay`: what the runs in a results directory would have taken on other clusters."""
+"""`istbench replay`: the time of recorded runs on other clusters."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--bandwidth",
     "bandwidths",
     metavar="BANDWIDTH,...",
-    help="Of a node's link, such as 100mbit,1gbit,10gbit. Default: the cluster's own.",
+    help="Bandwidths of the link of a node, such as 100mbit,1gbit,10gbit. Default: that of the cluster.",
 )
 @report_options
 def command(
@@ -42,7 +42,7 @@ def command(
     baseline: str,
     pictures: bool,
 ) -> None:
-    """What recorded runs would have taken on other clusters, in seconds and dollars. Trains nothing.
+    """Compute the seconds and dollars of recorded runs on other clusters. Trains nothing.
 
     RESULTS is a results directory, or the directory of one run. Several bandwidths tell below which of them one
     method overtakes another.

@@ -1,4 +1,4 @@
-"""What a user sees on stderr while runs are replayed."""
+"""A line on stderr where a replay takes long."""
 
 import atexit
 import gc
@@ -13,10 +13,10 @@ _PATIENCE_S = 1.5
 
 @contextmanager
 def replaying() -> Iterator[None]:
-    """Replays happen inside: where they take long, one line says why."""
-    # Searching what the simulation leaves behind for garbage, as Python does at its end, takes a third of a second.
+    """Replay inside the block. After a while, one line gives the reason for the wait."""
+    # At its end Python searches the objects of the simulation for garbage, which takes a third of a second.
     atexit.register(gc.freeze)
-    line = "replaying; on a machine that never did, this compiles the simulation first, for 10 to 30 seconds"
+    line = "replaying; the first replay on a machine compiles the simulation, which takes 10 to 30 seconds"
     timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""`istbench report`: tables and pictures of what is in a results directory."""
+"""`istbench report`: tables and pictures of the runs in a results directory."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "--published",
     type=PathType(),
     metavar="FILE.csv",
-    help="Published figures to put beside ours: results/published/figures.csv, or more of that form.",
+    help="Published figures to print beside the runs: results/published/figures.csv, or a file of that form.",
 )
 def command(
     results: Path,
@@ -33,7 +33,7 @@ def command(
     cluster: ClusterProfile,
     published: Path | None,
 ) -> None:
-    """Tables and pictures of the runs in a results directory.
+    """Print tables and draw pictures of the runs in a results directory.
 
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """

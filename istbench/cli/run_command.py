@@ -32,17 +32,17 @@ from istbench.results.store import RunDirectory
 
 @click.command("run")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
-@click.option("--workload", required=True, help="What to train; see `istbench list workloads`.")
+@click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "seed", "save")
 @cell_options
 @out_option
 @plugin_option
 @cluster_option
 @place_options
-@click.option("--again", is_flag=True, help="Run the cell anew though it is done.")
+@click.option("--again", is_flag=True, help="Delete the results of the cell and run it again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **given: Any) -> int:
-    """Train one cell: a workload by one method on so many nodes.
+    """Train one cell: a workload, a method and a number of nodes.
 
     The same command again resumes an interrupted run, and shows the results of a finished one. Under torchrun, each
     of its processes is a node.
@@ -58,21 +58,21 @@ def command(out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **gi
         (outcome,) = backend.run([request], out, again, display)
         run = outcome.finished()
         if not outcome.fresh:
-            display.note(f"{outcome.cell} is done already; --again runs it anew")
+            display.note(f"{outcome.cell} is done already; --again runs it from the start")
         for note in _notes(run):
             display.note(note)
     return _show(outcome, request, cluster, as_json) if backend.shows_results else 0
 
 
 def _notes(run: RunDirectory) -> list[str]:
-    """What is to be known of a finished run beside its summary."""
+    """Notes on a finished run, for the lines above its summary."""
     from istbench.results.hosts import changes
 
     header, events = run.header(), list(run.events())
     notes = dict.fromkeys(event.message for event in events if isinstance(event, Note))
     parts = changes(header, events)
     return [f"{header.method}: {note}" for note in notes] + [
-        f"the seconds are of several parts, {change}" for change in parts
+        f"the seconds come from several parts of the run, {change}" for change in parts
     ]
 
 
@@ -111,7 +111,7 @@ def _best(run: Run) -> str:
 
 
 def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
-    """The run on the clock of `cluster`, or None and why not."""
+    """The run on the clock of `cluster`, or None and the reason."""
     from istbench.results.on_cluster import runs_on_clusters
 
     (replayed,), problems = runs_on_clusters([run], [cluster])
@@ -119,7 +119,7 @@ def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
 
 
 def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[str, Any]:
-    """What `--json` prints: what was run, what came of it, and null for what never happened."""
+    """The object that `--json` prints: the cell and its results, with null for a target it never reached."""
     header = run.header
     targets = []
     for level in run.targets:

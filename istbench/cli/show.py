@@ -1,4 +1,4 @@
-"""A report as commands show it: its pictures drawn beside the results, its tables on stdout."""
+"""Shows a report: draws its pictures beside the results and prints its tables."""
 
 import sys
 from pathlib import Path

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @click.command("timeline")
 @click.argument("run", type=PathType())
 @click.option(
-    "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: as it was recorded."
+    "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: show it as recorded."
 )
-@click.option("--bandwidth", help="Of the cluster's links, such as 100mbit or 1gbit. Default: their own.")
+@click.option("--bandwidth", help="Bandwidth of the links, such as 100mbit or 1gbit. Default: that of the cluster.")
 @click.option(
     "--round",
     "round_number",
@@ -75,7 +75,7 @@ def command(
 def _profile(cluster: str | None, bandwidth: str | None) -> "ClusterProfile | None":
     if cluster is None:
         if bandwidth is not None:
-            raise UserError(f"--bandwidth is a cluster's: name one with --cluster ({', '.join(names())})")
+            raise UserError(f"--bandwidth needs a cluster: name one with --cluster ({', '.join(names())})")
         return None
     profile = load_profile(cluster)
     if bandwidth is None:
@@ -100,7 +100,7 @@ def _check_there(directory: "RunDirectory") -> None:
 
 
 def _place(profile: "ClusterProfile | None", bandwidth: str | None) -> str:
-    """The beginning of the files' names."""
+    """The first part of the names of the files."""
     if profile is None:
         return "recorded"
     parts = [profile.name, bandwidth] if bandwidth else [profile.name]

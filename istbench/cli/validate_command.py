@@ -1,4 +1,4 @@
-"""`istbench lab validate`: how far replays are from a really shaped network."""
+"""`istbench lab validate`: the error of replays, measured on a shaped network."""
 
 import json
 import sys
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
 
 @click.command("validate")
 @click.option("--methods", default="ddp,local_sgd,ist", show_default=True, help="Methods, separated by commas.")
-@click.option("--workload", default="speech", show_default=True, help="What to train.")
+@click.option("--workload", default="speech", show_default=True, help="Workload to train.")
 @click.option(
     "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option. "
     "Default for speech: hidden=512, so that slow links do not take minutes.",
 )  # fmt: skip
 @lab_nodes_option
-@click.option("--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several.")
+@click.option(
+    "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
+)
 @latency_option
 @click.option(
-    "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Times everything is run."
+    "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
 )
 @out_option
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list and nothing else on stdout.")
 def command(out: Path, as_json: bool, **given: Any) -> None:
-    """Train on shaped links, replay the traces, and print how far they are apart.
+    """Train on shaped links, replay the traces, and print the errors of the replays.
 
     Writes the table, the figures and a picture to OUT/validation.
     """
@@ -60,7 +62,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
         with Display() as display:
             errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display))
     except BaseException:
-        if errors:  # hours of measuring are not lost, nor what stands from an earlier time
+        if errors:  # keep hours of measurements, and the complete files of an earlier time
             _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=as_json)
         raise
     _show(errors, named, stem, as_json=as_json)
@@ -98,7 +100,7 @@ def _requests(given: dict[str, Any]) -> list[RunRequest]:
     check_name("workloads", workload, plugins)
     for method in methods:
         check_name("methods", method, plugins)
-    # A thread a node: the lab's nodes have a core each, to compute and to carry.
+    # One thread for each node: a node of the lab has one core for computing and sending.
     return [
         RunRequest(
             workload=workload,

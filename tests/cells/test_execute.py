@@ -113,7 +113,9 @@ def test_a_run_of_another_timing_rule_is_not_gone_on_with(run, scratch):
     write_step(run.checkpoint, 5, {})
     publish_step(run.checkpoint, 5)
     before, launcher = run.run_json.read_bytes(), Pretended()
-    with pytest.raises(UserError, match=r"^\S+ was begun under timing rule 2, .* rule 3; --again starts it anew$"):
+    with pytest.raises(
+        UserError, match=r"^\S+ was begun under timing rule 2, .* rule 3; --again starts it from the beginning$"
+    ):
         execute(CELL, run, scratch, launcher)
     assert run.run_json.read_bytes() == before
     assert execute(CELL, run, scratch, launcher, again=True)
@@ -196,5 +198,7 @@ def test_what_cannot_be_deleted_is_named(run, scratch, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(UserError, match="cannot delete .*toy-ist.* to run anew: Permission denied; choose another"):
+    with pytest.raises(
+        UserError, match="cannot delete .*toy-ist.* to run the cell again: Permission denied; choose another"
+    ):
         execute(CELL, run, scratch, Pretended(), again=True)

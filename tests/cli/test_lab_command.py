@@ -82,7 +82,7 @@ def test_what_was_measured_before_a_run_fails_is_not_lost_nor_what_stood_there(n
 )
 def test_links_named_before_validate_are_not_passed_over(istbench, given, named):
     status, _, said = istbench("lab", *given, "validate", "--workload", "none such")
-    assert (status, said) == (2, f"istbench: validate makes labs of its own: give {named} after it\n")
+    assert (status, said) == (2, f"istbench: validate makes its own labs: give {named} after it\n")
 
 
 @pytest.mark.parametrize(

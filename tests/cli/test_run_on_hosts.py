@@ -60,7 +60,7 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
 
     again = asked(hosts, *WORDS, "--out", hosts.out)
     assert (again.returncode, again.stdout) == (0, there.stdout)
-    assert f"{cell.name} is done already; --again runs it anew" in again.stderr.splitlines()
+    assert f"{cell.name} is done already; --again runs it from the start" in again.stderr.splitlines()
     assert "talking by" not in again.stderr  # nothing was started
     hosts.assert_nothing_left()
 

@@ -80,7 +80,7 @@ def test_a_cluster_of_the_users_own_gives_safe_file_names(run, tmp_path, istbenc
         (["--cluster", "m5.2xlrge"], "unknown cluster 'm5.2xlrge'; did you mean 'm5.2xlarge'"),
         (["--cluster", "none.toml"], "no file none.toml; give a cluster profile"),
         (["--cluster", "m5.2xlarge", "--bandwidth", "fast"], "--bandwidth: 'fast' is not a bandwidth"),
-        (["--bandwidth", "1gbit"], "--bandwidth is a cluster's: name one with --cluster"),
+        (["--bandwidth", "1gbit"], "--bandwidth needs a cluster: name one with --cluster"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(run, istbench, arguments, message):
