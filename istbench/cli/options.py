@@ -18,6 +18,7 @@ from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import convert, literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
 from istbench.lab.network import MOST_NODES, ShapedNetwork
+from istbench.report.output import Format
 
 _Command = Callable[..., Any]
 
@@ -133,10 +134,10 @@ _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
     click.option(
         "--format",
         "output_format",
-        type=click.Choice(["table", "markdown", "csv", "json"]),
+        type=click.Choice(literal_choices(Format)),
         default="table",
         show_default=True,
-        help="How the tables are printed.",
+        help="Format of the tables.",
     ),
     click.option("--workload", help="Only this workload."),
     click.option("--metric", help="Another metric of the evaluations, such as top10. Default: the workload's own."),
@@ -152,7 +153,7 @@ _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
 
 
 def report_options(command: _Command) -> _Command:
-    """What is reported, and how."""
+    """Options of commands that print a report."""
     for option in reversed(_REPORT_OPTIONS):
         command = option(command)
     return command

@@ -11,7 +11,7 @@ from istbench.cluster.selection import select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
-    from istbench.report.output.formats import Format
+    from istbench.report.output import Format
 
 
 @click.command("replay")

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta, problem
+from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta
+from istbench.cluster.trace_problems import problem
 from istbench.door import decode_json, regular_file
 from istbench.errors import UserError, shown
 from istbench.files import writing_whole
