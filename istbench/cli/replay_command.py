@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.cli.options import PathType, report_options, split_list
-from istbench.cluster.profile import parse_bandwidth
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import parse_bandwidth, select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:

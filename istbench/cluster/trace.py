@@ -1,4 +1,4 @@
-"""The trace of a run: what each node computed, sent and waited for in some sampled rounds."""
+"""The trace of a run: the computing, sending and waiting of each node in some sampled rounds."""
 
 import math
 from collections.abc import Mapping
@@ -50,26 +50,26 @@ EVENT = np.dtype(
         ("match", "<i4"),  # of a post: collectives, transfers from one node to another, work: each from 0
         ("bytes", "<i8"),  # of a post
         ("seconds", "<f8"),  # of a compute, or of work
-        ("at", "<f8"),  # when it was recorded: seconds since the first event of any node; of a wait, its end
+        ("at", "<f8"),  # time of recording: seconds since the first event of any node; of a wait, its end
     ]
 )
 
 
 Gflops = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-# Beyond these, what a trace holds is not what the machine does by itself.
+# Beyond these limits, other programs on the machine changed the seconds in a trace.
 _OTHERS_SHARE, _STEADY_RANGE = 0.15, 1.3
 
 
 class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of the run that a trace is of.
+    """Figures of the traced run.
 
     Attributes:
         batch_size: samples of one node's minibatch.
-        gflops: of one node where the trace was recorded, or by the shape of a matrix product; medians of some
-            measurements beside the recording. gflops_range: the largest of these over the smallest.
-        cores, others_cores: of the machine it was recorded on, and how many of them others used meanwhile, mean.
-        window: messages to a node that the method's priority queue lets go and can no longer reorder.
-        transport: whether its messages went through the fabric's transport, beside the process group.
+        gflops: of one recording node, in total or by the shape of a matrix product; medians of measurements during
+            the recording. gflops_range: the largest measurement over the smallest.
+        cores, others_cores: of the recording machine, and the mean number that other programs used meanwhile.
+        window: messages to a node that the priority queue has released and can no longer reorder.
+        transport: the messages went through the fabric's transport, beside the process group.
     """
 
     nodes: Nodes
@@ -83,7 +83,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def doubt(self) -> str:
-        """Why its seconds may not be the machine's own, in a few words; empty where nothing speaks against them."""
+        """A reason to doubt the seconds of the trace, in a few words; empty without a reason."""
         if self.cores and self.others_cores and self.others_cores > _OTHERS_SHARE * self.cores:
             return f"others used {self.others_cores:.1f} of {self.cores} cores while it was recorded"
         if self.gflops_range and self.gflops_range > _STEADY_RANGE:
@@ -93,11 +93,11 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Events of some sampled rounds of one run, per node, in the node's own order.
+    """Events of some sampled rounds of one run, by node, in each node's order.
 
     Attributes:
-        nodes: per rank, events as an array [events] of dtype `EVENT`.
-        meta: figures of the run; see `gflops` for the one replay reads.
+        nodes: by rank, events as an array [events] of dtype `EVENT`.
+        meta: figures of the run. `gflops` is the speed that a replay uses.
         version: of this format.
     """
 
@@ -117,14 +117,14 @@ class Trace:
 
     @cached_property
     def rounds(self) -> int:
-        """Rounds in the sample. A trace that marks no rounds has one a step."""
+        """Rounds in the sample. In a trace without marks of rounds, each step is a round."""
         return self._count(ROUND) or self.steps
 
     @property
     def gflops(self) -> float | None:
-        """Effective GFLOP/s of one node where this was recorded; None where it was not calibrated.
+        """Effective GFLOP/s of one recording node; None without a calibration.
 
-        Of several shapes this is the speed of doing each product once.
+        For several shapes, this is the speed of computing each product once.
         """
         figures = self.meta.gflops
         return speed_of_all(figures) if isinstance(figures, dict) else figures
@@ -135,9 +135,9 @@ class Trace:
 
 
 def speed_of_all(gflops: Mapping[str, float]) -> float | None:
-    """GFLOP/s of doing each matrix product once whose speed is given by its shape, such as `128x4096x512`.
+    """GFLOP/s of computing each matrix product once, from speeds by shape, such as `128x4096x512`.
 
-    Shapes that are not such text count alike. None where there are none.
+    Shapes in another form have equal weight. None without shapes.
     """
     if not gflops:
         return None
@@ -152,9 +152,10 @@ def _operations(shape: str) -> float:
 
 
 def round_ends(kinds: NDArray[np.uint8]) -> Ints:
-    """Which of a sample's marks, of these `kinds`, ends each round [rounds]; each step where none ends a round.
+    """Indices of the marks that end each round [rounds], among the marks `kinds` of a sample.
 
-    A round may be marked inside the step that ends it: then that step's mark, which follows, still belongs to it.
+    Without marks of rounds, each step ends a round. A method may mark a round inside its last step. Then the mark
+    of that step follows and belongs to the round.
     """
     rounds = np.flatnonzero(kinds == ROUND)
     if not len(rounds):

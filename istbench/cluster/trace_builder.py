@@ -29,9 +29,9 @@ _COLLECTIVES = (-1, -1)  # all collectives are numbered together
 
 
 class TraceBuilder:
-    """Records the events of one node; cheap enough for a training loop (a list append an event).
+    """Records the events of one node, with one list append for each event: cheap enough for a training loop.
 
-    A wait for an operation posted before recording began (`clear`) is left out, as that operation is.
+    It leaves out operations from before `clear`, and waits for them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -42,28 +42,28 @@ class TraceBuilder:
         return len(self._events)
 
     def clear(self) -> None:
-        """Forget everything recorded and number operations from 0."""
+        """Forget all events and number operations from 0."""
         self._events: list[tuple[int, int, int, int, int, int, int, float, float]] = []
         self._operations = 0
         self._matches: dict[tuple[int, int], int] = {}
 
     def compute(self, seconds: float) -> None:
-        """`seconds` were computed since the last event."""
+        """Record `seconds` of computing since the last event."""
         self._events.append((COMPUTE, 0, -1, -1, 0, -1, 0, seconds, self._clock()))
 
     def post(
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
     ) -> int:
-        """An operation starts here, without waiting for it; returns its number, to `wait` for.
+        """Record the start of an operation; returns its number for `wait`.
 
         Args:
-            kind: one of `KINDS`. Collectives must be posted in the same order on every node. "work" is what a
-                thread of the node computes beside its training thread, one after another, by priority.
-            bytes: size of the tensor; for an all-gather, of this node's own part, for a reduce-scatter of all.
+            kind: one of `KINDS`. Every node must post collectives in the same order. "work" is computing in a
+                second thread of the node, one piece at a time, by priority.
+            bytes: size of the tensor; for an all-gather, of this node's part; for a reduce-scatter, of all parts.
             peers: of a send the receiver, of a receive the sender, of a broadcast the root; else empty.
-            priority: of a send or work, lower is more urgent.
-            after: operations of this node that must be done before a send, receive or work starts by itself, such
-                as a parameter server's update after the pushes it sums, and its reply after that.
+            priority: of a send or work; lower is more urgent.
+            after: operations of this node that must finish before a send, receive or work starts. For example, a
+                parameter server updates after the pushes of all workers, and replies after the update.
         """
         code = _KIND_CODE[kind]
         peer = peers[0] if code in WITH_PEER else -1
@@ -78,12 +78,12 @@ class TraceBuilder:
         return op
 
     def wait(self, op: int) -> None:
-        """This node goes on only when operation `op` is done."""
+        """Record that this node waits for operation `op`."""
         if op < self._operations:
             self._events.append((WAIT, 0, op, -1, 0, -1, 0, 0.0, self._clock()))
 
     def mark(self, what: str) -> None:
-        """A "step" or a "round" ended here."""
+        """Record the end of a "step" or a "round"."""
         self._events.append((MARK, _MARK_CODE[what], -1, -1, 0, -1, 0, 0.0, self._clock()))
 
     def to_arrays(self) -> NDArray[Any]:
@@ -92,10 +92,10 @@ class TraceBuilder:
 
 
 def merge(nodes: Sequence[NDArray[Any]], **meta: Any) -> Trace:
-    """One trace from every node's `to_arrays()`, in rank order; `meta` are fields of `TraceMeta`.
+    """One trace from the `to_arrays()` of every node, in rank order; `meta` are fields of `TraceMeta`.
 
     Raises:
-        ValueError: where the nodes' events do not fit together; see `problem`.
+        ValueError: if the events of the nodes do not fit together; see `problem`.
     """
     start = min((float(events["at"][0]) for events in nodes if len(events)), default=0.0)
     since = [events.copy() for events in nodes]

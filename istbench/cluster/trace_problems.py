@@ -27,7 +27,7 @@ _SIZES_DIFFER = [code for code, collective in COLLECTIVES.items() if collective.
 
 
 def problem(trace: Trace) -> str | None:
-    """What keeps `trace` from being replayed, in a few words; None where nothing does."""
+    """The reason why `trace` cannot be replayed, in a few words; None for a sound trace."""
     if not trace.nodes:
         return "no nodes"
     first: NDArray[Any] | None = None
