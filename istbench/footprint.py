@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from istbench.cluster.trace import TraceBuilder
+from istbench.cluster.trace_builder import TraceBuilder
 from istbench.optimizer import OptimizerOptions
 
 

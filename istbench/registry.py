@@ -1,6 +1,6 @@
 """Methods and workloads by name: entry points of installed packages, and plug-in files.
 
-Names and one-line summaries are read without importing the code behind them, which would import torch.
+Listing names and one-line summaries imports none of their code, which would import torch.
 """
 
 import ast
@@ -34,7 +34,7 @@ Kind = Literal["methods", "workloads"]
 
 @dataclass(frozen=True)
 class Registered:
-    """A registered name, the first line of what its class says of itself, and the package it comes from."""
+    """A registered name, the first line of its class's docstring, and its package."""
 
     name: str
     summary: str
@@ -75,10 +75,10 @@ def build_method(
     seed: int = 0,
     plugins: Iterable[str] = (),
 ) -> "Method":
-    """The method called `name` with `options` (values, or texts as typed), over the defaults for `workload`.
+    """The method called `name` with `options` (values, or texts as typed) over the defaults of `workload`.
 
     Raises:
-        UserError: as `load_method` does, and for an option that it lacks, or a value that cannot work.
+        UserError: as `load_method` does, and for an unknown option or a wrong value.
     """
     kind = load_method(name, plugins)
     suited = {} if workload is None else workload.method_defaults(name)
@@ -87,19 +87,19 @@ def build_method(
 
 
 def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str] = ()) -> "Workload":
-    """The workload called `name` with `options` (values, or texts as typed), its data not yet open.
+    """The workload called `name` with `options` (values, or texts as typed), before its data is opened.
 
     Raises:
-        UserError: as `load_workload` does, and for an option that it lacks, or a value that cannot work.
+        UserError: as `load_workload` does, and for an unknown option or a wrong value.
     """
     kind = load_workload(name, plugins)
     return kind(build_options(kind.Options, options, f"workload {name!r}", {}))
 
 
 def code_of(kind: Kind, name: str, plugins: Iterable[str] = ()) -> str:
-    """Which code `name` is: a hash of its file, after its distribution and version if it has one.
+    """An identity of the code of `name`: its distribution and version, if any, and a hash of its file.
 
-    Empty for istbench's own. Files that the one file imports are not looked at.
+    Empty for istbench's own code. The hash covers this one file, not the files that it imports.
 
     Raises:
         UserError: as loading it does.
@@ -132,7 +132,7 @@ def _installed(kind: Kind) -> Mapping[str, EntryPoint]:
     return _installed_on(tuple(sys.path), kind)
 
 
-@functools.cache  # it reads a file of every distribution, and a plan asks a hundred times
+@functools.cache  # reads a file of every distribution; a plan calls it a hundred times
 def _installed_on(_path: tuple[str, ...], kind: Kind) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
 
@@ -150,7 +150,7 @@ def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
     With plug-ins given, the check is left to loading, which looks into them.
 
     Raises:
-        UserError: listing the names there are.
+        UserError: listing the known names.
     """
     known = _installed(kind)
     if name not in known and not tuple(plugins):
@@ -198,13 +198,13 @@ def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
 
 
 def _check_fit(name: str, where: str) -> None:
-    """Whether `name`, which run directories are called by, is one that stays where it is put."""
+    """Check that `name` can be part of a directory's name: run directories contain it."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
-        raise UserError(f"{where} needs a name of letters, digits, _, - and . alone")
+        raise UserError(f"{where} needs a name of only letters, digits, _, - and .")
 
 
 def _check_options(options: Any, where: str) -> None:
-    """Whether `options` is a dataclass that can be made of nothing but its defaults."""
+    """Check that `options` is a dataclass with a default for every field."""
     if not (inspect.isclass(options) and dataclasses.is_dataclass(options)):
         raise UserError(f"{where} must be a frozen dataclass (docs/plugins.md, Bounds of options)")
     for field in dataclasses.fields(options):
@@ -237,7 +237,7 @@ def _import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _telling_if_slow(what: str) -> Iterator[None]:
-    """Import `what` inside. Standard error names it if that takes long: it may never end."""
+    """Import `what` inside. Name it on standard error if the import takes long, since it may never end."""
 
     def tell() -> None:
         line = f"istbench: importing {what} takes more than {_SLOW_S:g} s; Ctrl-C ends it"

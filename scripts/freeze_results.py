@@ -13,8 +13,7 @@ import json
 import re
 from pathlib import Path
 
-from istbench.cluster.profile import parse_bandwidth
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import parse_bandwidth, select_clusters
 from istbench.config.defaults import BASELINE
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.json_document import table_json

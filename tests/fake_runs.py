@@ -5,7 +5,7 @@ import random
 
 import msgspec
 
-from istbench.cluster.trace import TraceBuilder, merge
+from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
 from istbench.door import decode_own
 from istbench.results.events import Evaluation, Start

@@ -24,6 +24,7 @@ from istbench.cli.aws_options import (
     spec_options,
 )
 from istbench.cli.options import PathType
+from istbench.door import literal_choices
 from istbench.errors import RunFailed, UserError
 
 _DEFAULT_HOURS = 2.0
@@ -59,7 +60,7 @@ def template_command(**given: Any) -> None:
 @command.command("export")
 @spec_options
 @hours_option
-@click.option("--format", "style", type=click.Choice(["skypilot", "parallelcluster"]), required=True)
+@click.option("--format", "style", type=click.Choice(literal_choices(Format)), required=True)
 def export_command(style: Format, max_hours: float | None, **given: Any) -> None:
     """Print a cluster as YAML of SkyPilot or ParallelCluster."""
     spec = given_spec(**given)

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cluster.carrying import Carrying
-from istbench.cluster.profile import bandwidth_text
+from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.door import convert
 from istbench.errors import UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
@@ -124,7 +123,9 @@ def profile_of(
         share = group.facts[host.name].cores / slots[host.name]
         memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
         nodes[host.name] = Node(gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share)
-        carrying = convert(answer["carrying"], Carrying, lambda _: "carrying") if "carrying" in answer else carrying
+        carrying = (
+            convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying
+        )
     assert carrying is not None
     return profile_toml(nodes, slots, links, ring, carrying, datetime.date.today().isoformat())
 

@@ -19,6 +19,7 @@ from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import convert, literal_choices, type_at, utf8_path
 from istbench.errors import UserError, printable
 from istbench.lab.network import MOST_NODES
+from istbench.report.output import Format
 
 _Command = Callable[..., Any]
 
@@ -134,7 +135,7 @@ _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
     click.option(
         "--format",
         "output_format",
-        type=click.Choice(["table", "markdown", "csv", "json"]),
+        type=click.Choice(literal_choices(Format)),
         default="table",
         show_default=True,
         help="Format of the tables.",

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.cli.options import PathType, report_options, split_list
-from istbench.cluster.profile import parse_bandwidth
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import parse_bandwidth, select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
-    from istbench.report.output.formats import Format
+    from istbench.report.output import Format
 
 
 @click.command("replay")

@@ -9,7 +9,7 @@ from istbench.cli.options import PathType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
 
 if TYPE_CHECKING:
-    from istbench.report.output.formats import Format
+    from istbench.report.output import Format
 
 
 @click.command("report")

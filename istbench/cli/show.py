@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from istbench.report.output.formats import Format, print_report
+from istbench.report.output import Format
+from istbench.report.output.formats import print_report
 from istbench.report.output.pictures import draw_plots
 from istbench.report.report import Report
 

@@ -1,4 +1,4 @@
-"""`cluster_s`: train time of a traced run on another cluster, at any of its local steps."""
+"""`cluster_s`: the train time of a traced run on another cluster, at any local step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from istbench.cluster.simulator import Replay
     from istbench.cluster.trace import Trace
 
-# A synchronous method is in its steady state after the first rounds; from there every repetition lasts as long.
+# A synchronous method reaches its steady state in the first rounds; later repetitions take equally long.
 _REPETITIONS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterTime:
-    """How long a run trains on a cluster, and what its nodes do in that time.
+    """The train time of a run on a cluster, and how its nodes spend it.
 
     Attributes:
         profile: the cluster.
-        nodes: how many of its machines.
-        seconds: when the last node has done so many local steps, one for each that was asked for.
-        compute, communication, idle: shares of the time, mean over nodes, as `Replay` tells them apart.
-        link_use: payload over capacity of the busiest node's link, in its busier direction.
-        carrying: share of the busiest node's cores that carrying messages takes; 0 where the profile leaves it out.
-        doubt: why the trace's own seconds may be off, in a few words; empty where nothing is known against them.
+        nodes: number of its machines.
+        seconds: until the last node has done each requested number of local steps.
+        compute, communication, idle: shares of the time as in `Replay`, mean over nodes.
+        link_use: payload over capacity of the busiest link, in its busier direction.
+        carrying: share of the busiest node's cores that messages take; 0 if the profile leaves it out.
+        doubt: a reason to doubt the seconds in the trace, in a few words; empty without a reason.
     """
 
     profile: ClusterProfile
@@ -43,14 +43,14 @@ class ClusterTime:
 
 
 def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> ClusterTime:
-    """Train time on `profile` at each of the numbers of local `steps`, which need not be whole rounds.
+    """Train time on `profile` at each number of local `steps`, also inside a round.
 
-    A step inside a round is followed by the exchange that closes it, as where a run's budget ends there. The
-    sample of the trace is replayed again and again, until the longest time is known or a steady state is; from
-    there on, every repetition takes as long as the last one replayed.
+    After a step inside a round comes the exchange that closes the round, as at the end of a run's budget. The
+    replay repeats the sample until it covers all steps or reaches a steady state. Each later repetition takes as
+    long as the last replayed one.
 
     Raises:
-        UserError: as `replay` does, and where the trace marks no local steps.
+        UserError: as `replay` does, and for a trace without marks of local steps.
     """
     from istbench.cluster.simulator import replay
     from istbench.cluster.trace import STEP
@@ -95,12 +95,12 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
 
 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
-    """What `nodes` machines of `profile` cost for so many seconds, USD."""
+    """Price of `nodes` machines of `profile` for this many seconds, USD."""
     return profile.price_per_hour * nodes * seconds / 3600
 
 
 def _closing_seconds(reached: Sequence[float], round_steps: int) -> float:
-    """What the last step of a round takes beyond the others, in the last round replayed: its exchange."""
+    """Seconds of the exchange: the last step of the last replayed round, less the median of the other steps."""
     if round_steps == 1:
         return 0.0
     *others, last = (end - start for start, end in pairwise(reached[-round_steps - 1 :]))
@@ -118,7 +118,7 @@ def _carrying(found: "Replay") -> float:
     profile = found.profile
     if profile.cores is None or not found.seconds:
         return 0.0
-    # Every message is sent by one node and received by another.
+    # One node sends each message and another receives it.
     messages = 2 * found.messages / len(found.bytes_sent)
     of_bytes = float((found.bytes_sent + found.bytes_received).max()) * profile.cpu_s_per_byte
     return (of_bytes + messages * profile.cpu_s_per_message) / (profile.cores * found.seconds)

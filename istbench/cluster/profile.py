@@ -1,11 +1,11 @@
-"""Cluster profiles: what one node of a cluster computes, holds, sends and costs. TOML, built in or a user's own."""
+"""Cluster profiles: speed, memory, links and price of the nodes of a cluster, in TOML files."""
 
 import dataclasses
 import datetime
 import math
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -31,23 +31,23 @@ BitsPerSecond = Annotated[float, Meta(gt=0, le=_FASTEST)]
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterProfile:
-    """A cluster of like nodes behind a switch that is not the bottleneck.
+    """A cluster of equal nodes on a switch that is no bottleneck.
 
     Attributes:
         name: as given on the command line.
         summary: one line, for listings.
-        gflops: effective fp32 GFLOP/s of a node in the matrix products of training.
-        source: where `gflops` and the network figures come from, or that they are an estimate.
-        memory_gib: memory a node has for a model, in GiB; of the GPU where it trains on one.
-        bandwidth_out, bandwidth_in: of a node's link, effective, bits/s.
+        gflops: effective fp32 GFLOP/s of a node in matrix products of training.
+        source: the origin of `gflops` and the network figures, or the word estimate.
+        memory_gib: memory of a node for a model, GiB; on a GPU, the GPU's.
+        bandwidth_out, bandwidth_in: effective bandwidth of a node's link, bits/s.
         latency_s: from one node to another, seconds one way.
-        overhead_s: to prepare a message, one after another on a connection, while those before it flow; seconds.
-        full_duplex: whether sending and receiving each have the bandwidth, or share `bandwidth_out`.
-        burst_bytes: what a link that stood idle carries at once, as a token bucket does.
-        cores: those that compute, and that carrying messages and updating what a node serves take from; None where
-            computing is elsewhere, on a GPU, or that is not to count.
-        cpu_s_per_byte, cpu_s_per_message: of one core, to send or to receive one.
-        price_per_hour: of a node, USD. price_date: when. price_source: whose.
+        overhead_s: to prepare a message, seconds. A connection prepares one message at a time, while others flow.
+        full_duplex: sending and receiving each have their bandwidth; otherwise they share `bandwidth_out`.
+        burst_bytes: bytes that an idle link carries at once, as a token bucket.
+        cores: cores that compute. Messages and updates of served parameters take time from them. None where a
+            GPU computes, or where this time does not count.
+        cpu_s_per_byte, cpu_s_per_message: seconds of one core to send or to receive.
+        price_per_hour: of a node, USD. price_date: its date. price_source: its origin.
     """
 
     name: str
@@ -69,8 +69,29 @@ class ClusterProfile:
     cpu_s_per_message: CpuSeconds = 0.0
 
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
-        """The same cluster with links of another bandwidth, both ways."""
+        """The same cluster with another bandwidth of links, in both directions."""
         return dataclasses.replace(self, bandwidth_out=bits_per_second, bandwidth_in=bits_per_second)
+
+
+class MessageCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured costs of messages between two nodes.
+
+    Attributes:
+        message_s: from sending an empty message until it is received, seconds.
+        next_s: until the next message can follow, where several wait, seconds.
+        cpu_s_per_message, cpu_s_per_byte: seconds of one core to send or to receive.
+    """
+
+    message_s: float
+    next_s: float
+    cpu_s_per_message: float
+    cpu_s_per_byte: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.message_s * 1e6:.0f} us a message, {self.next_s * 1e6:.0f} us until the next, of a core "
+            f"{self.cpu_s_per_message * 1e6:.0f} us a message and {self.cpu_s_per_byte * 1e9:.2f} ns a byte"
+        )
 
 
 class _Bandwidth(float):
@@ -125,7 +146,7 @@ def parse_bandwidth(text: str) -> float:
     """Bits/s of a bandwidth such as `100mbit`, `2.5gbit` or `800kbit`.
 
     Raises:
-        UserError: where it does not parse, is not above zero, or faster than any link.
+        UserError: if it does not parse, is not above zero, or is faster than any link.
     """
     found = re.fullmatch(r"\s*\+?(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*([a-z]+)\s*", text.lower(), re.ASCII)
     value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
@@ -138,7 +159,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
-    """A bandwidth for readers, to so many significant digits: `100 Mbit/s`, `2.375 Gbit/s`."""
+    """A bandwidth for readers, with `digits` significant digits: `100 Mbit/s`, `2.375 Gbit/s`."""
     rounded = float(f"{bits_per_second:.{digits}g}")
     scale, unit = next((pair for pair in _READABLE if rounded >= pair[0]), (1.0, "bit/s"))
     return f"{rounded / scale:.{digits}g} {unit}"
@@ -155,11 +176,11 @@ def summaries() -> dict[str, str]:
 
 
 def load_profile(name: str) -> ClusterProfile:
-    """The built-in profile `name`, or the user's own where `name` ends in `.toml`.
+    """The built-in profile `name`, or the profile in a file if `name` ends in `.toml`.
 
     Raises:
-        UserError: for an unknown name, with the nearest; for a file that is missing, not TOML, or has a missing,
-            unknown or impossible field, with file and line.
+        UserError: for an unknown name, with the nearest known one; for a file that is missing, not TOML, or has a
+            missing, unknown or impossible field, with file and line.
     """
     if name.endswith(".toml"):
         path = Path(name)
@@ -171,8 +192,30 @@ def load_profile(name: str) -> ClusterProfile:
     return parse_profile(builtin[name], name=name, where=f"{name}.toml")
 
 
+def select_clusters(names: Sequence[str], bandwidths: Sequence[float] = ()) -> dict[str, list[ClusterProfile]]:
+    """The profiles of the clusters `names` (built in, or FILE.toml), by name, in order of bandwidth.
+
+    bandwidths: of the links, bits/s. Each gives a profile named after it (`m5.2xlarge at 100 Mbit/s`). Without
+    bandwidths, a cluster has one profile with its own links.
+
+    Raises:
+        UserError: as `load_profile` does, and for two files with the same name.
+    """
+    loaded = [load_profile(name) for name in dict.fromkeys(names)]
+    for profile in loaded:
+        if sum(other.name == profile.name for other in loaded) > 1:
+            raise UserError(f"two clusters are called {profile.name!r}; give one of the files another name")
+    rising = sorted(set(bandwidths))
+    return {profile.name: [_with_links(profile, bits) for bits in rising] or [profile] for profile in loaded}
+
+
+def _with_links(profile: ClusterProfile, bits_per_second: float) -> ClusterProfile:
+    name = f"{profile.name} at {bandwidth_text(bits_per_second)}"
+    return dataclasses.replace(profile.with_bandwidth(bits_per_second), name=name)
+
+
 def parse_profile(text: str, *, name: str, where: str) -> ClusterProfile:
-    """The profile that TOML `text` holds; `where` names its file in errors.
+    """The profile in TOML `text`; `where` names its file in errors.
 
     Raises:
         UserError: as `load_profile` does.

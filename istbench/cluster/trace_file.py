@@ -1,4 +1,4 @@
-"""Traces on disk: .npz without pickle, decoded and checked when read."""
+"""Traces on disk: .npz files without pickle, decoded and checked by the reader."""
 
 import os
 import zipfile
@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta, problem
+from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta
+from istbench.cluster.trace_problems import problem
 from istbench.door import decode_json, regular_file
 from istbench.errors import UserError, shown
 from istbench.files import writing_whole
@@ -28,10 +29,10 @@ class _Header(msgspec.Struct):
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write `trace` to `path`, whole or not at all; the same trace gives the same bytes.
+    """Write `trace` to `path`, completely or not at all; the same trace gives the same bytes.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: if the file cannot be written.
     """
     header = msgspec.json.encode({"version": trace.version, "meta": trace.meta}, order="sorted")
     arrays: dict[str, Any] = {f"node{rank}": events for rank, events in enumerate(trace.nodes)}
@@ -47,8 +48,8 @@ def load_trace(path: Path) -> Trace:
     """The trace in `path`.
 
     Raises:
-        UserError: where there is none, or it is cut short, of another version, lacks nodes, or its events do
-            not fit together; one line with the file and the way out.
+        UserError: for a file that is missing, cut short, of another version or without some nodes, or if its
+            events do not fit together; one line with the file and the way out.
     """
     with _archive(path) as archive:
         header = archive["header"].tobytes()
@@ -74,7 +75,7 @@ def load_trace(path: Path) -> Trace:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[Any]:
-    """The arrays in `path`, none of which holds more than `_MOST_BYTES`."""
+    """The arrays in `path`, at most `_MOST_BYTES` together."""
     damaged = UserError(f"{path} is cut short or not a trace; {_WAY_OUT}")
     with regular_file(path, f"a trace, or {_WAY_OUT}", _MOST_BYTES) as descriptor:
         try:

@@ -1,1 +1,1 @@
-"""What a run is: its options with their bounds and defaults, suites of runs, and what a run records of itself."""
+"""Configuration of runs: options with bounds and defaults, suites, and the recorded configuration."""

@@ -1,4 +1,4 @@
-"""What a run records of the data it trained on."""
+"""The data of a run, as the run records it."""
 
 import hashlib
 from typing import Annotated
@@ -12,18 +12,18 @@ Text = Annotated[str, Meta(max_length=1_000)]
 
 
 class DataSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Prepared data: where it is and what it is.
+    """Prepared data: its place and its content.
 
     Attributes:
-        kind: "synthetic", or what the real data is, such as "speech_commands".
-        path: the directory of prepared files, which `Workload.open` maps; empty where nothing is stored.
+        kind: "synthetic", or a name of the real data, such as "speech_commands".
+        path: the directory of prepared files, which `Workload.open` maps; empty for data that is not stored.
         fingerprint: hex digest of the prepared content; equal data has an equal fingerprint.
-        train, test: number of samples.
-        note: one plain line for the user, such as that the data is synthetic; may be empty.
-        name: the data set's for readers; the kind where it is empty.
-        unit: what its samples are called.
-        whole: samples of the whole data set, where it is a known one.
-        learnable: whether anything can be learnt from it; from noise it cannot, and no target be reached.
+        train, test: numbers of samples.
+        note: one line for the user, for example about synthetic data; may be empty.
+        name: of the data set, for readers; the kind if empty.
+        unit: the word for samples.
+        whole: samples of the complete data set, if known.
+        learnable: a model can learn from the data. On noise, no run reaches a target.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def computed(cls, content: bytes, *, train: int, test: int, note: str, learnable: bool = True) -> "DataSource":
-        """Synthetic data that is computed when opened, not stored; `content` is it, or what it follows from."""
+        """Synthetic data that is computed when opened. `content` is the data, or the values that determine it."""
         digest = hashlib.sha256(content).hexdigest()
         return cls(
             kind="synthetic", path="", fingerprint=digest, train=train, test=test, note=note, learnable=learnable
@@ -47,7 +47,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> str:
-        """Which data and how much of it, such as `speech_commands, 4,785 of 105,829 clips: a subset`."""
+        """The name and size of the data, such as `speech_commands, 4,785 of 105,829 clips: a subset`."""
         name = self.name or ("SYNTHETIC data" if self.kind == "synthetic" else self.kind)
         count = self.train + self.test
         if self.whole is not None and count < self.whole:

@@ -1,7 +1,7 @@
 """Defaults that several commands share."""
 
 DEFAULT_CLUSTER = "m5.2xlarge"
-"""The cluster whose seconds are said beside train seconds."""
+"""The cluster of the replayed seconds beside train seconds."""
 
 BASELINE = "ddp"
-"""The method that speed-ups are against."""
+"""The method that speed-ups compare with."""

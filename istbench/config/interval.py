@@ -1,4 +1,4 @@
-"""How often a run is evaluated: after so many local steps, or so many train seconds."""
+"""The interval between two evaluations: a number of local steps, or of train seconds."""
 
 import math
 import re
@@ -10,17 +10,17 @@ _SECONDS = r"\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})s"
 
 
 class Interval:
-    """Written as a whole number of local steps, `200`, or as train seconds, `30s`; one of the two is set."""
+    """Local steps, written `200`, or train seconds, written `30s`. One of the two is set."""
 
     def __init__(self, *, steps: int | None = None, seconds: float | None = None) -> None:
         self.steps, self.seconds = steps, seconds
 
     @classmethod
     def decode(cls, value: Any) -> "Interval":
-        """The interval that a suite, a header or a command line holds.
+        """The interval in a suite, a header or a command line.
 
         Raises:
-            ValueError: saying what it must be.
+            ValueError: for any other value; the message gives the two forms.
         """
         if isinstance(value, str) and re.fullmatch(r"\+?\d{1,15}", value, re.ASCII):
             value = int(value)
@@ -36,7 +36,7 @@ class Interval:
         """The inverse of `decode`."""
         if self.steps is not None:
             return self.steps
-        digits = format(Decimal(repr(self.seconds)), "f")  # all of them, and no exponent
+        digits = format(Decimal(repr(self.seconds)), "f")  # all digits, and no exponent
         return f"{digits.removesuffix('.0')}s"
 
     def __str__(self) -> str:

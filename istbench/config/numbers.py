@@ -1,4 +1,4 @@
-"""Kinds of numbers, with the bounds beyond which they are a slip of the pen. None may be NaN or infinite."""
+"""Kinds of numbers with bounds; a number beyond them is a typing mistake. None may be NaN or infinite."""
 
 from typing import Annotated
 
@@ -13,21 +13,21 @@ Count = Annotated[int, Meta(ge=1, le=2**40)]
 CountOrNone = Annotated[int, Meta(ge=0, le=2**40)]
 Natural = Annotated[int, Meta(ge=0, le=2**62)]
 Units = Annotated[int, Meta(ge=1, le=2**24)]
-"""Width of a layer, number of words and the like."""
+"""For example the width of a layer, or a number of words."""
 Classes = Annotated[int, Meta(ge=2, le=2**24)]
-"""To tell apart, so at least two."""
+"""Number of classes, at least two."""
 Resolution = Annotated[int, Meta(ge=0, le=1024)]
-"""Height and width of an image; 0 leaves it to the model."""
+"""Height and width of an image; 0 selects the model's own."""
 Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
-"""Depth of a network, which every process builds anew: a thousand layers take it a second."""
+"""Depth of a network. Every process builds the network, which takes a second for a thousand layers."""
 Clips = Annotated[int, Meta(ge=2, le=2**20)]
-"""Clips of a word: some to train on, some to test on."""
+"""Clips of a word, for training and testing together."""
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
-"""Seconds that may be none at all."""
+"""Seconds; may be 0."""
 Amount = Annotated[float, Meta(ge=0, le=1e24)]
-"""Bytes or samples, when summed up or averaged."""
+"""A sum or an average of bytes or samples."""
 Epochs = Annotated[float, Meta(gt=0, le=1e9)]
 Level = Annotated[float, Meta(gt=0, le=1)]
 """Value of a metric."""
@@ -36,5 +36,5 @@ Rate = Annotated[float, Meta(ge=0, le=1e6)]
 """A learning rate or weight decay."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Part = Annotated[float, Meta(gt=0, lt=1)]
-"""A share that is neither nothing nor all."""
+"""A share above 0 and below 1."""
 Mebibytes = Annotated[float, Meta(gt=0, le=2**20)]

@@ -1,4 +1,4 @@
-"""Options of methods and workloads: frozen dataclasses, filled in from texts or from values of their type."""
+"""Options of methods and workloads: frozen dataclasses, built from texts or from values of their type."""
 
 import dataclasses
 import math
@@ -9,20 +9,20 @@ from typing import Any
 from istbench.door import convert
 from istbench.errors import UserError, shown, unknown_name
 
-# Bounds of a number whose type has none of its own.
+# Bounds of numbers whose type has no bounds.
 _MOST_WHOLE, _MOST = 2**53, 1e15
 _FLAGS = {"yes": True, "1": True, "no": False, "0": False}
 
 
 def build_options(options: type, given: Mapping[str, Any], what: str, defaults: Mapping[str, Any]) -> Any:
-    """An instance of dataclass `options` from `given` (values as typed, or already of their type).
+    """An instance of dataclass `options` from `given` (texts as typed, or values of their type).
 
-    `defaults` are laid under; names that the dataclass lacks are ignored there. `what` names the owner in
+    `defaults` replace the dataclass's own defaults; unknown names in them are ignored. `what` names the owner in
     errors, such as "method 'ist'".
 
     Raises:
-        UserError: for an unknown name, with the nearest valid one, a value of another type or out of bounds,
-            or values that do not go together.
+        UserError: for an unknown name (with the nearest valid one), a value of another type or out of bounds, or
+            values that contradict each other.
     """
     kinds = typing.get_type_hints(options, include_extras=True)
     known = {f.name for f in dataclasses.fields(options)}
@@ -33,7 +33,7 @@ def build_options(options: type, given: Mapping[str, Any], what: str, defaults: 
         values[name] = _parse(value, kinds[name], f"{what}: option {name}")
     try:
         return options(**values)
-    except UserError as error:  # of options that do not go together
+    except UserError as error:  # options that contradict each other
         raise UserError(f"{what}: {error}") from None
 
 
@@ -55,15 +55,15 @@ def _parse(value: Any, kind: Any, where: str) -> Any:
 
 
 def _is_tuple(kind: Any) -> bool:
-    """Whether an option of `kind` is several numbers, which a text has between commas."""
+    """Whether an option of `kind` has several numbers, separated by commas in a text."""
     return typing.get_origin(typing.get_args(kind)[0] if hasattr(kind, "__metadata__") else kind) is tuple
 
 
 def written_options(options: Any) -> dict[str, Any]:
-    """`options` as a run's configuration has them.
+    """`options` as the configuration of a run records them.
 
-    Those whose field's metadata says `later` came when there were results already: at their default they are left
-    out, so that cells keep their names.
+    An option with `later` in its field's metadata is newer than recorded results. At its default it is left out, so
+    that cells keep their names.
     """
     values = dataclasses.asdict(options)
     return {
@@ -74,7 +74,7 @@ def written_options(options: Any) -> dict[str, Any]:
 
 
 def option_text(value: Any) -> str:
-    """An option's value as it is typed."""
+    """The value of an option as typed on a command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

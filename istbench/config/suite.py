@@ -1,4 +1,4 @@
-"""Suites: many cells, as TOML says them."""
+"""Suites: many cells, described in a TOML file."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Suite:
     """Many cells: methods x nodes x seeds over one workload.
 
     Attributes:
-        methods: each one's name and its own options. run: fields of `RunRequest` for every cell.
+        methods: the name and the options of each method. run: fields of `RunRequest` for every cell.
     """
 
     workload: str
@@ -58,7 +58,7 @@ class Suite:
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def requests(self, plugins: tuple[str, ...] = ()) -> list[RunRequest]:
-        """The cells, in the order in which they are run: all methods of one seed before the next seed."""
+        """The cells in the order of their runs: all methods of one seed before the next seed."""
         return [
             RunRequest(
                 workload=self.workload,
@@ -99,10 +99,10 @@ def read_suite(path: Path) -> list[Suite]:
 
 
 def check_cells(count: int, where: str) -> None:
-    """Refuse more cells than anyone runs.
+    """Refuse too many cells.
 
     Raises:
-        UserError: where they are more than `MOST_CELLS`.
+        UserError: for more than `MOST_CELLS` cells.
     """
     if count > MOST_CELLS:
         raise UserError(f"{where} asks for {count:,} cells, of at most {MOST_CELLS:,}; use fewer seeds")

@@ -1,4 +1,4 @@
-"""The door: what comes from outside is read, bounded and decoded here, once, into a type."""
+"""The door: reads all data from outside, checks its bounds and decodes it into a type, once."""
 
 from istbench.door.decode import convert, decode_json, decode_own, encode_own
 from istbench.door.explain import literal_choices, type_at

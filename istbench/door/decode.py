@@ -1,4 +1,4 @@
-"""Values from outside, decoded into a type: msgspec's decoding and bounds, with errors for readers."""
+"""Decoding of outside values into types with bounds, by msgspec, with errors for readers."""
 
 import contextlib
 import json
@@ -37,14 +37,14 @@ def decode_json(content: bytes, kind: type[T], where: str, way_out: str) -> T:
 
 
 def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) -> T:
-    """`value` (of dictionaries, lists, numbers and texts) as a `kind`.
+    """`value` (dictionaries, lists, numbers and texts) as a `kind`.
 
     Args:
-        locate: says where a part of it stands, for errors.
+        locate: gives the place of a part of `value`, for errors.
         text: whether texts may stand for numbers and flags, as on a command line.
 
     Raises:
-        UserError: naming the place, and what it must be.
+        UserError: naming the place and the type or bound that is broken.
     """
     try:
         return msgspec.convert(value, kind, strict=not text, dec_hook=decode_own)
@@ -74,10 +74,10 @@ def plain_numbers(value: Any) -> Any:
 
 
 def decode_own(kind: type, value: Any) -> Any:
-    """Types that msgspec does not know: those with a `decode` class method, and paths.
+    """Decode the types that msgspec does not know: types with a `decode` class method, and paths.
 
     Raises:
-        ValueError: where `value` is none; the text says what it must be.
+        ValueError: for a wrong `value`; the message names the right ones.
     """
     if hasattr(kind, "decode"):
         return kind.decode(value)
@@ -89,7 +89,7 @@ def decode_own(kind: type, value: Any) -> Any:
 
 
 def encode_own(value: Any) -> Any:
-    """The inverse of `decode_own`, as plain values."""
+    """The inverse of `decode_own`: a plain value."""
     if hasattr(value, "encode_plain"):
         return value.encode_plain()
     if isinstance(value, Path):

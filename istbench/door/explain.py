@@ -1,4 +1,4 @@
-"""What is wrong with a value, in one line: where it stands, what is there, and what it must be."""
+"""One line about a wrong value: its place, the value found, and the type or bound that it breaks."""
 
 import re
 import types
@@ -19,7 +19,7 @@ _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
 def explain(error: msgspec.ValidationError, raw: Any, kind: Any, locate: Locate) -> str:
-    """One line for a reader: where, what is there, and what it must be."""
+    """One line for a reader: the place, the type or bound, and the value found."""
     reason, _, at = str(error).partition(" - at `$")
     path = _parse_path(at.removesuffix("`")) if at else ()
     found = re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL)
@@ -53,12 +53,12 @@ def _wanted(reason: str, kind: Any) -> str:
 
 
 def _plain(number: str) -> str:
-    """`10000` and `1e+09` as they are, `1.0` as `1`."""
+    """`10000` and `1e+09` unchanged, `1.0` as `1`."""
     return number if number.isdigit() else f"{float(number):g}"
 
 
 def type_at(kind: Any, path: tuple[str | int, ...]) -> Any:
-    """The type that `kind` has at `path`, without None and annotations; None where that is not known."""
+    """The type of `kind` at `path`, without None and annotations; None if unknown."""
     kind = _bare(kind)
     for key in path:
         options = _union(kind)
@@ -74,7 +74,7 @@ def type_at(kind: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def field_names(kind: Any) -> list[str]:
-    """The fields of a type that has some."""
+    """Names of the fields of a type; empty for a type without fields."""
     for option in _union(kind):
         if hasattr(option, "__struct_encode_fields__"):
             return list(option.__struct_encode_fields__)
@@ -84,7 +84,7 @@ def field_names(kind: Any) -> list[str]:
 
 
 def literal_choices(kind: Any) -> tuple[Any, ...]:
-    """The values of a Literal type, in its order; of another, none."""
+    """The values of a Literal type in order; empty for another type."""
     return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 

@@ -1,4 +1,4 @@
-"""Files from outside: regular ones of a bounded size, with names and text that are UTF-8."""
+"""Files from outside: regular files of bounded size, with names and text in UTF-8."""
 
 import contextlib
 import os
@@ -9,15 +9,15 @@ from pathlib import Path
 from istbench.errors import UserError, shown
 
 LARGEST_TEXT = 16 * 2**20
-# Of most file systems, with room for what is appended to a name.
+# Limits of most file systems, with room for suffixes.
 _LONGEST_NAME, _LONGEST_PATH = 200, 3500
 
 
 def read_bytes(path: Path, what: str, most: int = LARGEST_TEXT) -> bytes:
-    """Content of the regular file `path`, at most `most` bytes; `what` says what it is to be, in errors.
+    """Content of the regular file `path`, at most `most` bytes; errors end in the way out `give {what}`.
 
     Raises:
-        UserError: where it is missing, not a regular file (which might never end), too large or unreadable.
+        UserError: if it is missing, too large, unreadable, or not a regular file, which might never end.
     """
     with regular_file(path, what, most) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
         return file.read()
@@ -51,10 +51,10 @@ def regular_file(path: Path, what: str, most: int) -> Iterator[int]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Text of the regular file `path`, which is UTF-8, with or without a byte-order mark.
+    """Text of the regular file `path` in UTF-8, with or without a byte-order mark.
 
     Raises:
-        UserError: as `read_bytes`, and where it is not UTF-8.
+        UserError: as `read_bytes`, and for text that is not UTF-8.
     """
     try:
         return read_bytes(path, what).decode("utf-8-sig")
@@ -66,7 +66,7 @@ def utf8_path(text: str, flag: str) -> Path:
     """`text` as a path.
 
     Raises:
-        UserError: where it is empty, or its name is not UTF-8 and so could not be written down.
+        UserError: if it is empty, too long, or not UTF-8, so that no results file could record it.
     """
     problem = name_problem(text)
     if problem:
@@ -75,7 +75,7 @@ def utf8_path(text: str, flag: str) -> Path:
 
 
 def name_problem(text: str) -> str | None:
-    """What keeps `text` from naming a file that can be written down; None where nothing does."""
+    """The reason why `text` cannot name a file in a results file; None for a good name."""
     if not text or "\0" in text:
         return "is no name of a file or directory"
     try:

@@ -1,4 +1,4 @@
-"""TOML: its tables, and the line that a value stands in."""
+"""TOML: its tables, and the line of a value."""
 
 import re
 import tomllib
@@ -9,14 +9,14 @@ from istbench.errors import UserError, printable
 
 _LONGEST_KEY = 60
 Locate = Callable[[tuple[str | int, ...]], str]
-"""Says in words where the value at a path of keys and indices stands."""
+"""Gives the place of the value at a path of keys and indices, in words."""
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The table that TOML `text` holds; `where` names its file.
+    """The table in TOML `text`; `where` names its file.
 
     Raises:
-        UserError: with file and line, where it is not TOML or nested too deep.
+        UserError: with file and line, if it is not TOML or nested too deep.
     """
     try:
         return tomllib.loads(text)
@@ -31,7 +31,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def toml_lines(text: str, where: str) -> Locate:
-    """Says where a value stands in TOML `text`: file, line and name."""
+    """A function that gives the place of a value in TOML `text`: file, line and name."""
 
     def locate(path: tuple[str | int, ...]) -> str:
         return f"{where}, line {toml_line(text, path)}: {path_text(path) or 'it'}"
@@ -40,7 +40,7 @@ def toml_lines(text: str, where: str) -> Locate:
 
 
 def toml_line(text: str, path: tuple[str | int, ...]) -> int:
-    """The line, from 1, that sets what lies at `path`; of a list of tables, within its own table."""
+    """The line, from 1, that sets the value at `path`. In a list of tables, the search stays in the right table."""
     lines = text.splitlines()
     first = 0
     for number, key in enumerate(path):
@@ -64,7 +64,7 @@ def toml_line(text: str, path: tuple[str | int, ...]) -> int:
 
 
 def path_text(path: tuple[str | int, ...]) -> str:
-    """`suite[1].run.steps`."""
+    """`path` in words: `suite[1].run.steps`."""
     text = ""
     for key in path:
         text += f"[{key}]" if isinstance(key, int) else f".{key[:_LONGEST_KEY]}" if text else key[:_LONGEST_KEY]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.activity import current
-from istbench.cluster.on_wire import bytes_on_wire
+from istbench.cluster.collectives import bytes_on_wire
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers

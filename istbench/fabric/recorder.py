@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from istbench.cluster.trace import COMPUTE, POST, WORK, TraceBuilder
+from istbench.cluster.trace import COMPUTE, POST, WORK
+from istbench.cluster.trace_builder import TraceBuilder
 
 _LEAST_ROUNDS = 3
 _LEAST_STEPS = 20

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from istbench.cluster.carrying import Carrying
-from istbench.cluster.profile import bandwidth_text, parse_profile
+from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
 from istbench.hosts.links import Link
 
 
@@ -24,7 +23,7 @@ def profile_toml(
     slots: Mapping[str, int],
     links: Sequence[Link],
     ring: Sequence[Link],
-    carrying: Carrying,
+    carrying: MessageCosts,
     date: str,
 ) -> str:
     """The file of a cluster of like nodes, each as slow as the slowest: what is done in step waits for it.

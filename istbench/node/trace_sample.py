@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from istbench.cluster.trace import EVENT, merge, speed_of_all
+from istbench.cluster.trace import EVENT, speed_of_all
+from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
 from istbench.machine import busy_seconds, cores

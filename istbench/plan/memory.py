@@ -1,6 +1,6 @@
 """Bytes of a node, part by part, from what its method says of itself and what a step on the meta device makes."""
 
-from istbench.cluster.plan import Memory
+from istbench.cluster.estimate import NodeMemory
 from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
 from istbench.plan.step import optimizer_scratch
 
@@ -13,7 +13,7 @@ def node_memory(
     batches_ahead: int = 0,
     on_gpu: bool = False,
     stepping: bool = True,
-) -> Memory:
+) -> NodeMemory:
     """The memory of the busiest node.
 
     Args:
@@ -29,7 +29,7 @@ def node_memory(
     if cost.peak is not None:
         activations = cost.peak - (0 if footprint.gradients_copied else gradient_bytes)
         activations += 0 if on_gpu else batches_ahead * cost.batch
-    return Memory(
+    return NodeMemory(
         parameters=tensor_bytes([*kept, *footprint.model.buffers()]) + footprint.parameters_beside,
         gradients=gradient_bytes,
         optimizer_state=footprint.optimizer_state,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from istbench.cluster.plan import (
+from istbench.cluster.estimate import (
     PLANNED_ROUNDS,
-    Memory,
-    Plan,
+    Estimate,
+    NodeMemory,
     bytes_sent,
     fewest,
     fits,
@@ -65,7 +65,7 @@ class _Cell:
     expected: str
 
 
-def make_plan(asked: Asked, simulating: Callable[[], AbstractContextManager[None]] = nullcontext) -> Plan:
+def make_plan(asked: Asked, simulating: Callable[[], AbstractContextManager[None]] = nullcontext) -> Estimate:
     """The plan of a cell. Allocates nothing and prepares no data; rounds are simulated inside `simulating()`.
 
     Raises:
@@ -81,7 +81,7 @@ class _Planner:
         self._limit = int(asked.cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
 
-    def plan(self) -> Plan:
+    def plan(self) -> Estimate:
         asked = self._asked
         cell = self._cell(asked.nodes, None)
         footprint = cell.footprint
@@ -95,7 +95,7 @@ class _Planner:
             sent, seconds = self._round(cell, footprint, cost, computing)
         width = cell.workload.width
         searched = footprint is not None and asked.limits
-        return Plan(
+        return Estimate(
             workload=_label(asked.workload, asked.workload_options),
             method=_label(asked.method, asked.method_options),
             nodes=asked.nodes,
@@ -136,7 +136,7 @@ class _Planner:
             )
         return self._costs[key]
 
-    def _memory(self, cell: _Cell, footprint: Footprint, *, whole: bool) -> Memory:
+    def _memory(self, cell: _Cell, footprint: Footprint, *, whole: bool) -> NodeMemory:
         cost = self._cost(cell, footprint) if whole else unknown_cost(footprint.model)
         return node_memory(
             footprint,
@@ -204,7 +204,7 @@ class _Planner:
         with self._simulating():
             return sent, round_seconds(events, self._asked.cluster, footprint.window)
 
-    def _assumed(self, cell: _Cell, memory: Memory | None) -> tuple[str, ...]:
+    def _assumed(self, cell: _Cell, memory: NodeMemory | None) -> tuple[str, ...]:
         if memory is None:
             return (f"{cell.method.name} does not say what it holds and sends (Method.footprint)",)
         lines = [

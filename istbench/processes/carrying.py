@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
-from istbench.cluster.carrying import Carrying
+from istbench.cluster.profile import MessageCosts
 from istbench.cluster.trace import POST, SEND, Trace
 from istbench.fabric import Fabric
 from istbench.fabric.transport import Message
@@ -32,11 +32,11 @@ _REPEATS = 5
 class Ways(msgspec.Struct, frozen=True, kw_only=True):
     """The costs of each way that messages can go: in an all-reduce, directly, or by the transport."""
 
-    all_reduce: Carrying
-    transfer: Carrying
-    transport: Carrying
+    all_reduce: MessageCosts
+    transfer: MessageCosts
+    transport: MessageCosts
 
-    def of(self, trace: Trace) -> Carrying:
+    def of(self, trace: Trace) -> MessageCosts:
         """The costs of the messages in `trace`, whose method uses one of these ways."""
         if trace.meta.transport:
             return self.transport
@@ -64,10 +64,10 @@ def measure_carrying(nodes: int = 2, place: Place | None = None, dilation: float
     )
 
 
-def _costs(figures: Sequence[Sequence[float]], slower: float, size: float, messages: int) -> Carrying:
+def _costs(figures: Sequence[Sequence[float]], slower: float, size: float, messages: int) -> MessageCosts:
     """Of figures of operations of so many `messages` each way, the large ones of `size` bytes a message."""
     alone, following, small, large = (statistics.median(figure) for figure in zip(*figures, strict=True))
-    return Carrying(
+    return MessageCosts(
         message_s=alone / slower,
         next_s=min(alone, following) / slower,
         cpu_s_per_message=small / (2 * messages),

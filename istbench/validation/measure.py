@@ -10,8 +10,7 @@ import msgspec
 
 from istbench.backends.here import Here
 from istbench.cells.resolve import prepare_cell
-from istbench.cluster.carrying import Carrying
-from istbench.cluster.profile import ClusterProfile, parse_bandwidth
+from istbench.cluster.profile import ClusterProfile, MessageCosts, parse_bandwidth
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
@@ -106,7 +105,7 @@ def _replayed(trace: Trace, lab: Lab, ways: Ways, steps: int) -> float:
     return done.seconds * steps / done.steps
 
 
-def lab_profile(lab: Lab, carrying: Carrying, share: int) -> ClusterProfile:
+def lab_profile(lab: Lab, carrying: MessageCosts, share: int) -> ClusterProfile:
     """The lab as a cluster whose nodes have a `share` of this machine's cores each."""
     payload = lab.bandwidth * _PAYLOAD
     return ClusterProfile(

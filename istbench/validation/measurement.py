@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from istbench.cluster.carrying import Carrying
+from istbench.cluster.profile import MessageCosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ReplayError:
     dilation: float
     data: str
     doubt: str
-    carrying: Carrying
+    carrying: MessageCosts
 
     @property
     def error(self) -> float:

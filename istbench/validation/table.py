@@ -57,7 +57,7 @@ def _footer(errors: Sequence[ReplayError]) -> list[str]:
         f"Trained on {', '.join(sorted({error.data for error in errors}))}.",
     ]
     for method, carrying in {error.method: error.carrying for error in errors}.items():
-        lines.append(f"Carrying for {method}, measured before in the lab: {carrying}.")
+        lines.append(f"MessageCosts for {method}, measured before in the lab: {carrying}.")
     doubtful = [error for error in errors if error.doubt]
     if doubtful:
         lines.append(f"Careful: {len(doubtful)} measurements may be far off: {doubtful[0].doubt}.")

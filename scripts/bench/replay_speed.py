@@ -9,7 +9,8 @@ import time
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import Trace, TraceBuilder, merge
+from istbench.cluster.trace import Trace
+from istbench.cluster.trace_builder import TraceBuilder, merge
 
 SAMPLED_ROUNDS, BUCKETS = 20, 4
 

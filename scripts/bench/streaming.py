@@ -12,8 +12,7 @@ from typing import Any
 from cells import run_cell
 
 from istbench.cluster.clock import cluster_time
-from istbench.cluster.profile import parse_bandwidth
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import parse_bandwidth, select_clusters
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.results.store import RunDirectory

@@ -7,7 +7,7 @@ import json
 import pytest
 from said import one_line
 
-from istbench.cluster.carrying import Carrying
+from istbench.cluster.profile import MessageCosts
 from istbench.processes import carrying
 
 SUITE = """
@@ -139,7 +139,7 @@ def test_check_reports_each_check_and_fails_if_one_does(istbench, tmp_path):
 
 
 def test_doctor_finds_this_machine_fit(only_lab, istbench, monkeypatch):
-    costs = Carrying(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
+    costs = MessageCosts(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
     ways = carrying.Ways(all_reduce=costs, transfer=costs, transport=costs)  # `lab validate` measures them
     monkeypatch.setattr(carrying, "measure_carrying", lambda: ways)
     status, findings, _ = istbench("doctor")

@@ -10,8 +10,7 @@ import ssh_hosts
 from istbench.cells.execute import execute
 from istbench.cells.resolve import prepare_cell
 from istbench.cli.doctor_hosts import profile_of
-from istbench.cluster.carrying import Carrying
-from istbench.cluster.profile import parse_profile
+from istbench.cluster.profile import MessageCosts, parse_profile
 from istbench.config.run import RunRequest
 from istbench.hosts.group import Group
 from istbench.hosts.links import Link
@@ -100,7 +99,7 @@ class Answers:
         self.name, self._gflops = name, gflops
 
     def ask(self, do, *, threads, carrying):
-        costs = Carrying(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
+        costs = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
         found = {"gflops": self._gflops * threads, "memory": 2**34, "gpu": False}
         return {**found, "carrying": msgspec.to_builtins(costs)} if carrying else found
 

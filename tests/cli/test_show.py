@@ -5,7 +5,7 @@ import json
 from fake_runs import write_plausible
 
 from istbench.cli.show import show_report
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import select_clusters
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.report import build_report
 

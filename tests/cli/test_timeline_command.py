@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 from fake_runs import evaluation, header, write_run
 
-from istbench.cluster.trace import TraceBuilder, merge
+from istbench.cluster.trace_builder import TraceBuilder, merge
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from fake_runs import averaging_trace
 from istbench.cluster.clock import cluster_time, dollars
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import STEP, TraceBuilder, merge
+from istbench.cluster.trace import STEP
+from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.errors import UserError
 
 M5 = load_profile("m5.2xlarge")

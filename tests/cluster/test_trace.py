@@ -11,11 +11,10 @@ from istbench.cluster.trace import (
     POST,
     WAIT,
     Trace,
-    TraceBuilder,
     TraceMeta,
-    merge,
-    problem,
 )
+from istbench.cluster.trace_builder import TraceBuilder, merge
+from istbench.cluster.trace_problems import problem
 
 STEP = ("mark", "step")
 EXCHANGE = [("compute", 1.5), ("post", "all_reduce", 100), ("wait", 0), ("mark", "round"), STEP]

@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.trace import TraceBuilder, merge
+from istbench.cluster.trace_builder import TraceBuilder, merge
 
 BANDWIDTH = 1e6  # bytes a second
 LATENCY, OVERHEAD = 0.003, 0.0007  # seconds

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from istbench.cluster.carrying import Carrying
-from istbench.cluster.profile import parse_profile
+from istbench.cluster.profile import MessageCosts, parse_profile
 from istbench.hosts.links import Link, measure_ring, shared_links, slow_links
 from istbench.hosts.profile import Node, profile_toml
 
-CARRYING = Carrying(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
+CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
 
 
 def links(hosts, rates=None):

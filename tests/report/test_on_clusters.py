@@ -5,7 +5,7 @@ from fake_clusters import M5
 from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 from read_tables import footer
 
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import select_clusters
 from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.pictures import draw_plots

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 
-from istbench.cluster.profile import load_profile
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import load_profile, select_clusters
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters

@@ -10,7 +10,8 @@ import torch
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import AFTER, COMPUTE, EVENT, POST, SEND, WORK, merge
+from istbench.cluster.trace import AFTER, COMPUTE, EVENT, POST, SEND, WORK
+from istbench.cluster.trace_builder import merge
 from istbench.conformance.training import batches_of, open_workload, set_up
 from istbench.processes.on_nodes import on_nodes
 

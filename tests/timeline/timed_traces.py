@@ -1,7 +1,7 @@
 """Traces of made-up nodes whose clocks say round figures, for timelines."""
 
 from istbench.cluster.profile import load_profile
-from istbench.cluster.trace import TraceBuilder, merge
+from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.timeline.simulated import simulated_round
 
 OFFICE = load_profile("office-1gbit")

@@ -4,12 +4,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from istbench.cluster.carrying import Carrying
+from istbench.cluster.profile import MessageCosts
 from istbench.validation.measurement import ReplayError, by_setting, summary_of
 from istbench.validation.picture import draw_errors
 from istbench.validation.table import error_table
 
-COSTS = Carrying(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
+COSTS = MessageCosts(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
 
 
 def error(method="ddp", bandwidth="1gbit", repeat=0, *, replayed=1.0, elsewhere=1.0, dilation=1.0, doubt=""):

@@ -6,17 +6,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.simulator.collectives import SCHEDULES, Schedule
+from istbench.cluster.collectives import COLLECTIVES, Schedule
 from istbench.cluster.trace import (
     AFTER,
     COMPUTE,
     KINDS,
     MARK,
+    NOT_COLLECTIVE,
     POST,
     RECEIVE,
     SEND,
     WAIT,
-    WORK,
     Ints,
     Trace,
     round_ends,
@@ -40,7 +40,7 @@ class Program(NamedTuple):
             `seconds` (of work); of a collective, where in `message` its node's `messages` begin, and what is to
             arrive (`awaits`).
         members: the operations of each collective [collectives, n].
-        message: of all schedules that are used, as `collectives.Message` has them.
+        message: of all schedules that are used, as `CollectiveMessage` has them.
     """
 
     n: int
@@ -69,7 +69,7 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
     argument = np.where(code == MARK, events["kind"], np.where(code == COMPUTE, 0, events["op"] + base))
     posts = events[code == POST]
     node = np.repeat(np.arange(n), counts)
-    members = np.flatnonzero(~np.isin(posts["kind"], (SEND, RECEIVE, WORK))).reshape(n, -1).T
+    members = np.flatnonzero(~np.isin(posts["kind"], NOT_COLLECTIVE)).reshape(n, -1).T
     collective = np.full(len(posts), -1, dtype=np.int64)
     collective[members] = np.arange(len(members))[:, None]
     op = records(len(posts), _OPERATION, ["bytes", "seconds"])
@@ -93,7 +93,7 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
 
 
 def _check_rules(trace: Trace) -> None:
-    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER), (SEND, RECEIVE, WORK, *SCHEDULES)
+    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER), (*NOT_COLLECTIVE, *COLLECTIVES)
     for rank, node in enumerate(trace.nodes):
         posted = node["kind"][node["code"] == POST]
         found = [f"has an event {code}" for code in np.setdiff1d(node["code"], events)]
@@ -129,7 +129,7 @@ def stops(trace: Trace, rounds: int) -> Ints:
 def _schedule(op: Records, n: int) -> Records:
     """The messages of all collectives in `op` for `n` nodes; says in `op` which are its own."""
     kinds = np.unique(op.kind[op.collective >= 0]).tolist()
-    schedules = {kind: SCHEDULES[kind](n) for kind in kinds}
+    schedules = {kind: COLLECTIVES[kind].schedule(n) for kind in kinds}
     flat = [message for schedule in schedules.values() for row in schedule for message in row]
     message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
     for name in message.dtype.names or ():

@@ -1,18 +1,17 @@
-"""A report in the format that was asked for."""
+"""Printing a report in one of its formats."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TextIO, assert_never
 
 from istbench.errors import printable
+from istbench.report.output import Format
 from istbench.report.output.csv_rows import tables_csv
 from istbench.report.output.json_document import report_json
 from istbench.report.output.markdown import table_markdown
 from istbench.report.output.terminal import print_table
 from istbench.report.report import Report
-
-Format = Literal["table", "markdown", "csv", "json"]
 
 
 def print_report(
@@ -23,9 +22,9 @@ def print_report(
     pictures: Sequence[Path] = (),
     notes: TextIO | None = None,
 ) -> None:
-    """Print the tables of `report` to `stream`, and what else there is to say to `notes`, stderr by default.
+    """Print the tables of `report` to `stream`, and its problems and pictures to `notes`, by default stderr.
 
-    output_format: JSON is one object that holds the problems and pictures too. pictures: those drawn of `report`.
+    output_format: JSON is one object, which also has the problems and pictures. pictures: files drawn for `report`.
     """
     if output_format == "json":
         stream.write(report_json(report, pictures) + "\n")
@@ -33,9 +32,11 @@ def print_report(
         stream.write(tables_csv(report.tables))
     elif output_format == "markdown":
         stream.write("\n".join(table_markdown(table) for table in report.tables))
-    else:
+    elif output_format == "table":
         for table in report.tables:
             print_table(table, stream)
+    else:
+        assert_never(output_format)
     notes = notes or sys.stderr
     for problem in report.problems:
         notes.write(f"left out: {printable(problem)}\n")

@@ -1,6 +1,6 @@
 """The table of a plan."""
 
-from istbench.cluster.plan import GIB, Plan
+from istbench.cluster.estimate import GIB, Estimate
 from istbench.report.phrases import count_nodes
 from istbench.report.tables.numbers import number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
@@ -8,7 +8,7 @@ from istbench.report.tables.table import Column, Entry, Scalar, Table
 _MEGA = 1e6
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: Estimate) -> Table:
     """What a cell would need and take, an item a row."""
     rows: list[tuple[str, str, Scalar]] = [
         ("model parameters", f"{plan.model_parameters:,}", plan.model_parameters),
@@ -40,7 +40,7 @@ def plan_table(plan: Plan) -> Table:
     )
 
 
-def _fits(plan: Plan) -> tuple[str, Scalar]:
+def _fits(plan: Estimate) -> tuple[str, Scalar]:
     memory = plan.memory
     if memory is None or plan.fits is None:
         return "not known", None
@@ -51,7 +51,7 @@ def _fits(plan: Plan) -> tuple[str, Scalar]:
     ), plan.fits
 
 
-def _answer(plan: Plan, value: int | None) -> tuple[str, Scalar]:
+def _answer(plan: Estimate, value: int | None) -> tuple[str, Scalar]:
     known = plan.memory is not None and plan.memory.complete
     return (f"{value:,}", value) if value is not None else ("none" if known else "not known", None)
 
@@ -64,7 +64,7 @@ def _mb(size: int) -> str:
     return f"{size / _MEGA:,.2f}"
 
 
-def _turns(plan: Plan) -> list[str]:
+def _turns(plan: Estimate) -> list[str]:
     if plan.memory is None or not plan.memory.reused:
         return []
     return [

@@ -7,7 +7,7 @@ import pytest
 from traces import BANDWIDTH, LATENCY, OVERHEAD, cluster, exactly, random_trace
 
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, POST, RECEIVE, REDUCE_SCATTER, SEND
+from istbench.cluster.trace import KINDS, POST, RECEIVE, SEND
 
 
 def digest(result):
@@ -33,13 +33,13 @@ def payload(work):
     """Bytes that all nodes together put on the network in one sample, by the textbook cost of each operation."""
     n, total = work.world_size, 0.0
     factor = {
-        ALL_REDUCE: 2 * (n - 1) / n,
-        ALL_GATHER: n - 1,
-        REDUCE_SCATTER: (n - 1) / n,
-        BROADCAST: (n - 1) / n,
+        KINDS.index("all_reduce"): 2 * (n - 1) / n,
+        KINDS.index("all_gather"): n - 1,
+        KINDS.index("reduce_scatter"): (n - 1) / n,
+        KINDS.index("broadcast"): (n - 1) / n,
         SEND: 1,
         RECEIVE: 0,
-        BARRIER: 0,
+        KINDS.index("barrier"): 0,
     }
     for events in work.nodes:
         posts = events[events["code"] == POST]

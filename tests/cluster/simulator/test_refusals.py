@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from traces import blocking, cluster, same, trace
 
+from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.simulator import replay
-from istbench.cluster.simulator.collectives import SCHEDULES
-from istbench.cluster.trace import BARRIER, POST
+from istbench.cluster.trace import KINDS, POST
 from istbench.errors import UserError
 
 
@@ -63,8 +63,8 @@ def test_what_has_no_rule_is_not_taken_for_something_else(field, value, found):
         replay(work, cluster())
 
 
-def test_a_collective_without_a_schedule_is_refused_before_it_starts(monkeypatch):
-    monkeypatch.delitem(SCHEDULES, BARRIER)
+def test_an_unknown_collective_is_refused_before_it_starts(monkeypatch):
+    monkeypatch.delitem(COLLECTIVES, KINDS.index("barrier"))
     assert replay(same(2, blocking("all_reduce", 8)), cluster()).seconds > 0
     with pytest.raises(UserError, match=r"node 0 posts a barrier, which .* not know"):
         replay(same(2, [("compute", 1.0), ("mark", "step"), *blocking("barrier")]), cluster())

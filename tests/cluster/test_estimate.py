@@ -1,17 +1,17 @@
-"""A plan's arithmetic: what takes turns, searches, bytes of a trace."""
+"""Arithmetic of an estimate: what takes turns, searches, bytes of a trace."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.cluster.plan import Memory, bytes_sent, fewest, fits, largest
-from istbench.cluster.trace import TraceBuilder
+from istbench.cluster.estimate import NodeMemory, bytes_sent, fewest, fits, largest
+from istbench.cluster.trace_builder import TraceBuilder
 
 SIZES = st.integers(0, 2**40)
 
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)
 def test_parts_add_up_to_the_fullest_moment(weights, activations, buffers, exchange, scratch):
-    memory = Memory(
+    memory = NodeMemory(
         parameters=weights, gradients=weights, optimizer_state=0, activations=activations, buffers=buffers,
         round_buffers=exchange, optimizer_scratch=scratch,
     )  # fmt: skip
@@ -22,8 +22,8 @@ def test_parts_add_up_to_the_fullest_moment(weights, activations, buffers, excha
 
 
 def test_what_is_not_complete_never_fits():
-    known = Memory(parameters=10, gradients=10, optimizer_state=0, activations=5)
-    least = Memory(parameters=10, gradients=10, optimizer_state=0, activations=None)
+    known = NodeMemory(parameters=10, gradients=10, optimizer_state=0, activations=5)
+    least = NodeMemory(parameters=10, gradients=10, optimizer_state=0, activations=None)
     assert [fits(known, limit) for limit in (24, 25)] == [False, True]
     assert [fits(least, limit) for limit in (19, 25)] == [False, None]
     assert fits(None, 25) is None

@@ -1,4 +1,4 @@
-"""A plan: what a cell would need and take on a cluster, before anything runs."""
+"""Estimate of the memory, bytes and seconds that a cell takes on a cluster, before anything runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,26 +6,27 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from istbench.cluster.on_wire import bytes_on_wire
+from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.trace import KINDS, POST, SEND, merge, round_ends
+from istbench.cluster.trace import POST, SEND, round_ends
+from istbench.cluster.trace_builder import merge
 
 GIB = 2**30
 PLANNED_ROUNDS = 3
-"""A round waits for the one before: the last of some is as long as all that follow."""
+"""Rounds to trace. Each round waits for the one before, so the last one lasts as long as all later rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class NodeMemory:
     """Bytes of a node while it trains.
 
-    Activations, an exchange's round buffers and an optimizer's scratch take turns: the memory of one is the next's.
+    Activations, the round buffers of an exchange and the optimizer's scratch space reuse the same memory in turn.
 
     Attributes:
-        activations: what a local step makes beside gradients, its minibatch included; None where not known.
-        least_activations: what these are at least.
-        buffers: of the exchange, always there. round_buffers: for the time of an exchange.
-        optimizer_scratch: for the time of an optimizer's step. data: what every process computes and holds.
+        activations: of a local step, with its minibatch and without gradients; None where unknown.
+        least_activations: a lower bound of the activations.
+        buffers: of the exchange, held all the time. round_buffers: held during an exchange.
+        optimizer_scratch: held during an optimizer step. data: computed and held by every process.
     """
 
     parameters: int
@@ -40,12 +41,12 @@ class Memory:
 
     @property
     def complete(self) -> bool:
-        """Whether all parts are known; without, the total is the least there is."""
+        """Whether all parts are known; otherwise the total is a lower bound."""
         return self.activations is not None
 
     @property
     def parts(self) -> dict[str, int | None]:
-        """Bytes by part, so that they add up: of what takes turns, each has what it needs beyond those before."""
+        """Bytes by part, which add up to the total. A part that reuses memory counts only what it needs beyond."""
         first = self._in_turn
         exchange = max(0, self.round_buffers - first)
         scratch = max(0, self.optimizer_scratch - max(first, self.round_buffers))
@@ -62,7 +63,7 @@ class Memory:
 
     @property
     def reused(self) -> int:
-        """Bytes of an exchange's buffers that take the place of activations."""
+        """Bytes of exchange buffers in the memory of activations."""
         return min(self._in_turn, self.round_buffers)
 
     @property
@@ -72,7 +73,7 @@ class Memory:
         return always + max(self._in_turn, self.round_buffers, self.optimizer_scratch)
 
     def in_words(self) -> str:
-        """Its parts, GiB, in a line."""
+        """Its parts in GiB, in one line."""
         known = {name.replace("_", " "): size for name, size in self.parts.items() if size}
         return ", ".join(f"{name} {size / GIB:,.2f}" for name, size in known.items()) + " GiB"
 
@@ -82,17 +83,17 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a cell would need and take.
+class Estimate:
+    """Memory, bytes and seconds of a cell on a cluster.
 
     Attributes:
-        workload, method: with the options that are not their defaults. model_parameters: of the full model.
-        memory: of the busiest node; None where the method does not say.
-        sent: bytes that the busiest node sends a round; seconds: of a round; None where not known.
-        compute_seconds: of them, what a node computes. round_steps: local steps of a round.
-        width: the option that `largest_width` is about, empty where there is none. Both answers are None where
-            nothing fits, or it is not known.
-        assumed: what was taken for granted, a line each.
+        workload, method: with the options that differ from their defaults. model_parameters: of the full model.
+        memory: of the busiest node; None where the method gives no footprint.
+        sent: bytes that the busiest node sends in a round. seconds: of a round. None where unknown.
+        compute_seconds: the seconds of a round in which a node computes. round_steps: local steps in a round.
+        width: the option of `largest_width`, empty where the workload has none. largest_width and fewest_nodes are
+            None where nothing fits or the answer is unknown.
+        assumed: assumptions, one line each.
     """
 
     workload: str
@@ -101,7 +102,7 @@ class Plan:
     batch_size: int
     cluster: ClusterProfile
     model_parameters: int
-    memory: Memory | None
+    memory: NodeMemory | None
     sent: int | None
     seconds: float | None
     compute_seconds: float | None
@@ -113,16 +114,16 @@ class Plan:
 
     @property
     def limit(self) -> int:
-        """Bytes that a node of the cluster has."""
+        """Memory of a cluster's node, bytes."""
         return int(self.cluster.memory_gib * GIB)
 
     @property
     def fits(self) -> bool | None:
-        """Whether a node holds its part; None where that is not known."""
+        """Whether a node can hold its part; None where that is unknown."""
         return fits(self.memory, self.limit)
 
     def as_json(self) -> dict[str, Any]:
-        """What `istbench plan --json` prints."""
+        """The object that `istbench plan --json` prints."""
         memory = self.memory
         return {
             "workload": self.workload,
@@ -147,8 +148,8 @@ class Plan:
         }
 
 
-def fits(memory: Memory | None, limit: int) -> bool | None:
-    """Whether `memory` is at most `limit` bytes. One that is not complete may be too large, never small enough."""
+def fits(memory: NodeMemory | None, limit: int) -> bool | None:
+    """Whether `memory` is at most `limit` bytes; None where an incomplete `memory` may be too large."""
     if memory is None:
         return None
     if memory.total > limit:
@@ -157,21 +158,21 @@ def fits(memory: Memory | None, limit: int) -> bool | None:
 
 
 def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0) -> int:
-    """Bytes that node `rank` with these `events` puts on the network, counted as the fabric counts them."""
+    """Bytes that node `rank` sends in these `events`, counted as the fabric counts them."""
     posts = events[events["code"] == POST]
     total = int(posts["bytes"][posts["kind"] == SEND].sum())
-    for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
-        own = posts[posts["kind"] == KINDS.index(kind)]
+    for code, collective in COLLECTIVES.items():
+        own = posts[posts["kind"] == code]
         for root, size in own[["peer", "bytes"]].tolist():
-            total += bytes_on_wire(kind, size, world_size, (rank - root) % world_size)[0]
+            total += bytes_on_wire(collective.name, size, world_size, (rank - root) % world_size)[0]
     return total
 
 
 def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float:
-    """Seconds of the last of the rounds that `nodes` trace, which compute as many seconds as they say.
+    """Seconds of the last round in `nodes`, replayed on `profile` with compute seconds unscaled.
 
     Raises:
-        UserError: where they cannot be replayed.
+        UserError: if the rounds do not replay.
     """
     from istbench.cluster.simulator import replay
 
@@ -182,9 +183,9 @@ def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window
 
 
 def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
-    """The largest number up to `most` that `suits`, where all below one that does do too; None where none does.
+    """The largest number up to `most` for which `suits` is true; None where it is true for none.
 
-    The search spreads from `start`.
+    `suits` must be true below any number for which it is true. The search spreads from `start`.
     """
     low, high = 0, min(start, most)
     while suits(high):
@@ -200,9 +201,9 @@ def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
 
 
 def fewest(suits: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 1 to `most` that `suits`, where all above the first power of two that does do too.
+    """The smallest number from 1 to `most` that `suits`; None where no power of two, nor `most`, does.
 
-    None where no power of two, nor `most`, does.
+    `suits` must be true for all numbers above the first power of two for which it is true.
     """
     low, high = 0, 1
     while not suits(high):
@@ -213,7 +214,7 @@ def fewest(suits: Callable[[int], bool], most: int) -> int | None:
 
 
 def _between(suits: Callable[[int], bool], low: int, high: int) -> int:
-    """The last that suits, where `low` does and `high` does not."""
+    """The last number that suits; `low` suits and `high` does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if suits(middle) else (low, middle)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from istbench.cluster.profile import bandwidth_text, load_profile
-from istbench.cluster.selection import select_clusters
+from istbench.cluster.profile import bandwidth_text, load_profile, select_clusters
 from istbench.errors import UserError
 
 

@@ -1,0 +1,108 @@
+"""Recording the events of one node, and merging the nodes' events into a trace."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.cluster.trace import (
+    AFTER,
+    COMPUTE,
+    EVENT,
+    KINDS,
+    MARK,
+    MARKS,
+    NOT_COLLECTIVE,
+    POST,
+    WAIT,
+    WITH_PEER,
+    Trace,
+    TraceMeta,
+)
+from istbench.cluster.trace_problems import problem
+
+_KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+_MARK_CODE = {name: code for code, name in enumerate(MARKS)}
+_COLLECTIVES = (-1, -1)  # all collectives are numbered together
+
+
+class TraceBuilder:
+    """Records the events of one node, with one list append for each event: cheap enough for a training loop.
+
+    It leaves out operations from before `clear`, and waits for them.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def clear(self) -> None:
+        """Forget all events and number operations from 0."""
+        self._events: list[tuple[int, int, int, int, int, int, int, float, float]] = []
+        self._operations = 0
+        self._matches: dict[tuple[int, int], int] = {}
+
+    def compute(self, seconds: float) -> None:
+        """Record `seconds` of computing since the last event."""
+        self._events.append((COMPUTE, 0, -1, -1, 0, -1, 0, seconds, self._clock()))
+
+    def post(
+        self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
+    ) -> int:
+        """Record the start of an operation; returns its number for `wait`.
+
+        Args:
+            kind: one of `KINDS`. Every node must post collectives in the same order. "work" is computing in a
+                second thread of the node, one piece at a time, by priority.
+            bytes: size of the tensor; for an all-gather, of this node's part; for a reduce-scatter, of all parts.
+            peers: of a send the receiver, of a receive the sender, of a broadcast the root; else empty.
+            priority: of a send or work; lower is more urgent.
+            after: operations of this node that must finish before a send, receive or work starts. For example, a
+                parameter server updates after the pushes of all workers, and replies after the update.
+        """
+        code = _KIND_CODE[kind]
+        peer = peers[0] if code in WITH_PEER else -1
+        channel = (code, peer) if code in NOT_COLLECTIVE else _COLLECTIVES
+        match = self._matches.get(channel, 0)
+        self._matches[channel] = match + 1
+        now = self._clock()
+        self._events.extend((AFTER, 0, op, -1, 0, -1, 0, 0.0, now) for op in after)
+        op = self._operations
+        self._operations = op + 1
+        self._events.append((POST, code, op, peer, priority, match, bytes, 0.0, now))
+        return op
+
+    def wait(self, op: int) -> None:
+        """Record that this node waits for operation `op`."""
+        if op < self._operations:
+            self._events.append((WAIT, 0, op, -1, 0, -1, 0, 0.0, self._clock()))
+
+    def mark(self, what: str) -> None:
+        """Record the end of a "step" or a "round"."""
+        self._events.append((MARK, _MARK_CODE[what], -1, -1, 0, -1, 0, 0.0, self._clock()))
+
+    def to_arrays(self) -> NDArray[Any]:
+        """The events so far, as an array [events] of dtype `EVENT`."""
+        return np.array(self._events, dtype=EVENT)
+
+
+def merge(nodes: Sequence[NDArray[Any]], **meta: Any) -> Trace:
+    """One trace from the `to_arrays()` of every node, in rank order; `meta` are fields of `TraceMeta`.
+
+    Raises:
+        ValueError: if the events of the nodes do not fit together; see `problem`.
+    """
+    start = min((float(events["at"][0]) for events in nodes if len(events)), default=0.0)
+    since = [events.copy() for events in nodes]
+    for events in since:
+        events["at"] -= start
+    trace = Trace(nodes=tuple(since), meta=TraceMeta(nodes=len(nodes), **meta))
+    found = problem(trace)
+    if found:
+        raise ValueError(found)
+    return trace
