@@ -22,7 +22,7 @@ from istbench.errors import UserError, printable
 from istbench.fabric import FabricError
 from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
-from istbench.node.published import LATEST, MANIFEST, Broken, Listed, Step, Totals, manifest_of, step_of
+from istbench.node.published import LATEST, MANIFEST, Broken, ManifestEntry, Step, Totals, manifest_of, step_of
 from istbench.node.weights_file import file_content
 
 _TENSOR, _SHARED_TENSOR, _STATE = "tensor:", "shared:", "state"
@@ -82,13 +82,13 @@ def set_random_state(state: dict[str, Tensor] | Tensor, device: torch.device) ->
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def part_names(rank: int, files: Mapping[str, Listed] | None) -> list[str]:
+def part_names(rank: int, files: Mapping[str, ManifestEntry] | None) -> list[str]:
     """The files that `rank` reads its state from, of those that a step has; None if they are not known."""
     own = [f"rank-{rank}.json", f"rank-{rank}.safetensors"]
     return [*own, SHARED] if files is not None and SHARED in files else own
 
 
-def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Flat) -> dict[str, Listed]:
+def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Flat) -> dict[str, ManifestEntry]:
     """Write one rank's `state` to disk; returns size and SHA-256 of its files, by name.
 
     The shared tensors of a `Flat` are left out: `write_shared` writes them once for all.
@@ -106,7 +106,7 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Fl
         }
 
 
-def write_shared(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> Listed:
+def write_shared(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> ManifestEntry:
     """Write the `tensors` that all ranks share; returns size and SHA-256 of the file.
 
     Raises:
@@ -139,7 +139,7 @@ def unpacked(content: Tensor) -> Flat:
     return Flat(text=header["__metadata__"][_STATE], own=load(plain), shared={})
 
 
-def publish(directory: Path, totals: Totals, files: Mapping[str, Listed], before: int | None = None) -> None:
+def publish(directory: Path, totals: Totals, files: Mapping[str, ManifestEntry], before: int | None = None) -> None:
     """Make `totals.step` the newest step to resume from, once all its `files` are on disk.
 
     Step `before`, the whole one before it, stays; all others are deleted.
@@ -199,7 +199,7 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise Broken(path, str(error)) from None
 
 
-def _write(path: Path, content: Iterable[bytes | memoryview]) -> Listed:
+def _write(path: Path, content: Iterable[bytes | memoryview]) -> ManifestEntry:
     """Write `content` to `path`, on disk when this returns; its SHA-256 is computed on the way."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
@@ -208,7 +208,7 @@ def _write(path: Path, content: Iterable[bytes | memoryview]) -> Listed:
             digest.update(part)
             size += len(part)
     sync(path)
-    return Listed(bytes=size, sha256=digest.hexdigest())
+    return ManifestEntry(bytes=size, sha256=digest.hexdigest())
 
 
 @contextmanager

@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from istbench.activity import current
+from istbench.config.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
-from istbench.node.digest import blocks_of
+from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
-from istbench.node.shared_evaluation import Sharing, evaluate_share, shared_metrics
+from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
+from istbench.node.weights_file import save_weights
 from istbench.workloads.base import Block, Workload
 
 _Blocks = Callable[[str, int, int, int], Tensor | None]
@@ -33,6 +37,59 @@ class FullModel:
     block: Block
     metrics: Callable[[], dict[str, float]]
     assembled_s: float = field(default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """Metrics of the full model, and the seconds that assembling and evaluating it took. Only rank 0 has them."""
+
+    metrics: Mapping[str, float]
+    assemble_s: float
+    evaluate_s: float
+
+
+class Evaluator:
+    """Evaluates and saves the full model of a run, off the clock. Every rank must call its methods alike.
+
+    Rank 0 computes on all cores, `all_threads`, while the others wait. In a lab, it computes on one core.
+    """
+
+    def __init__(
+        self, config: RunConfig, method: Method, workload: Workload, fabric: Fabric, all_threads: int
+    ) -> None:
+        self._config, self._method, self._workload, self._fabric = config, method, workload, fabric
+        self._threads = config.threads if fabric.rank else all_threads
+        self._sharing = Sharing(possible=can_be_shared(workload, fabric))
+
+    def evaluate(self, step: int) -> Evaluated:
+        """Assemble and evaluate the model after local step `step`. Metrics include the method's own figures."""
+        current.begin("evaluating after step", step)
+        figures = self._method.figures()
+        started = time.perf_counter()
+        with self._full_model() as model:
+            metrics = {} if model is None else {**figures, **model.metrics()}
+        assemble_s = 0.0 if model is None else model.assembled_s
+        evaluate_s = time.perf_counter() - started - assemble_s
+        return Evaluated(metrics=metrics, assemble_s=assemble_s, evaluate_s=evaluate_s)
+
+    def save(self) -> str:
+        """Save the weights where the run's `save` says, if it does; returns their SHA-256, empty on other ranks."""
+        with self._full_model() as model:
+            if model is None:
+                return ""
+            digest = sha256_of(model.tensors, model.block)
+            if self._config.save is not None:
+                save_weights(Path(self._config.save), model.tensors, model.block, digest)
+            return digest
+
+    @contextmanager
+    def _full_model(self) -> Iterator[FullModel | None]:
+        torch.set_num_threads(self._threads)
+        try:
+            with full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model:
+                yield model
+        finally:
+            torch.set_num_threads(self._config.threads)
 
 
 @contextmanager

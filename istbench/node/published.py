@@ -49,7 +49,7 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     computing_s: tuple[Duration, ...] = ()
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Size and SHA-256 of a file."""
 
     bytes: Natural
@@ -58,7 +58,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     totals: Totals
-    files: dict[FileName, Listed]
+    files: dict[FileName, ManifestEntry]
 
 
 class _Sealed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +93,7 @@ class Step:
 
     directory: Path
     totals: Totals
-    files: Mapping[str, Listed] | None
+    files: Mapping[str, ManifestEntry] | None
     manifest: bytes = b""
 
     @property
@@ -167,7 +167,7 @@ class Step:
             raise Broken(path, f"it has {size:,} of {self.files[name].bytes:,} bytes")
 
 
-def manifest_of(totals: Totals, files: Mapping[str, Listed]) -> bytes:
+def manifest_of(totals: Totals, files: Mapping[str, ManifestEntry]) -> bytes:
     """The content of the manifest of a step with `files`."""
     contents = msgspec.json.encode(_Contents(totals=totals, files=dict(sorted(files.items()))))
     return msgspec.json.encode(_Sealed(sha256=hashlib.sha256(contents).hexdigest(), contents=msgspec.Raw(contents)))
