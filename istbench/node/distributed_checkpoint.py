@@ -1,7 +1,7 @@
-"""The parts of a checkpoint, one a rank, all in rank 0's run directory.
+"""Writing and reading a checkpoint by all ranks together; all files lie in the run directory of rank 0.
 
-The ranks of rank 0's host write and read their own. Others send theirs to rank 0, and get them from it: nothing of
-a run is left on their hosts, and any of these can be lost. Tensors that are the same on all ranks are written once.
+Ranks on the host of rank 0 write and read their own files. Other ranks send their state to rank 0 and receive it
+from there, so that any other host may be lost. Tensors that are the same on all ranks are written once.
 """
 
 import os
@@ -20,16 +20,17 @@ from istbench.node.published import Broken, ManifestEntry, Step, Totals, find, n
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0's word on the step that all try next."""
+    """The step that all ranks try to read next, as rank 0 announces it."""
 
     totals: Totals
     files: dict[str, ManifestEntry] | None
 
 
 class DistributedCheckpoint:
-    """This rank's way to the checkpoint in `directory`; every rank must call its methods alike.
+    """The checkpoint in `directory`. Every rank must call its methods alike.
 
-    last: the newest step that this object has written, or found whole.
+    Attributes:
+        last: the newest step that this object wrote, or read.
     """
 
     def __init__(self, directory: Path, fabric: Fabric) -> None:
@@ -41,12 +42,13 @@ class DistributedCheckpoint:
     def write(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
     ) -> None:
-        """Write every rank's `state`, and publish them as those of `totals`.
+        """Write the `state` of every rank, and publish it as the step of `totals`.
 
-        is_shared: whether all ranks have the same tensor at these keys of `state`; it is written once, if they do.
+        is_shared: whether all ranks should have the same tensor at these keys of `state`; if they do, it is written
+            once.
 
         Raises:
-            UserError: where they cannot be written.
+            UserError: the files cannot be written.
         """
         fabric, sent = self._fabric, torch.empty(0, dtype=torch.uint8)
         flat, files = self._shared(totals.step, state, is_shared)
@@ -70,10 +72,10 @@ class DistributedCheckpoint:
     def _shared(
         self, step: int, state: dict[str, Any], is_shared: Callable[[Keys], bool]
     ) -> tuple[Flat, dict[str, ManifestEntry]]:
-        """`state` taken apart, and the file of its shared tensors, which rank 0 writes.
+        """Take `state` apart; on rank 0, write the file of its shared tensors.
 
-        A rank whose tensors are not those of rank 0, bit for bit, keeps them all in its own part: nodes of
-        different processors may round differently.
+        A rank whose tensors differ from rank 0's in any bit writes all of them itself: different processors may
+        round differently.
         """
         fabric, files = self._fabric, dict[str, ManifestEntry]()
         flat = Flat.of(state, is_shared if fabric.world_size > 1 else lambda keys: False)
@@ -88,12 +90,12 @@ class DistributedCheckpoint:
         return flat, files
 
     def read(self) -> tuple[Totals, dict[str, Any], str] | None:
-        """The newest whole step's totals, this rank's state there, and a line on newer ones that are damaged.
+        """Read the newest whole step: its totals, the state of this rank, and a line on newer damaged steps.
 
-        None where nothing was published. All ranks take the same step.
+        None where nothing was published. All ranks read the same step.
 
         Raises:
-            UserError: on rank 0, where steps were published and none is whole; it names the directory to delete.
+            UserError: on rank 0; steps were published, but none is whole. It names the directory to delete.
         """
         fabric = self._fabric
         candidates = find(self.directory) if fabric.rank == 0 else []
@@ -122,7 +124,7 @@ class DistributedCheckpoint:
         return step.totals, state, damage
 
     def _tried(self, step: Step) -> tuple[dict[str, Any], str]:
-        """This rank's state at `step` if it lies here, and damage to the files that this rank reads."""
+        """The state of this rank at `step`, empty on another host; and the damage to the files that it reads."""
         state: dict[str, Any] = {}
         try:
             if self._fabric.rank not in self._elsewhere:
@@ -135,7 +137,7 @@ class DistributedCheckpoint:
         return state, ""
 
     def _sent(self, step: Step, rank: int) -> Tensor:
-        """The packed state of `rank` at `step`, there; elsewhere an empty tensor."""
+        """Send the packed state of `rank` at `step` from rank 0; other ranks get an empty tensor."""
         fabric, part = self._fabric, torch.empty(0, dtype=torch.uint8)
         if fabric.rank == 0:
             try:

@@ -1,4 +1,4 @@
-"""The full model on rank 0, off the clock: assembled, or read in blocks that the other nodes serve."""
+"""The full model on rank 0, off the clock: assembled, or in blocks that other ranks send on request."""
 
 import json
 import time
@@ -26,11 +26,11 @@ _Blocks = Callable[[str, int, int, int], Tensor | None]
 
 @dataclass(kw_only=True)
 class FullModel:
-    """What rank 0 evaluates, digests and saves.
+    """The model that rank 0 evaluates, digests and saves.
 
     Attributes:
-        tensors: as in its state dictionary; their values may be for `block` to read.
-        metrics: evaluates it. assembled_s: seconds that bringing it together took so far.
+        tensors: the state dictionary, maybe on the meta device. block: reads the values of tensors.
+        metrics: evaluates the model. assembled_s: seconds that assembling took so far.
     """
 
     tensors: Mapping[str, Tensor]
@@ -96,10 +96,10 @@ class Evaluator:
 def full_model(
     method: Method, workload: Workload, fabric: Fabric, seed: int, sharing: Sharing | None = None
 ) -> Iterator[FullModel | None]:
-    """On rank 0 the full model, on the others None, once rank 0 is done with it.
+    """The full model on rank 0. Other ranks get None after rank 0 leaves its block.
 
-    It comes in blocks where the method can give them and the workload evaluates them, else assembled. Evaluating an
-    assembled one may be shared, as `sharing` says.
+    The model comes in blocks if the method can give them and the workload evaluates them; otherwise assembled.
+    `sharing` decides whether all ranks evaluate an assembled model together.
     """
     started = time.perf_counter()
     blank = _streamed(workload)
@@ -123,7 +123,7 @@ def full_model(
 
 
 def _streamed(workload: Workload) -> nn.Module | None:
-    """The model without values, where the workload evaluates its blocks; None where not."""
+    """The model without values, if the workload evaluates it in blocks; otherwise None."""
     if not workload.evaluates_blocks:
         return None
     with torch.device("meta"):
@@ -146,15 +146,15 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
 
 
 def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fabric) -> FullModel:
-    """The model whose blocks rank 0 reads, each with a word to the others, which serve them."""
+    """A model whose blocks rank 0 reads: it requests each block by its name, and all ranks send their part."""
     named = _first_names(blank)
 
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
         started = time.perf_counter()
-        asked = named[name], dim, first, last
-        fabric.words.follow_zero(json.dumps(asked))
+        request = named[name], dim, first, last
+        fabric.words.follow_zero(json.dumps(request))
         with fabric.accounting("assemble"):
-            values = blocks(*asked)
+            values = blocks(*request)
         assert values is not None
         full.assembled_s += time.perf_counter() - started
         return values
@@ -168,14 +168,14 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
 
 
 def _serve(answer: Callable[..., object], fabric: Fabric) -> None:
-    """Give rank 0 what it asks for, until it asks for no more."""
+    """Answer the requests of rank 0 until it ends them."""
     with fabric.accounting("assemble"):
-        while asked := fabric.words.follow_zero():
-            answer(*json.loads(asked))
+        while request := fabric.words.follow_zero():
+            answer(*json.loads(request))
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """By name of a parameter or buffer: the name it has first, where modules share it."""
+    """The first name of each parameter or buffer, by name: modules may share a tensor under several names."""
     first: dict[int, str] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}

@@ -169,7 +169,7 @@ def test_damage_to_both_steps_is_one_line_that_names_a_file_and_the_way_out(copi
         read(copied)
     said = one_line(caught.value)
     assert str(copied / names[0]) in said
-    assert said.endswith(f"and no older one is whole; delete {copied} to start the cell anew")
+    assert said.endswith(f"and no older one is whole; delete {copied} to start the cell again from step 0")
 
 
 def test_files_exchanged_between_the_steps_are_damage_to_both(copied):
