@@ -3,7 +3,16 @@
 import hashlib
 import shutil
 
-from istbench.node.published import LATEST, MANIFEST, Listed, Totals, find, manifest_of, newest_whole, step_of
+from istbench.node.published import (
+    LATEST,
+    MANIFEST,
+    ManifestEntry,
+    Totals,
+    find,
+    manifest_of,
+    newest_whole,
+    step_of,
+)
 
 
 def totals_of(step):
@@ -21,7 +30,7 @@ def publish_step(directory, step):
     """Publish `step`; the one before stays, older ones go."""
     folder = directory / str(step)
     listed = {
-        path.name: Listed(bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        path.name: ManifestEntry(bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
         for path in folder.iterdir()
         if path.name != MANIFEST
     }

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from istbench.errors import UserError
-from istbench.node.progress import read_step
+from istbench.node.sinks import read_step
 from istbench.results.curves import Curve
 from istbench.results.events import Resume
 from istbench.results.header import Header

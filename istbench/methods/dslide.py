@@ -33,13 +33,11 @@ from istbench.seeds import derived_seed
 from istbench.slide.choosing import MOST_TABLES
 from istbench.slide.dwta import DWTA
 from istbench.slide.hashing import MOST_BITS
-from istbench.slide.index import Index, IndexOptions
-from istbench.slide.recall import found_in_tables
-from istbench.slide.schedule import RebuildSchedule
+from istbench.slide.index import Index, IndexOptions, RebuildSchedule
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
 from istbench.slide.softmax import Normaliser
-from istbench.slide.tables import Tables, tables_bytes
+from istbench.slide.tables import Tables, found_in_tables, tables_bytes
 from istbench.slide.threads import Threads
 from istbench.workloads.base import Workload
 

@@ -1,1 +1,1 @@
-"""One node of a run: training on its clock, measuring, evaluating, checkpointing."""
+"""One worker process of a run: it trains on its clock, measures, evaluates and saves checkpoints."""

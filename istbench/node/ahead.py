@@ -1,4 +1,4 @@
-"""Training batches made ahead of the steps that train on them."""
+"""Training batches that a thread makes before their steps."""
 
 import time
 from collections import deque
@@ -10,10 +10,10 @@ from istbench.workloads.base import Batch
 
 
 class BatchesAhead:
-    """The batches of the steps from `first` to `last` (exclusive), in order, up to `ahead` of them made ahead.
+    """The batches of the steps from `first` to `last` (exclusive), in order; at most `ahead` wait for their step.
 
-    They are made by one thread, one after the other: off the clock's critical path, and recorded as work beside the
-    training thread. What `make` raises comes out where its batch is taken.
+    One thread makes them, one after the other, beside the training thread, and the trace records it as work. An
+    error of `make` is raised where its batch is taken.
     """
 
     def __init__(self, make: Callable[[int], Batch], first: int, last: int, ahead: int, recorder: Recorder) -> None:
@@ -23,7 +23,7 @@ class BatchesAhead:
         self._maker = ThreadPoolExecutor(1, "batches") if ahead else None
 
     def take(self, step: int) -> Batch:
-        """The batch of `step`, which follows the one taken before."""
+        """The batch of `step`. Steps must be taken in order."""
         if self._maker is None:
             return self._make(step)
         while len(self._waiting) <= self._ahead and self._next < self._last:
@@ -43,7 +43,7 @@ class BatchesAhead:
         return batch
 
     def settle(self) -> None:
-        """Wait until those that are being made are there: what is made while a clock stands still is not on it."""
+        """Wait for the batches in work, so that none is made while the train clock stands still."""
         wait([batch for _, _, batch in self._waiting])
 
     def close(self) -> None:

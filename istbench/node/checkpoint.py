@@ -1,7 +1,7 @@
-"""Checkpoints without pickle: tensors in safetensors, the rest in JSON, complete or absent.
+"""The files of a checkpoint, without pickle: tensors in safetensors, the rest in JSON, complete or absent.
 
-Every node writes its part, `checkpoint/<step>/rank-K.{safetensors,json}`. Rank 0 writes the tensors that are the
-same on all nodes once, in `shared.safetensors`, and then publishes the step (istbench/node/published.py).
+Every rank writes its part, `checkpoint/<step>/rank-K.{safetensors,json}`. Rank 0 writes tensors that are the same
+on all ranks once, in `shared.safetensors`, and then publishes the step (istbench/node/published.py).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from istbench.errors import UserError, printable
 from istbench.fabric import FabricError
 from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
-from istbench.node.published import LATEST, MANIFEST, Broken, Listed, Step, Totals, manifest_of, step_of
+from istbench.node.published import LATEST, MANIFEST, Broken, ManifestEntry, Step, Totals, manifest_of, step_of
 from istbench.node.weights_file import file_content
 
 _TENSOR, _SHARED_TENSOR, _STATE = "tensor:", "shared:", "state"
@@ -36,7 +36,7 @@ Keys = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
-    """A state taken apart: JSON text that names tensors, this node's own tensors, and those that nodes share."""
+    """A state in three parts: JSON text that names tensors, the tensors of this rank, and the shared tensors."""
 
     text: str
     own: Mapping[str, Tensor]
@@ -44,24 +44,27 @@ class Flat:
 
     @classmethod
     def of(cls, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False) -> "Flat":
-        """`state`, a nested dictionary with string keys of tensors and JSON values, with what `is_shared` apart."""
+        """Take `state` apart: a nested dictionary with string keys, of tensors and JSON values.
+
+        is_shared: whether the tensor at these keys is shared.
+        """
         own: dict[str, Tensor] = {}
         shared: dict[str, Tensor] = {}
         plain = _without_tensors(state, (), is_shared, own, shared)
         return cls(text=json.dumps(plain, allow_nan=False), own=own, shared=shared)
 
     def state(self) -> dict[str, Any]:
-        """The state that was taken apart.
+        """Put the state together again.
 
         Raises:
-            KeyError: where the text names a tensor that is not there.
+            KeyError: the text names a tensor that is missing.
         """
         found: dict[str, Any] = _with_tensors(json.loads(self.text), self.own, self.shared)
         return found
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random numbers on this node: the CPU's, and that of `device` where it is a GPU."""
+    """The state of torch's random number generators on this rank: of the CPU, and of `device` if it is a GPU."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -69,10 +72,10 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor] | Tensor, device: torch.device) -> None:
-    """The inverse of `random_state`. Checkpoints of before it have the CPU's alone.
+    """The inverse of `random_state`. Older checkpoints have only the state of the CPU.
 
     Raises:
-        UserError: where `device` is a GPU, and the state was written on a node without.
+        UserError: `device` is a GPU, and the rank that wrote the state had none.
     """
     states = {"cpu": state} if isinstance(state, Tensor) else state
     if device.type == "cuda" and "cuda" not in states:
@@ -82,19 +85,19 @@ def set_random_state(state: dict[str, Tensor] | Tensor, device: torch.device) ->
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def part_names(rank: int, files: Mapping[str, Listed] | None) -> list[str]:
-    """The files that `rank` reads its state from, of those that a step has; None if they are not known."""
+def part_names(rank: int, files: Mapping[str, ManifestEntry] | None) -> list[str]:
+    """The names of the files from which `rank` reads its state. files: those of the step, None if unknown."""
     own = [f"rank-{rank}.json", f"rank-{rank}.safetensors"]
     return [*own, SHARED] if files is not None and SHARED in files else own
 
 
-def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Flat) -> dict[str, Listed]:
-    """Write one rank's `state` to disk; returns size and SHA-256 of its files, by name.
+def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Flat) -> dict[str, ManifestEntry]:
+    """Write the `state` of one rank to disk; returns size and SHA-256 of its files, by name.
 
-    The shared tensors of a `Flat` are left out: `write_shared` writes them once for all.
+    Leaves out the shared tensors of a `Flat`: `write_shared` writes them once for all ranks.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: the disk takes no more, or the directory cannot be written.
     """
     flat = state if isinstance(state, Flat) else Flat.of(state)
     folder, (text, tensors) = directory / str(step), part_names(rank, None)
@@ -106,11 +109,11 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Fl
         }
 
 
-def write_shared(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> Listed:
+def write_shared(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> ManifestEntry:
     """Write the `tensors` that all ranks share; returns size and SHA-256 of the file.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: as `write_rank`.
     """
     with _writing(directory):
         (directory / str(step)).mkdir(parents=True, exist_ok=True)
@@ -126,26 +129,26 @@ def shared_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def packed(flat: Flat) -> Tensor:
-    """`flat` without its shared tensors, in bytes that can be sent; `unpacked` is the inverse."""
-    # Copied, as this library refuses tensors that share memory.
+    """`flat` without its shared tensors, as bytes to send; `unpacked` is the inverse."""
+    # This library refuses tensors that share memory, so they are copied.
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in flat.own.items()}
     return torch.frombuffer(bytearray(save(copies, {_STATE: flat.text})), dtype=torch.uint8)
 
 
 def unpacked(content: Tensor) -> Flat:
-    """What `packed` made `content` of."""
+    """The inverse of `packed`."""
     plain = content.cpu().numpy().tobytes()
     header = json.loads(plain[8 : 8 + int.from_bytes(plain[:8], "little")])
     return Flat(text=header["__metadata__"][_STATE], own=load(plain), shared={})
 
 
-def publish(directory: Path, totals: Totals, files: Mapping[str, Listed], before: int | None = None) -> None:
-    """Make `totals.step` the newest step to resume from, once all its `files` are on disk.
+def publish(directory: Path, totals: Totals, files: Mapping[str, ManifestEntry], before: int | None = None) -> None:
+    """Make `totals.step` the newest step to resume from. All its `files` must be on disk.
 
-    Step `before`, the whole one before it, stays; all others are deleted.
+    Keeps step `before`, the previous whole one, and deletes all others.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: as `write_rank`.
     """
     step = step_of(directory, totals.step, manifest_of(totals, files))
     with _writing(directory):
@@ -161,20 +164,20 @@ def publish(directory: Path, totals: Totals, files: Mapping[str, Listed], before
 
 
 def read_whole(step: Step, rank: int) -> dict[str, Any]:
-    """The state that `rank` wrote at `step`, once its files are found to be as they were written.
+    """Verify the files that `rank` wrote at `step`, and read its state.
 
     Raises:
-        Broken: where one is not. Nothing tells of an earlier istbench's step: it may load though it was changed.
+        Broken: a file is damaged. Steps of an earlier istbench have no digests: they may load although changed.
     """
     step.check(part_names(rank, step.files))
     return read_rank(step.directory, step.totals.step, rank)
 
 
 def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
-    """The state that `rank` wrote at `step`, without looking at the manifest.
+    """Read the state that `rank` wrote at `step`, without its manifest.
 
     Raises:
-        Broken: where what is there is none.
+        Broken: a file is missing or has no state.
     """
     folder, (text, tensors) = directory / str(step), part_names(rank, None)
     path = folder / text
@@ -186,7 +189,7 @@ def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
     except UserError as error:
         raise Broken(path, str(error).rpartition("; ")[0]) from None
     except (KeyError, RecursionError):
-        raise Broken(path, "it names a tensor that is not there") from None
+        raise Broken(path, "it names a tensor that is missing") from None
     return found
 
 
@@ -195,12 +198,12 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise Broken(path, "it is no file" if path.is_symlink() or path.exists() else "it is missing")
     try:
         return load_file(path)
-    except Exception as error:  # whatever the library makes of a broken file
+    except Exception as error:  # the library raises many kinds for a broken file
         raise Broken(path, str(error)) from None
 
 
-def _write(path: Path, content: Iterable[bytes | memoryview]) -> Listed:
-    """Write `content` to `path`, on disk when this returns; its SHA-256 is computed on the way."""
+def _write(path: Path, content: Iterable[bytes | memoryview]) -> ManifestEntry:
+    """Write `content` to `path` and to disk; returns its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for part in content:
@@ -208,26 +211,26 @@ def _write(path: Path, content: Iterable[bytes | memoryview]) -> Listed:
             digest.update(part)
             size += len(part)
     sync(path)
-    return Listed(bytes=size, sha256=digest.hexdigest())
+    return ManifestEntry(bytes=size, sha256=digest.hexdigest())
 
 
 @contextmanager
 def fitting(directory: Path) -> Iterator[None]:
-    """Inside, a state from `directory` is taken over.
+    """Inside, a run loads a state from `directory`.
 
     Raises:
-        UserError: where it does not fit, naming the directory to delete.
+        UserError: the state does not fit; the message names the directory to delete.
     """
     try:
         yield
     except FabricError:
         raise
     except Exception as error:
-        # A checkpoint that was tampered with breaks whatever reads it in ways of its own.
+        # A changed checkpoint may raise any error in the code that loads it.
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         raise UserError(
             f"checkpoint {directory} is broken (it does not fit: {printable(reason)[:_LONGEST_REASON]}); "
-            f"delete {directory} to start the cell anew"
+            f"delete {directory} to start the cell again from step 0"
         ) from None
 
 
@@ -238,7 +241,7 @@ def _writing(directory: Path) -> Iterator[None]:
     except OSError as error:
         reason = printable(error.strerror or str(error))[:_LONGEST_REASON]
         raise UserError(
-            f"cannot write the checkpoint {directory}: {reason}; mend that and run the same command again to resume"
+            f"cannot write the checkpoint {directory}: {reason}; fix this and run the same command again to resume"
         ) from None
 
 

@@ -1,11 +1,11 @@
-"""A workload whose loss is computed as a run's options say: in mixed precision, channels last, compiled.
+"""A workload that computes its loss by the run's options: in mixed precision, channels last, compiled.
 
-Every method gets it in place of the workload, so all compute alike. Weights, gradients and optimizer state stay in
-float32; evaluations are of those weights, in float32, and not compiled.
+Every method gets it in place of the workload, so that all methods compute alike. Weights, gradients and optimizer
+state stay in float32. Evaluations use these weights in float32, without compiling.
 
-The loss of fp16 is scaled by a fixed factor, so that small gradients do not become zero, and every gradient is
-scaled back as it is computed. A scale that follows overflows (torch.amp.GradScaler) has to see all gradients before
-an update, which `p3` and `parameter_server` have sent by then; and nodes would have to agree on it.
+A fixed factor scales the loss of fp16, so that small gradients do not become zero. A hook scales every gradient
+back as soon as it is computed. A scale that follows overflows (torch.amp.GradScaler) must see all gradients before
+an update, but `p3` and `parameter_server` send them earlier; and all ranks would have to agree on it.
 """
 
 import weakref
@@ -30,11 +30,12 @@ _LONGEST_REASON = 200
 def computed(
     workload: Workload, device: torch.device, *, amp: Precision | None, channels_last: bool, compiled: bool
 ) -> Workload:
-    """`workload`, its loss computed on `device` as told; itself where nothing is told.
+    """`workload`, with a loss that is computed on `device` with these options; `workload` itself without any.
 
     Args:
-        amp: the type of autocast's forward pass. channels_last: the memory format of images and their filters.
-        compiled: whether a model's forward pass is compiled, the first time that its loss is asked for.
+        amp: the type of autocast's forward pass.
+        channels_last: store images and their filters with their channels last.
+        compiled: compile a model's forward pass, the first time that its loss is computed.
     """
     if not (amp or channels_last or compiled):
         return workload
@@ -78,14 +79,14 @@ class _Computed:
         return cast(WideSoftmax, _MixedSoftmax(found, self._device.type, HALF[self._amp], self._scaled))
 
     def _scaled(self, loss: Tensor, model: nn.Module) -> Tensor:
-        """`loss` as fp16 wants it, and the gradients of `model` none the larger."""
+        """Scale `loss` for fp16, and the gradients of `model` back."""
         if self._amp == "fp16" and loss.requires_grad:
             self._scale_back(model)
             loss.register_hook(lambda gradient: gradient * LOSS_SCALE)
         return loss
 
     def _scale_back(self, model: nn.Module) -> None:
-        """Have the gradients of `model` scaled back, before anything else sees them."""
+        """Scale the gradients of `model` back, before anything else reads them."""
         for parameter in model.parameters():
             known = self._scaled_back.get(id(parameter))
             if parameter.requires_grad and (known is None or known() is not parameter):
@@ -96,13 +97,13 @@ class _Computed:
         if self._forward is None or self._forward[0] is not model:
             from torch._inductor import config
 
-            config.compile_threads = 1  # nodes share the cores, and leave no compilers behind
+            config.compile_threads = 1  # ranks share the cores, and must leave no compiler processes
             self._forward = model, _compiled(model)
         return cast(nn.Module, self._forward[1])
 
 
 class _MixedSoftmax:
-    """A wide softmax, computed by autocast to type `half`."""
+    """A wide softmax in autocast to type `half`."""
 
     def __init__(
         self, softmax: WideSoftmax, kind: str, half: torch.dtype, scaled: Callable[[Tensor, nn.Module], Tensor]
@@ -123,9 +124,9 @@ class _MixedSoftmax:
 
 
 def _compiled(model: nn.Module) -> Any:
-    """`model`, its forward pass to be compiled."""
+    """`model`, with a forward pass that torch compiles."""
     if isinstance(model, DistributedDataParallel):
-        # Its own forward pass is not for compiling; that of what it replicates is then cut by its buckets.
+        # Torch compiles the replicated module, cut at the buckets, not the forward pass of DDP itself.
         model.module = torch.compile(model.module, dynamic=False)
         return model
     return torch.compile(model, dynamic=False)
@@ -133,10 +134,10 @@ def _compiled(model: nn.Module) -> Any:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Inside, a model may be compiled.
+    """Inside, torch may compile a model.
 
     Raises:
-        UserError: where torch cannot, or finds no compiler that works.
+        UserError: torch cannot compile it, or finds no working compiler.
     """
     from torch._dynamo.exc import TorchDynamoException
 

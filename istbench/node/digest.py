@@ -1,4 +1,4 @@
-"""A fingerprint of weights."""
+"""SHA-256 of weights."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def sha256_of(tensors: Mapping[str, Tensor], block: Block) -> str:
-    """The same of `tensors` (meta device is enough), whose values `block` reads."""
+    """The same for `tensors`, which may lie on the meta device: `block` reads their values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         for content in content_of(name, tensors[name], block):
@@ -27,7 +27,7 @@ def sha256_of(tensors: Mapping[str, Tensor], block: Block) -> str:
 
 
 def blocks_of(tensors: Mapping[str, Tensor]) -> Block:
-    """What reads blocks of `tensors` that are here."""
+    """A function that reads blocks of `tensors`."""
 
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
         tensor = tensors[name].detach()
@@ -37,7 +37,7 @@ def blocks_of(tensors: Mapping[str, Tensor]) -> Block:
 
 
 def content_of(name: str, tensor: Tensor, block: Block) -> Iterator[memoryview]:
-    """The bytes of tensor `name`, of the shape of `tensor`, in the order of its rows, some of them at a time."""
+    """The bytes of tensor `name` in the order of its rows, some rows at a time; `tensor` gives its shape."""
     length = len(tensor) if tensor.dim() else 1
     rows = max(1, _BLOCK_VALUES * length // max(1, tensor.numel()))
     for first in range(0, length, rows):

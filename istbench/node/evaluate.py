@@ -1,13 +1,13 @@
 """Evaluating the full model, the same way for every method.
 
-BatchNorm's running statistics are estimated anew on training batches before every evaluation, as in
-torch.optim.swa_utils.update_bn. A subnet's statistics do not fit the model it is assembled into, and those that
-data parallel or local SGD carry along lag behind fast-moving weights by a few points of accuracy: a comparison
-would measure the statistics, not the training. They are never taken from test batches, which would make the
-accuracy depend on the order of the test set.
+Every evaluation first estimates BatchNorm's running statistics on training batches, as in
+torch.optim.swa_utils.update_bn. The statistics of a subnet do not fit the assembled model. Those of data parallel
+or local SGD lag behind fast-moving weights by a few points of accuracy: a comparison would measure the statistics,
+not the training. Test batches never give the statistics: the accuracy would then depend on the order of the test
+set.
 
-Noise in the statistics costs accuracy, above all that of the last layer, where it favours some classes: with every
-class in its proportion, fewer samples are as good (docs/results.md, "Evaluation").
+Noise in the statistics costs accuracy, most of all in the last layer, where it favours some classes. Fewer samples
+are as good if every class has its proportion of them (docs/results.md, "Evaluation").
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ _LEAST_BATCH = 512  # smaller matrix products are slower
 def evaluate(
     model: nn.Module, workload: Workload, device: torch.device, batches: Iterator[Batch] | None = None
 ) -> dict[str, float]:
-    """Metrics of `model` over `batches`, by default the test split; leaves the model's mode as it was."""
+    """Metrics of `model` over `batches`, by default the test split; keeps the mode of the model."""
     was_training = model.training
     model.eval()
     try:
@@ -40,7 +40,7 @@ def evaluate(
 
 
 def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> dict[str, float]:
-    """The same metrics of a model that `block` reads, which has no BatchNorm."""
+    """The same metrics of a model without BatchNorm, whose weights `block` reads."""
     with torch.no_grad():
         found = workload.evaluate_blocks(block, _on(device, some_test_batches(workload)))
         return checked_metrics(workload, found)
@@ -48,11 +48,10 @@ def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> d
 
 @contextmanager
 def calibrated(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> Iterator[nn.Module]:
-    """`model` with its BatchNorm statistics averaged over a fixed sample of training data, drawn by `seed`.
+    """`model` with BatchNorm statistics that are averages over a fixed sample of training data, drawn by `seed`.
 
-    The sample has every class in its proportion, where the workload knows classes; it is larger where not. Restores
-    the statistics afterwards, so that `model` may be the one in training. Nothing happens to a model without
-    BatchNorm.
+    If the workload knows classes, the sample has every class in its proportion; otherwise it is larger. The old
+    statistics come back afterwards, because `model` may be in training. A model without BatchNorm does not change.
     """
     classes = workload.train_classes()
     samples = _SAMPLES_AT_RANDOM if classes is None else _SAMPLES_BY_CLASS
@@ -63,7 +62,7 @@ def calibrated(model: nn.Module, workload: Workload, seed: int, device: torch.de
 
 @contextmanager
 def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]) -> Iterator[None]:
-    """Inside, BatchNorm's statistics in `model` are the mean of those of `batches`, of equal sizes up to one."""
+    """Inside, BatchNorm statistics of `model` are the mean over `batches`, whose sizes differ by one at most."""
     layers = statistics_layers(model)
     before = [{name: buffer.clone() for name, buffer in layer.named_buffers()} for layer in layers]
     if layers:
@@ -77,7 +76,7 @@ def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]
 
 
 def statistics_layers(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """The layers of `model` that have running statistics."""
+    """The layers of `model` with running statistics."""
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [layer for layer in layers if layer.track_running_stats]
 
@@ -107,18 +106,19 @@ def _estimate(
 def calibration_batches(
     workload: Workload, seed: int, samples: int, batch: int, classes: Tensor | None = None
 ) -> Iterator[Batch]:
-    """At most `samples` training samples drawn by `seed`, in batches of equal size up to one, of `batch` or more.
+    """At most `samples` training samples, drawn by `seed`, in batches of at least `batch`.
 
-    Where `classes` of all training samples are given, each batch has them in the same proportions.
+    Sizes of batches differ by one at most. With `classes`, the class of every training sample, each batch has the
+    classes in the same proportions.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(workload.train_size, generator=generator)
-    if classes is not None:  # samples an equal way apart in the order of classes
+    if classes is not None:  # samples at equal distances in the order of classes
         ordered = chosen[classes[chosen].argsort(stable=True)]
         count = min(samples, len(ordered))
         chosen = ordered[torch.arange(count) * len(ordered) // count]
     chosen = chosen[:samples]
-    if len(chosen) == 1:  # which has no variance by itself
+    if len(chosen) == 1:  # one sample has no variance
         chosen = chosen.repeat(2)
     # Nearly equal sizes: a last batch of a single sample has no variance.
     parts = max(1, len(chosen) // batch)

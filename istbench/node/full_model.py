@@ -1,4 +1,4 @@
-"""The full model on rank 0, off the clock: assembled, or read in blocks that the other nodes serve."""
+"""The full model on rank 0, off the clock: assembled, or in blocks that other ranks send on request."""
 
 import json
 import time
@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from istbench.activity import current
+from istbench.config.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
-from istbench.node.digest import blocks_of
+from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
-from istbench.node.shared_evaluation import Sharing, evaluate_share, shared_metrics
+from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
+from istbench.node.weights_file import save_weights
 from istbench.workloads.base import Block, Workload
 
 _Blocks = Callable[[str, int, int, int], Tensor | None]
@@ -22,11 +26,11 @@ _Blocks = Callable[[str, int, int, int], Tensor | None]
 
 @dataclass(kw_only=True)
 class FullModel:
-    """What rank 0 evaluates, digests and saves.
+    """The model that rank 0 evaluates, digests and saves.
 
     Attributes:
-        tensors: as in its state dictionary; their values may be for `block` to read.
-        metrics: evaluates it. assembled_s: seconds that bringing it together took so far.
+        tensors: the state dictionary, maybe on the meta device. block: reads the values of tensors.
+        metrics: evaluates the model. assembled_s: seconds that assembling took so far.
     """
 
     tensors: Mapping[str, Tensor]
@@ -35,14 +39,67 @@ class FullModel:
     assembled_s: float = field(default=0.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """Metrics of the full model, and the seconds that assembling and evaluating it took. Only rank 0 has them."""
+
+    metrics: Mapping[str, float]
+    assemble_s: float
+    evaluate_s: float
+
+
+class Evaluator:
+    """Evaluates and saves the full model of a run, off the clock. Every rank must call its methods alike.
+
+    Rank 0 computes on all cores, `all_threads`, while the others wait. In a lab, it computes on one core.
+    """
+
+    def __init__(
+        self, config: RunConfig, method: Method, workload: Workload, fabric: Fabric, all_threads: int
+    ) -> None:
+        self._config, self._method, self._workload, self._fabric = config, method, workload, fabric
+        self._threads = config.threads if fabric.rank else all_threads
+        self._sharing = Sharing(possible=can_be_shared(workload, fabric))
+
+    def evaluate(self, step: int) -> Evaluated:
+        """Assemble and evaluate the model after local step `step`. Metrics include the method's own figures."""
+        current.begin("evaluating after step", step)
+        figures = self._method.figures()
+        started = time.perf_counter()
+        with self._full_model() as model:
+            metrics = {} if model is None else {**figures, **model.metrics()}
+        assemble_s = 0.0 if model is None else model.assembled_s
+        evaluate_s = time.perf_counter() - started - assemble_s
+        return Evaluated(metrics=metrics, assemble_s=assemble_s, evaluate_s=evaluate_s)
+
+    def save(self) -> str:
+        """Save the weights where the run's `save` says, if it does; returns their SHA-256, empty on other ranks."""
+        with self._full_model() as model:
+            if model is None:
+                return ""
+            digest = sha256_of(model.tensors, model.block)
+            if self._config.save is not None:
+                save_weights(Path(self._config.save), model.tensors, model.block, digest)
+            return digest
+
+    @contextmanager
+    def _full_model(self) -> Iterator[FullModel | None]:
+        torch.set_num_threads(self._threads)
+        try:
+            with full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model:
+                yield model
+        finally:
+            torch.set_num_threads(self._config.threads)
+
+
 @contextmanager
 def full_model(
     method: Method, workload: Workload, fabric: Fabric, seed: int, sharing: Sharing | None = None
 ) -> Iterator[FullModel | None]:
-    """On rank 0 the full model, on the others None, once rank 0 is done with it.
+    """The full model on rank 0. Other ranks get None after rank 0 leaves its block.
 
-    It comes in blocks where the method can give them and the workload evaluates them, else assembled. Evaluating an
-    assembled one may be shared, as `sharing` says.
+    The model comes in blocks if the method can give them and the workload evaluates them; otherwise assembled.
+    `sharing` decides whether all ranks evaluate an assembled model together.
     """
     started = time.perf_counter()
     blank = _streamed(workload)
@@ -66,7 +123,7 @@ def full_model(
 
 
 def _streamed(workload: Workload) -> nn.Module | None:
-    """The model without values, where the workload evaluates its blocks; None where not."""
+    """The model without values, if the workload evaluates it in blocks; otherwise None."""
     if not workload.evaluates_blocks:
         return None
     with torch.device("meta"):
@@ -89,15 +146,15 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
 
 
 def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fabric) -> FullModel:
-    """The model whose blocks rank 0 reads, each with a word to the others, which serve them."""
+    """A model whose blocks rank 0 reads: it requests each block by its name, and all ranks send their part."""
     named = _first_names(blank)
 
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
         started = time.perf_counter()
-        asked = named[name], dim, first, last
-        fabric.words.follow_zero(json.dumps(asked))
+        request = named[name], dim, first, last
+        fabric.words.follow_zero(json.dumps(request))
         with fabric.accounting("assemble"):
-            values = blocks(*asked)
+            values = blocks(*request)
         assert values is not None
         full.assembled_s += time.perf_counter() - started
         return values
@@ -111,14 +168,14 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
 
 
 def _serve(answer: Callable[..., object], fabric: Fabric) -> None:
-    """Give rank 0 what it asks for, until it asks for no more."""
+    """Answer the requests of rank 0 until it ends them."""
     with fabric.accounting("assemble"):
-        while asked := fabric.words.follow_zero():
-            answer(*json.loads(asked))
+        while request := fabric.words.follow_zero():
+            answer(*json.loads(request))
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """By name of a parameter or buffer: the name it has first, where modules share it."""
+    """The first name of each parameter or buffer, by name: modules may share a tensor under several names."""
     first: dict[int, str] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}

@@ -1,4 +1,4 @@
-"""The training losses of a segment, added up without making every step wait for a GPU."""
+"""The training losses of a segment; a step does not wait for the GPU to add them up."""
 
 import math
 from typing import Protocol
@@ -8,45 +8,45 @@ from torch import Tensor
 
 from istbench.errors import RunFailed
 
-_WINDOW = 1024  # losses that stay on the device before they are looked at
+_WINDOW = 1024  # losses on the device before the host reads them
 
 
 class Nodes(Protocol):
-    """All nodes, as losses need them."""
+    """The part of the fabric that losses need."""
 
     def numbers(self, value: float) -> list[float]:
         """Every node's `value`, by rank."""
 
 
 class Losses:
-    """This node's losses of consecutive steps, to be averaged over steps and nodes.
+    """Losses of this rank in consecutive steps; `mean` averages them over steps and ranks.
 
-    before: steps of the same segment that went before a checkpoint, and the sum of their losses.
+    before: steps of the same segment before a checkpoint, and the sum of their losses.
     """
 
     def __init__(self, device: torch.device, before: tuple[int, float] = (0, 0.0)) -> None:
         self._window = torch.zeros(_WINDOW, dtype=torch.float64, device=device)
         self._filled = 0
         self._steps, self._sum = before
-        self._bad: tuple[int, float] | None = None  # the first that is not finite: after how many steps, and it
+        self._bad: tuple[int, float] | None = None  # steps before the first loss that is not finite, and that loss
 
     def add(self, loss: Tensor) -> None:
-        """Take the scalar `loss` of the next step."""
+        """Add the scalar `loss` of the next step."""
         self._window[self._filled] = loss
         self._filled += 1
         if self._filled == _WINDOW:
             self._look()
 
     def so_far(self) -> tuple[int, float]:
-        """Steps, and the sum of their losses."""
+        """The number of steps and the sum of their losses."""
         self._look()
         return self._steps, self._sum
 
     def mean(self, nodes: Nodes, first: int, remedy: str = "") -> float:
-        """The mean over steps and nodes, every one of which must call this; `first` steps went before.
+        """The mean over steps and ranks. Every rank must call it. first: steps of the run before this segment.
 
         Raises:
-            RunFailed: where a loss is not finite, on all nodes alike: naming the step and the node, then `remedy`.
+            RunFailed: a loss is not finite. All ranks raise the same message, which ends with `remedy`.
         """
         self._look()
         sums = nodes.numbers(self._sum)

@@ -1,4 +1,4 @@
-"""What a node measures of itself: the train clock and its peak memory."""
+"""Measurements of one rank: the train clock, peak memory, and the speed of a matrix product."""
 
 import statistics
 import time
@@ -14,10 +14,11 @@ _CALIBRATION_S = 0.1
 
 
 class TrainClock:
-    """Seconds of training on this node: since `start`, waiting for a GPU at both ends.
+    """Seconds of training on this rank since `start`. Both ends wait until the GPU's kernels are finished.
 
-    `fabric`: what tells how long the node waited. `dilation`: how many times slower than it means to be everything
-    runs here, in a lab.
+    Args:
+        fabric: its recorder knows how long this rank waited.
+        dilation: in a lab, the factor by which everything runs slower than on the machine it stands for.
     """
 
     def __init__(self, fabric: Fabric, dilation: float = 1.0) -> None:
@@ -38,13 +39,13 @@ class TrainClock:
         return self._elapsed
 
     def computing(self) -> float:
-        """Of the seconds that `elapsed` gave last, those in which the node did not wait for others."""
+        """The part of the last `elapsed` in which this rank did not wait for others."""
         waited = self._fabric.recorder.waited_s() - self._waited_before
         return max(0.0, self._elapsed - waited / self._dilation)
 
 
 def node_seconds(train_s: float, computing_s: Sequence[float], hosts: Sequence[str]) -> tuple[NodeSeconds, ...]:
-    """What each node did with `train_s`, by rank: the seconds that it computed, and waited for the rest."""
+    """Split `train_s` of each rank into seconds of computing and of waiting."""
     return tuple(
         NodeSeconds(rank=rank, host=host, computing_s=computing, waiting_s=max(0.0, train_s - computing))
         for rank, (computing, host) in enumerate(zip(computing_s, hosts, strict=False))
@@ -52,11 +53,11 @@ def node_seconds(train_s: float, computing_s: Sequence[float], hosts: Sequence[s
 
 
 class PeakMemory:
-    """Peak memory of training on this node, in bytes: model, optimizer, activations and buffers.
+    """Peak memory of training on this rank, in bytes: model, optimizer, activations and buffers.
 
-    On a GPU, the allocator's own peak. On Linux, the peak of the process's anonymous memory above what it held
-    when this object was made, that is, without the interpreter and without the memory-mapped data, which all
-    nodes of a machine share. Elsewhere it stays None.
+    On a GPU, the peak of the allocator. On Linux, the growth of the process's anonymous memory since this object
+    was made, at its peak. That leaves out the interpreter and memory-mapped data, which all ranks of a machine
+    share. On other systems `peak` stays None.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -65,14 +66,14 @@ class PeakMemory:
         self.peak: int | None = None
 
     def start(self) -> None:
-        """Forget peaks so far: what evaluating and assembling took is not training's."""
+        """Reset the peak: memory of evaluating and assembling does not count as training."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         elif self._base is not None:
             Path("/proc/self/clear_refs").write_text("5")
 
     def stop(self) -> None:
-        """Take the peak since `start` into `peak`."""
+        """Raise `peak` to the peak since `start`."""
         if self._device.type == "cuda":
             now: int | None = torch.cuda.max_memory_allocated(self._device)
         else:
@@ -85,11 +86,12 @@ class PeakMemory:
 
 
 def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> float:
-    """GFLOP/s of a float32 product [rows, inner] x [inner, columns] on `device`, the median of a few.
+    """GFLOP/s of a float32 product [rows, inner] x [inner, columns] on `device`, the median of 3 to 20 products.
 
-    By this thread's CPU time, as compute is recorded; on a GPU by the wall clock around a synchronised product.
+    It is timed by this thread's CPU time, as compute in traces is; on a GPU, by the wall clock around a
+    synchronised product.
     """
-    own = torch.Generator(device).manual_seed(0)  # training's random numbers are not to depend on it
+    own = torch.Generator(device).manual_seed(0)  # leaves the random numbers of training alone
     left = torch.randn(rows, inner, device=device, generator=own)
     right = torch.randn(inner, columns, device=device, generator=own)
     clock = time.perf_counter if device.type == "cuda" else time.thread_time

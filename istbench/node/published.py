@@ -1,10 +1,10 @@
-"""The published steps of a checkpoint directory, and whether their files are still as they were written.
+"""The published steps of a checkpoint directory; finds and verifies them.
 
 `checkpoint/<step>/manifest.json` lists every file of a step with its size and SHA-256, and carries a SHA-256 of
-itself. Rank 0 writes it last, so a step with a manifest is complete. `checkpoint/latest.json` names the newest step
-and the SHA-256 of its manifest. The two newest steps stay: if one is damaged, a run goes on from the other.
+itself. Rank 0 writes it last, so that a step with a manifest is complete. `checkpoint/latest.json` names the newest
+step and the SHA-256 of its manifest. The two newest steps stay: if one is damaged, a run resumes from the other.
 
-Nothing here imports torch: hosts that only copy checkpoints read them too.
+This file does not import torch, because hosts that only copy checkpoints use it too.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ FileName = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}\.(json|safetensors)$")
 
 
 class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The progress of a run over all its resumptions; the same on every node.
+    """The progress of a run over all its resumptions; the same on every rank.
 
     Attributes:
         step: local steps. train_s, wall_s: seconds.
-        bytes_sent, bytes_received: training traffic of the busiest node.
-        computing_s: of `train_s`, the seconds that each node did not wait for others, by rank. Empty where a part
-            of the run did not measure it.
+        bytes_sent, bytes_received: training traffic of the busiest rank.
+        computing_s: seconds of `train_s` in which each rank did not wait for others. Empty if a part of the run
+            did not measure them.
     """
 
     step: Natural
@@ -49,8 +49,8 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     computing_s: tuple[Duration, ...] = ()
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Size and SHA-256 of a file."""
+class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The entry of a file in a manifest: its size and SHA-256."""
 
     bytes: Natural
     sha256: Digest
@@ -58,7 +58,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     totals: Totals
-    files: dict[FileName, Listed]
+    files: dict[FileName, ManifestEntry]
 
 
 class _Sealed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -86,14 +86,14 @@ class Step:
     """A published step.
 
     Attributes:
-        directory: the checkpoint directory. totals: the run's at this step.
-        files: by name; None if an earlier version of istbench wrote the step: nothing of it can be verified.
+        directory: the checkpoint directory. totals: those of the run at this step.
+        files: by name; None if an earlier version of istbench wrote the step, so that nothing can verify it.
         manifest: content of the manifest file.
     """
 
     directory: Path
     totals: Totals
-    files: Mapping[str, Listed] | None
+    files: Mapping[str, ManifestEntry] | None
     manifest: bytes = b""
 
     @property
@@ -113,10 +113,10 @@ class Step:
         return msgspec.json.encode(self.named_by)
 
     def names(self) -> list[str]:
-        """The names of the step's files; the manifest is not one.
+        """The names of the step's files, without the manifest.
 
         Raises:
-            Broken: where an earlier version of istbench wrote the step, and its folder cannot be read.
+            Broken: an earlier version of istbench wrote the step, and its folder cannot be read.
         """
         if self.files is not None:
             return sorted(self.files)
@@ -129,7 +129,7 @@ class Step:
         """Read the files `names`, and compare them with the manifest.
 
         Raises:
-            Broken: for the first file that is not as it was written.
+            Broken: the first damaged file.
         """
         for name in names:
             self._check_size(name)
@@ -144,16 +144,16 @@ class Step:
         """Compare the SHA-256 of file `name` with the manifest.
 
         Raises:
-            Broken: where it is another.
+            Broken: they differ.
         """
         if self.files is not None and sha256 != self.files[name].sha256:
-            raise Broken(self.folder / name, "its SHA-256 is not that of the manifest")
+            raise Broken(self.folder / name, "its SHA-256 differs from the manifest")
 
     def check_sizes(self) -> None:
-        """Look for the files without reading them.
+        """Check that the files exist, by their sizes, without reading them.
 
         Raises:
-            Broken: for the first that is missing, or of another size.
+            Broken: the first file that is missing, or has another size.
         """
         for name in self.names():
             self._check_size(name)
@@ -167,24 +167,24 @@ class Step:
             raise Broken(path, f"it has {size:,} of {self.files[name].bytes:,} bytes")
 
 
-def manifest_of(totals: Totals, files: Mapping[str, Listed]) -> bytes:
+def manifest_of(totals: Totals, files: Mapping[str, ManifestEntry]) -> bytes:
     """The content of the manifest of a step with `files`."""
     contents = msgspec.json.encode(_Contents(totals=totals, files=dict(sorted(files.items()))))
     return msgspec.json.encode(_Sealed(sha256=hashlib.sha256(contents).hexdigest(), contents=msgspec.Raw(contents)))
 
 
 def step_of(directory: Path, step: int, manifest: bytes) -> Step:
-    """Step number `step` in `directory`, by the content of its manifest.
+    """Decode `manifest`, the content of the manifest of step number `step` in `directory`.
 
     Raises:
-        Broken: where `manifest` is none, or that of another step.
+        Broken: it is no manifest, or belongs to another step.
     """
     path = directory / str(step) / MANIFEST
     try:
         sealed = decode_json(manifest, _Sealed, path.name, "")
         found = hashlib.sha256(sealed.contents).hexdigest()
         if found != sealed.sha256:
-            raise Broken(path, "its SHA-256 is not its own")
+            raise Broken(path, "its content does not match its own SHA-256")
         contents = decode_json(bytes(sealed.contents), _Contents, path.name, "")
     except UserError as error:
         raise Broken(path, _reason(error)) from None
@@ -194,9 +194,9 @@ def step_of(directory: Path, step: int, manifest: bytes) -> Step:
 
 
 def find(directory: Path) -> list[Step | Broken]:
-    """The steps to resume from, newest first, and in their places the damage to pointer and manifests.
+    """The steps to resume from, newest first. A damaged pointer or manifest stands in the list as `Broken`.
 
-    Files other than these are not looked at. Empty where nothing was published.
+    Other files are not read. Empty where nothing was published.
     """
     steps = {number: _published(directory, number) for number in _numbers(directory)}
     pointer = _read_pointer(directory)
@@ -205,7 +205,7 @@ def find(directory: Path) -> list[Step | Broken]:
         steps[totals.step] = Step(directory=directory, totals=totals, files=None)
     ordered = sorted(steps, reverse=True)
     if isinstance(pointer, _Pointer):
-        # A step beyond the pointer's is of a run that was killed as it published it, or of an earlier run.
+        # A step beyond the pointer comes from an earlier run, or from a run that was killed while it published.
         named = steps.get(pointer.step, Broken(directory / str(pointer.step) / MANIFEST, "it is missing"))
         if isinstance(named, Broken) or named.named_by == pointer:
             return [named, *(steps[number] for number in ordered if number < pointer.step)]
@@ -217,16 +217,16 @@ def find(directory: Path) -> list[Step | Broken]:
 
 
 def newest(directory: Path) -> Step | None:
-    """The newest step whose files are there, by their sizes; None where none was published.
+    """The newest step whose files all exist, by their sizes; None where nothing was published.
 
     Raises:
-        UserError: where steps were published, and none is whole; it names the file and the directory to delete.
+        UserError: steps were published, but none is whole; the message names the file and the directory to delete.
     """
     return next(_whole(directory, check=Step.check_sizes), None)
 
 
 def newest_whole(directory: Path) -> Step | None:
-    """The newest step whose files are all as they were written; None where none was published.
+    """The newest step whose files all have their SHA-256; None where nothing was published.
 
     Raises:
         UserError: as `newest`.
@@ -236,7 +236,9 @@ def newest_whole(directory: Path) -> Step | None:
 
 def none_whole(first: Broken | str, directory: Path) -> UserError:
     """The error of a run without a whole checkpoint; `first` is the newest damage."""
-    return UserError(f"checkpoint {first}, and no older one is whole; delete {directory} to start the cell anew")
+    return UserError(
+        f"checkpoint {first}, and no older one is whole; delete {directory} to start the cell again from step 0"
+    )
 
 
 def _whole(directory: Path, check: Callable[[Step], None]) -> Iterator[Step]:
@@ -294,7 +296,7 @@ def _size(path: Path) -> int:
     """The size of the regular file `path`.
 
     Raises:
-        Broken: where it is none.
+        Broken: it is missing, or is no regular file.
     """
     try:
         found = path.lstat()
@@ -317,5 +319,5 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _reason(error: UserError) -> str:
-    """The message of `error` without its way out, which another one takes the place of."""
+    """The message of `error` without its way out, because the caller adds another one."""
     return str(error).rpartition("; ")[0] or str(error)

@@ -1,4 +1,4 @@
-"""One loss of a plug-in's workload before training: what cannot work ends in one line that names it."""
+"""One loss of a plug-in's workload before training, so that a mistake ends in one line that names it."""
 
 import copy
 from typing import Any
@@ -12,7 +12,7 @@ from istbench.subnets.groups import NeuronGroup, permute_units, unindexed
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import blank_model
 
-_MOST_PARAMETERS = 2**22  # a larger model takes seconds, and memory that workers need
+_MOST_PARAMETERS = 2**22  # a larger model takes seconds, and memory that the workers need
 _SAMPLES = 8
 _NEAR = 1e-4
 
@@ -20,11 +20,12 @@ _NEAR = 1e-4
 def rehearse(workload: Workload, *, cuts_units: bool) -> None:
     """Compute one loss of `workload`, whose data is open. With `cuts_units`, try other orders of units too.
 
-    The units of a neuron group are interchangeable: their order must not change the function of the model. A model
-    of many parameters is not rehearsed. An error of the plug-in's code is left to training, which names its line.
+    The units of a neuron group are interchangeable: their order must not change the function of the model. Models
+    of more than 4 million parameters are not tried. Training reports other errors of the plug-in's code, with their
+    line.
 
     Raises:
-        UserError: naming what the workload gives and what it should give, or the group that does not fit the model.
+        UserError: the workload returns a wrong value, or a neuron group does not fit the model.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -42,10 +43,10 @@ def _rehearse(workload: Workload, cuts_units: bool) -> None:
         return
     batch = _batch(workload)
     groups = workload.neuron_groups(model) if cuts_units else []
-    model = _told_apart(materialise(model, workload, 0, torch.device("cpu"))).eval()
+    model = _distinct_units(materialise(model, workload, 0, torch.device("cpu"))).eval()
     before = _loss(workload, model, batch)
     if _loss(workload, model, batch) != before:
-        return  # it draws random numbers: nothing to compare
+        return  # the loss draws random numbers, so that two losses cannot be compared
     for group in groups:
         permuted = copy.deepcopy(model)
         permute_units(permuted, group, torch.arange(group.size).roll(1))
@@ -58,17 +59,17 @@ def _misfit(
     workload: Workload, model: nn.Module, group: NeuronGroup, groups: list[NeuronGroup], moved: str
 ) -> UserError:
     missing = [f"{name} dimension {dim}" for name, dim in unindexed(model, group, groups)]
-    hint = f"; as long and in no slot: {', '.join(missing[:4])}" if missing else ""
+    hint = f"; dimensions of this size in no slot: {', '.join(missing[:4])}" if missing else ""
     return UserError(
         f"workload {workload.name!r}: neuron group {group.name!r} does not fit the model: another order of its "
-        f"{group.size} units moves the loss {moved}{hint}; name every place that a unit indexes in its slots"
+        f"{group.size} units changes the loss {moved}{hint}; list every dimension that a unit indexes in its slots"
     )
 
 
 def _batch(workload: Workload) -> Batch:
     indices = torch.arange(min(_SAMPLES, workload.train_size))
     if not len(indices):
-        raise UserError(f"workload {workload.name!r}: train_size is 0 once its data is open; give it some data")
+        raise UserError(f"workload {workload.name!r}: train_size is 0 after its data is open; give it some data")
     batch: Any = workload.train_batch(indices, torch.Generator().manual_seed(0))
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise UserError(
@@ -90,8 +91,8 @@ def _loss(workload: Workload, model: nn.Module, batch: Batch) -> float:
 
 
 @torch.no_grad()
-def _told_apart(model: nn.Module) -> nn.Module:
-    """`model` with biases, normalisation and statistics that differ from unit to unit, as after some training."""
+def _distinct_units(model: nn.Module) -> nn.Module:
+    """Give every unit of `model` different biases, normalisation and statistics, as after some training."""
     for parameter in model.parameters():
         if parameter.dim() == 1 and parameter.is_floating_point():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)

@@ -1,6 +1,6 @@
-"""Evaluating an assembled model by all nodes, each on its share of the test samples.
+"""Evaluating an assembled model on all ranks, each with its share of the test samples.
 
-Where nodes are machines of their own that takes less computing of each, but every one needs the model first.
+On several hosts each rank then computes less, but every rank needs the model first.
 """
 
 import json
@@ -19,31 +19,31 @@ from istbench.workloads.base import Batch, Workload
 
 
 class Sharing:
-    """Whether evaluations are shared: each way is tried once, and then goes the one that was last the quicker."""
+    """Decides whether all ranks evaluate. It tries both ways once, then takes the one that was faster last."""
 
     def __init__(self, possible: bool) -> None:
         self._ways = (False, True) if possible else (False,)
         self._seconds: dict[bool, float] = {}
 
     def chosen(self) -> bool:
-        """Whether the next one is to be."""
+        """Whether all ranks share the next evaluation."""
         return min(self._ways, key=lambda way: self._seconds.get(way, 0.0))
 
     @contextmanager
     def timed(self, shared: bool) -> Iterator[None]:
-        """Around an evaluation that is `shared`, or not."""
+        """Time the evaluation inside, which is `shared` or not."""
         started = time.perf_counter()
         yield
         self._seconds[shared] = time.perf_counter() - started
 
 
 def can_be_shared(workload: Workload, fabric: Fabric) -> bool:
-    """Whether nodes are machines of their own, and metrics of shares of the samples can be put together."""
+    """Whether ranks run on several hosts, and metrics of shares of the samples can be averaged."""
     return fabric.several_hosts and workload.metrics_are_means
 
 
 def shared_metrics(model: nn.Module, workload: Workload, fabric: Fabric) -> dict[str, float]:
-    """On rank 0 the metrics of its `model`, while the other ranks are in `evaluate_share`."""
+    """The metrics of rank 0's `model`, while the other ranks run `evaluate_share`."""
     hand_out(model, fabric)
     words = fabric.words.tell_zero(_sums_of_share(model, workload, fabric))
     samples, sums = zip(*map(json.loads, words), strict=True)
@@ -51,7 +51,7 @@ def shared_metrics(model: nn.Module, workload: Workload, fabric: Fabric) -> dict
 
 
 def evaluate_share(workload: Workload, fabric: Fabric) -> None:
-    """On another rank: take the model from rank 0, and tell it the metrics of this rank's share."""
+    """On another rank: receive the model from rank 0, and send it the metrics of this rank's share."""
     with torch.device("meta"):
         blank = workload.build_model()
     model = with_storage(blank, fabric.device)
@@ -60,9 +60,9 @@ def evaluate_share(workload: Workload, fabric: Fabric) -> None:
 
 
 def hand_out(model: nn.Module, fabric: Fabric) -> None:
-    """Give `model` the values of rank 0's, counted as `assemble`."""
+    """Broadcast the values of rank 0's `model`; the traffic counts as `assemble`."""
     for tensor in _tensors(model):
-        values = tensor.detach().contiguous()  # as rank 0's may lie otherwise than others'
+        values = tensor.detach().contiguous()  # memory formats of ranks may differ
         with fabric.accounting("assemble"):
             fabric.broadcast_async(values.view(-1).view(torch.uint8), 0, "handing out the model to evaluate").wait()
         if fabric.rank and values.data_ptr() != tensor.data_ptr():
@@ -74,7 +74,7 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _sums_of_share(model: nn.Module, workload: Workload, fabric: Fabric) -> str:
-    """Samples of this rank's share, and the sums of the metrics over them."""
+    """The number of samples in this rank's share, and the sums of their metrics."""
     samples, sums = 0, dict[str, float]()
     for batch in share_of(workload.test_batches(), fabric.rank, fabric.world_size):
         count = len(batch[1])
@@ -85,7 +85,7 @@ def _sums_of_share(model: nn.Module, workload: Workload, fabric: Fabric) -> str:
 
 
 def share_of(batches: Iterator[Batch], part: int, parts: int) -> Iterator[Batch]:
-    """Piece `part` of `parts` about equal ones of every batch; a batch of few samples may have none."""
+    """Piece `part` of every batch, cut in `parts` nearly equal pieces; a small batch may have fewer."""
     for inputs, targets in batches:
         pieces = list(zip(inputs.chunk(parts), targets.chunk(parts), strict=True))
         yield from pieces[part : part + 1]

@@ -1,10 +1,10 @@
-"""Stopping a run at a local step that all nodes agree on, when its launcher asks for it.
+"""Stopping a run at a local step on which all ranks agree, when its launcher requests it.
 
-The launcher leaves a mark; a thread of every worker looks for it, and training pays for a comparison a step. Nodes
-may be a round apart, and one may wait for another inside an exchange, so none may just stop where it is. So the
-thread of every node sets a limit a little ahead of its training and tells rank 0, which answers with the largest. A
-node that reaches its own limit earlier waits there for the answer. No node passes its own limit without it, so none
-is beyond the largest, and all stop there.
+The launcher writes a file; a thread of every worker looks for it, and training pays for one comparison a step.
+Ranks may be a round apart, and one may wait for another inside an exchange, so that no rank can stop at once. The
+thread of every rank therefore sets a limit a little ahead of its training and posts it. Rank 0 answers with the
+largest limit. A rank that reaches its own limit earlier waits for the answer. No rank passes its own limit before
+that, so that none is beyond the largest, and all stop there.
 """
 
 import math
@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Protocol
 
 _LOOKS_S, _ANSWERS_S = 0.2, 0.02
-_LEAST_STEPS = 2  # one may just begin while the limit is set
+_LEAST_STEPS = 2  # a step may begin while the thread sets the limit
 
 
 @dataclass(frozen=True)
 class StopRequest:
-    """What a launcher and its workers tell one another in `scratch`, a directory that both know."""
+    """A request to stop, and the workers' readiness for it, as files in the directory `scratch`."""
 
     scratch: Path
 
     def ask(self) -> bool:
-        """Ask the workers to stop; False where none of them trains, so that none would."""
+        """Request a stop; False if no worker trains yet, so that none would stop."""
         if not self._heeded.exists():
             return False
         self._asked.touch()
         return True
 
     def asked(self) -> bool:
-        """Whether the launcher has asked."""
+        """Whether the launcher requests a stop."""
         return self._asked.exists()
 
     def heed(self) -> None:
-        """Say that a worker trains."""
+        """Write that a worker trains and will obey."""
         self._heeded.touch()
 
     @property
@@ -49,19 +49,20 @@ class StopRequest:
 
 
 class Board(Protocol):
-    """What all nodes' threads see; nothing of it waits."""
+    """Key-value pairs that all ranks see; neither method waits."""
 
     def post(self, key: str, word: str) -> None:
-        """Say `word` under `key`."""
+        """Write `word` under `key`."""
 
     def posted(self, key: str) -> str | None:
-        """What was said under `key`, if anything."""
+        """The word under `key`; None if there is none."""
 
 
 class Stopping:
-    """This node's part; `reached` is asked before every local step.
+    """Stops this rank; training calls `reached` before every local step.
 
-    ahead_s: seconds of training that limits lie ahead, so that all nodes have heard by then and none has to wait.
+    ahead_s: seconds of training between a request and the limit. In this time all ranks see the request, so that
+        none waits.
     """
 
     def __init__(
@@ -75,17 +76,17 @@ class Stopping:
         self._thread = threading.Thread(target=self._watch, name="stopping", daemon=True)
 
     def start(self, step: int) -> None:
-        """Training goes on from local step `step`: look for the mark from here on."""
+        """Look for a request from now on; training continues from local step `step`."""
         self._step = step
         self._request.heed()
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking for a request."""
         self._over.set()
 
     def reached(self, step: int) -> bool:
-        """Whether training stops before local step `step`; the same on all nodes."""
+        """Whether training stops before local step `step`; the same on all ranks."""
         with self._lock:
             self._step = step
             if step < self._limit:

@@ -1,4 +1,4 @@
-"""The run's trace: gathered from all nodes and written once, with the speed of the machine it was recorded on."""
+"""The trace of a run, gathered from all ranks and written once, with the speed of its machine."""
 
 import math
 import os
@@ -18,14 +18,14 @@ from istbench.machine import busy_seconds, cores
 from istbench.node.measure import matmul_gflops
 from istbench.workloads.base import Workload
 
-_CALIBRATED_SHAPES = 2  # a model's smaller products hardly count
-_CALIBRATED_VALUES = 1 << 24  # of a matrix; a larger one is no faster, and a node need not hold the model
+_CALIBRATED_SHAPES = 2  # smaller products of a model hardly count
+_CALIBRATED_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
 _MOST_CALIBRATIONS = 5
-_LEAST_S = 0.5  # to tell how busy a machine is, whose clock ticks a hundred times a second
+_LEAST_S = 0.5  # the least time to measure how busy a machine is: its clock ticks a hundred times a second
 
 
 class TraceSample:
-    """What this node's recorder has recorded, on its way to `path`. Every node must call its methods alike."""
+    """Writes the events of all ranks' recorders to `path`. Every rank must call its methods alike."""
 
     def __init__(self, path: Path, workload: Workload, fabric: Fabric, batch_size: int) -> None:
         self._path, self._workload, self._fabric, self._batch_size = path, workload, fabric, batch_size
@@ -33,15 +33,15 @@ class TraceSample:
         self._speeds: list[dict[str, float]] = []
 
     def start(self) -> None:
-        """Training is about to begin: measure the machine's speed, and watch from here on who else uses it."""
+        """Measure the speed of the machine, and its load by others from now on. Call it before training."""
         self._calibrate()
         self._busy_at_start, self._cpu_at_start, self._started = _used()
 
     def save(self, *, whole: bool) -> str | None:
-        """Write the trace, once: where `whole`, only when the sample is complete, else what there is of it.
+        """Write the trace, once. With `whole`, only a complete sample; otherwise the events so far.
 
-        What there is of it does not take the place of a trace that an earlier part of the run has left. Until then,
-        measures the machine's speed once more. Returns why there can be no trace, on rank 0, where that is so.
+        An incomplete sample does not replace the trace of an earlier part of the run. While the sample grows, each
+        call measures the machine's speed again. Returns the reason on rank 0 if the run cannot have a trace.
         """
         recorder = self._fabric.recorder
         if self._saved:
@@ -72,13 +72,13 @@ class TraceSample:
                 window=recorder.window,
                 transport=self._fabric.uses_transport,
             )
-        except ValueError as error:  # nodes that did not do alike, such as a model whose parts take turns
+        except ValueError as error:  # the ranks differ, for example if parts of a model take turns
             return str(error)
         save_trace(trace, self._path)
         return None
 
     def _others_cores(self) -> float | None:
-        """Cores of rank 0's machine that others than its nodes used since `start`; None where that is not known."""
+        """Cores that other processes on rank 0's machine used since `start`; None where unknown."""
         busy, cpu, now = _used()
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self._fabric.world_size))
         own = math.fsum(self._fabric.numbers(cpu - self._cpu_at_start)[:here])
@@ -88,9 +88,9 @@ class TraceSample:
         return max(0.0, busy - self._busy_at_start - own) / seconds
 
     def _calibrate(self) -> None:
-        """Take GFLOP/s of a node in the model's largest matrix products, by shape, the mean over nodes.
+        """Measure GFLOP/s of a rank in the model's largest matrix products, by shape: the mean over ranks.
 
-        All nodes multiply at once, as they train at once: what sharing a machine costs is in both alike.
+        All ranks multiply at the same time, as in training: both include the cost of sharing a machine.
         """
         with torch.device("meta"):
             model = self._workload.build_model()
@@ -105,7 +105,7 @@ class TraceSample:
 
 
 def _calibrated_shapes(model: nn.Module, batch_size: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of the largest matrix products of `model`, fewer where a matrix would be too large."""
+    """Outputs and inputs of the largest matrix products of `model`, cut where a matrix would be too large."""
     shapes = {(p.shape[0], p[0].numel()) for p in model.parameters() if p.ndim >= 2}
     bounded = set()
     for rows, columns in sorted(shapes, key=math.prod)[-_CALIBRATED_SHAPES:]:

@@ -1,6 +1,6 @@
-"""Tensors in safetensors files, written a block at a time: weights of any size, in memory of a block.
+"""Weights of any size in safetensors files, written a block at a time, with memory for one block.
 
-The full model is one file where it is small, or several with an index, named as model hubs have them:
+A small model is one file. A larger one is several files with an index, named as on model hubs:
 `model.safetensors`, or `model-00001-of-00002.safetensors` and so on with `model.safetensors.index.json`.
 """
 
@@ -36,7 +36,7 @@ _TYPES = {
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write `tensors` (meta device is enough), whose values `block` reads, to `path`, on disk when this returns."""
+    """Write `tensors` (meta device is enough), whose values `block` reads, to `path` and to disk."""
     with path.open("wb") as file:
         for part in file_content(tensors, block, metadata):
             file.write(part)
@@ -47,7 +47,7 @@ def file_content(
     tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes | memoryview]:
     """The content of the file that `write_tensors` writes, a block at a time."""
-    # The largest types first, so that each tensor starts at a multiple of its own.
+    # The largest types come first, so that each tensor starts at a multiple of its element size.
     names = sorted(tensors, key=lambda name: -tensors[name].element_size())
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -65,13 +65,15 @@ def file_content(
 def save_weights(
     directory: Path, tensors: Mapping[str, Tensor], block: Block, digest: str, most: int = MOST_FILE_BYTES
 ) -> None:
-    """Write the full model into `directory`, in files of `most` bytes or one tensor; replaces one saved there.
+    """Write the full model into `directory`, in files of at most `most` bytes, or of one larger tensor.
 
-    digest: of its weights, which is written down with them. Where this ends early, `directory` has no model that
-    looks whole.
+    Replaces the model in `directory`. If this is interrupted, `directory` has no model that looks whole.
+
+    Args:
+        digest: SHA-256 of the weights, for the metadata of the files.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: the directory cannot be written.
     """
     files = _files(tensors, most)
     with _writing(directory, [*files, _INDEX]):
@@ -96,7 +98,7 @@ def save_weights(
 
 
 def saved_digest(directory: Path) -> str | None:
-    """The digest of the weights saved in `directory`; None where there are none that can be told."""
+    """The digest of the weights in `directory`; None where there are none, or they do not name it."""
     try:
         if (directory / _ONE).is_file():
             with safe_open(directory / _ONE, "pt") as file:
@@ -107,10 +109,10 @@ def saved_digest(directory: Path) -> str | None:
 
 
 def check_directory(directory: Path) -> None:
-    """Whether weights can be saved in `directory`, as far as can be told without making it.
+    """Check that weights can be saved in `directory`, without making it.
 
     Raises:
-        UserError: where not.
+        UserError: they cannot.
     """
     with _writing(directory, []):
         there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
@@ -121,7 +123,7 @@ def check_directory(directory: Path) -> None:
 
 
 def _files(tensors: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:
-    """Names of tensors by the name of their file: as many as fit, in order; one that is larger has its own."""
+    """Names of tensors by the name of their file, in order; a tensor of more than `most` bytes has its own file."""
     parts: list[list[str]] = []
     size = most
     for name, tensor in tensors.items():
@@ -137,7 +139,7 @@ def _files(tensors: Mapping[str, Tensor], most: int) -> dict[str, list[str]]:
 
 @contextmanager
 def _writing(directory: Path, files: list[str]) -> Iterator[None]:
-    """Inside, `files` are written under temporary names, of which none stays."""
+    """Inside, the caller writes `files` under temporary names; none of these stays."""
     try:
         try:
             yield
@@ -146,5 +148,5 @@ def _writing(directory: Path, files: list[str]) -> Iterator[None]:
                 (directory / f"{name}.tmp").unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot save weights in {directory}: {error.strerror or error}; mend that, or choose another --save"
+            f"cannot save weights in {directory}: {error.strerror or error}; fix this, or choose another --save"
         ) from None

@@ -1,4 +1,4 @@
-"""Where the transport finds and leaves a model's values and gradients: in the model itself, or beside it."""
+"""The host memory of a model's values and gradients, for the transport: the model itself, or copies beside it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,38 +11,42 @@ from istbench.served.slices import Slice
 
 
 class DirectMemory:
-    """Tensors in host memory are sent and received where they are.
+    """For a model in host memory: the transport reads and writes its tensors.
 
     Attributes:
-        values: flat host tensors of all parameters, from and to which new values are sent and received.
+        values: flat host tensors of all parameters; the transport sends and receives new values there.
     """
 
     def __init__(self, parameters: Sequence[Tensor], transport: Transport) -> None:
         self.values = list(parameters)
 
+    def part(self, slice: Slice) -> Tensor:
+        """The part of `values` that holds `slice`."""
+        return self.values[slice.parameter][slice.start : slice.stop]
+
     def empty(self, slice: Slice) -> Tensor:
         """A host buffer for a gradient of `slice`."""
-        return torch.empty_like(self.values[slice.parameter][slice.start : slice.stop])
+        return torch.empty_like(self.part(slice))
 
     def fetch(self, number: int, gradient: Tensor, then: Callable[[Tensor], None]) -> None:
-        """Call `then` with the flat `gradient` of parameter `number` in host memory, once it is computed."""
+        """Call `then` with the flat `gradient` of parameter `number` in host memory, after it is computed."""
         then(gradient)
 
     def update(self, slice: Slice, update: Callable[[], bool]) -> bool:
-        """Run `update`, which changes `slice` of the model or returns false; then `values` has the change."""
+        """Run `update`, which changes `slice` of the model or returns false; bring a change into `values`."""
         return update()
 
     def publish(self, number: int) -> None:
         """Bring `values` of parameter `number` into the model."""
 
     def reload(self) -> None:
-        """The model's values were changed from outside: take them over."""
+        """Bring the values of the model into `values`, after someone else changed them."""
 
 
 class StagedMemory(DirectMemory):
-    """Tensors on a GPU go through pinned host memory.
+    """For a model on a GPU: tensors go through pinned host memory.
 
-    A gradient is copied out behind the kernels that compute it; updates run on a stream of their own, beside the
+    The copy of a gradient waits for the kernels that compute it. Updates run on a stream of their own, beside the
     backward pass.
     """
 
@@ -64,7 +68,7 @@ class StagedMemory(DirectMemory):
         return torch.empty_like(super().empty(slice), pin_memory=self._on_gpu)
 
     def fetch(self, number: int, gradient: Tensor, then: Callable[[Tensor], None]) -> None:
-        if self._stream is not None:  # an update may still read it there when Python lets it go
+        if self._stream is not None:  # an update may still read the gradient when Python frees it
             gradient.record_stream(self._stream)
         host = self._gradients[number].copy_(gradient, non_blocking=True)
         copied = torch.cuda.current_stream().record_event() if self._on_gpu else None
@@ -75,7 +79,7 @@ class StagedMemory(DirectMemory):
         with torch.cuda.stream(self._stream):
             changed = update()
             if changed:
-                self.values[slice.parameter][slice.start : slice.stop].copy_(part, non_blocking=True)
+                self.part(slice).copy_(part, non_blocking=True)
         if self._stream is not None:
             self._stream.synchronize()
         return changed

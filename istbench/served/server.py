@@ -1,47 +1,132 @@
-"""The server half of a node: gradients of its slices come in from all nodes, new values go out."""
+"""The server half of a node: it takes in gradients of its slices from all nodes and sends new values back."""
 
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from istbench.fabric import Fabric
+from istbench.fabric.transport import payload_of
 from istbench.optimizer import load_optimizer_state, optimizer_state, set_rate
-from istbench.served.slices import Slice
+from istbench.served.memory import DirectMemory
+from istbench.served.record import ServedRecord
+from istbench.served.slices import SendOrder, SlicedParameters
+
+Build = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class SliceServer:
-    """Collects the gradients of the slices that one node serves and updates their values.
-
-    A slice is updated once a contribution of every node is there, by the mean of the gradients, added up in rank
-    order. A node may contribute that it has none this step; where no node has one, nothing is updated. The
-    optimizer's state of a slice is here and nowhere else.
-
-    Not thread-safe: the caller lets one thread at a time contribute, and one update a slice.
+    """Takes in the gradients of this node's slices, updates a slice when it is complete, and sends its values.
 
     Args:
-        slices: those of this node.
-        values: flat views of what `slices` hold, in the model itself.
-        build: an optimizer over one slice.
+        reply: sends the values of a slice to peers; empty where they did not change.
+        updated: takes note that slice `index` of this node's own model has its new values; returns whether its
+            parameter is then complete.
     """
 
     def __init__(
         self,
-        slices: Sequence[Slice],
-        values: Sequence[Tensor],
-        build: Callable[[list[Tensor]], torch.optim.Optimizer],
-        world_size: int,
+        parameters: SlicedParameters,
+        fabric: Fabric,
+        build: Build,
+        memory: DirectMemory,
+        record: ServedRecord,
+        order: SendOrder,
+        *,
+        reply: Callable[[Sequence[int], int, memoryview], None],
+        updated: Callable[[int], bool],
     ) -> None:
-        self._values = {slice.index: value for slice, value in zip(slices, values, strict=True)}
-        self._optimizers = {index: build([value]) for index, value in self._values.items()}
+        self._rank = fabric.rank
+        self._transport, self._memory, self._record, self._order = fabric.transport, memory, record, order
+        self._reply, self._updated = reply, updated
+        self._peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
+        self._slices = {slice.index: slice for slice in parameters.all if slice.server == fabric.rank}
+        values = {index: parameters.part(slice) for index, slice in self._slices.items()}
+        self._optimizer = SliceOptimizer(values, build, fabric.world_size)
+        self._incoming = {
+            (peer, index): memory.empty(slice) for peer in self._peers for index, slice in self._slices.items()
+        }
+        self._buffers = {key: payload_of(gradient) for key, gradient in self._incoming.items()}
+        self._outgoing = {index: payload_of(memory.part(slice)) for index, slice in self._slices.items()}
+        # The thread of an update waits for it on a GPU, so CPU time would be too little there.
+        self._stopwatch = time.thread_time if fabric.device.type == "cpu" else time.perf_counter
+
+    def buffer(self, peer: int, index: int) -> memoryview:
+        """The memory that takes in the gradient of slice `index` from `peer`."""
+        return self._buffers[peer, index]
+
+    def arrived(self, peer: int, index: int, size: int) -> None:
+        """Take in the gradient of slice `index` from `peer`, `size` bytes in `buffer`; 0 if it has none.
+
+        Call it under the transport's lock.
+        """
+        self._contribute(index, peer, self._incoming[peer, index] if size else None)
+
+    def contribute(self, index: int, gradient: Tensor | None, rate: float) -> None:
+        """Take in this node's own gradient of slice `index`, and the learning rate of its next update.
+
+        Call it under the transport's lock. No update runs without this gradient, and the next gradient comes only
+        after that update.
+        """
+        self._optimizer.set_rate(index, rate)
+        self._contribute(index, self._rank, gradient)
+
+    def missing(self, index: int) -> set[int]:
+        """The nodes whose gradients of slice `index` are missing."""
+        return self._optimizer.missing(index)
+
+    def _contribute(self, index: int, rank: int, gradient: Tensor | None) -> None:
+        if self._optimizer.contribute(index, rank, gradient):
+            self._transport.work([(self._order.of(index), partial(self._serve, index))])
+
+    def _serve(self, index: int) -> None:
+        """Update slice `index` and send its new values. Runs on the transport's own thread."""
+        started = self._stopwatch()
+        changed = self._memory.update(self._slices[index], partial(self._optimizer.update, index))
+        payload = self._outgoing[index] if changed else memoryview(b"")
+        self._reply(self._peers, index, payload)
+        self._record.updated(index, self._stopwatch() - started)
+        with self._transport.lock:
+            if self._updated(index):
+                self._transport.notify()
+
+    def state_dict(self) -> dict[str, object]:
+        """The state of the optimizer by slice."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:
+        """The inverse of `state_dict`."""
+        self._optimizer.load_state_dict(state)
+
+
+class SliceOptimizer:
+    """Collects the gradients of the slices that one node serves and updates their values.
+
+    A slice is updated once every node has contributed, by the mean of the gradients, added up in rank order. A node
+    may contribute that it has no gradient in this step; where no node has one, nothing is updated. Only this node
+    has the optimizer state of these slices.
+
+    Not thread-safe: only one thread at a time may contribute, and only one may update a slice.
+
+    Args:
+        values: flat views of the model's values, by the index of their slice.
+        build: an optimizer over one slice.
+    """
+
+    def __init__(self, values: dict[int, Tensor], build: Build, world_size: int) -> None:
+        self._values = values
+        self._optimizers = {index: build([value]) for index, value in values.items()}
         self._world_size = world_size
-        self._gradients: dict[int, dict[int, Tensor | None]] = {index: {} for index in self._values}
+        self._gradients: dict[int, dict[int, Tensor | None]] = {index: {} for index in values}
 
     def set_rate(self, index: int, rate: float) -> None:
-        """Let the next update of slice `index` have learning rate `rate`."""
+        """Set the learning rate of the next update of slice `index`."""
         set_rate(self._optimizers[index], rate)
 
     def contribute(self, index: int, rank: int, gradient: Tensor | None) -> bool:
-        """Take node `rank`'s gradient of slice `index`; returns whether that was the last one missing."""
+        """Take the gradient of slice `index` from node `rank`; returns whether all nodes have contributed."""
         gradients = self._gradients[index]
         gradients[rank] = gradient
         return len(gradients) == self._world_size
@@ -69,7 +154,7 @@ class SliceServer:
         return True
 
     def state_dict(self) -> dict[str, object]:
-        """The optimizer's state by slice."""
+        """The state of the optimizer by slice."""
         return {str(index): optimizer_state(optimizer) for index, optimizer in self._optimizers.items()}
 
     def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:

@@ -9,12 +9,42 @@ from istbench.seeds import derived_seed
 from istbench.slide.choosing import Choice, choose
 from istbench.slide.common import common_rows, largest
 from istbench.slide.hashing import Family
-from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.tables import NO_LIMIT, Tables
 from istbench.slide.threads import Threads
 
 COMMON_EVERY = 10
 """Steps after which common rows are found again, which takes a pass over the rows; and at every rebuild."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildSchedule:
+    """After `first` steps, then after intervals that grow by a factor of e to the power of `growth` each.
+
+    SLIDE, section 3.1.3: weights change ever less. 0 is a fixed interval. A function of the step alone, so nothing
+    is to be saved.
+    """
+
+    first: int = 50
+    growth: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or not 0 <= self.growth < math.inf:
+            raise ValueError(f"no schedule starts after {self.first} steps and grows by {self.growth}")
+
+    def rebuilds(self, step: int) -> int:
+        """How many rebuilds are due once `step` steps are done."""
+        if self.growth == 0:
+            return step // self.first
+        # The k-th is due after first * (1 + e^g + ... + e^((k - 1) g)) steps, rounded up.
+        count = int(math.log1p(step * math.expm1(self.growth) / self.first) / self.growth)
+        return next(number for number in (count + 1, count, count - 1) if self._step(number) <= step)
+
+    def due(self, step: int) -> bool:
+        """Whether one is due between the `step`-th step, counted from 1, and the next."""
+        return self.rebuilds(step) > self.rebuilds(step - 1)
+
+    def _step(self, number: int) -> int:
+        return math.ceil(self.first * math.expm1(self.growth * number) / math.expm1(self.growth))
 
 
 @dataclass(frozen=True, kw_only=True)

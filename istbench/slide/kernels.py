@@ -11,9 +11,8 @@ from istbench.slide.inversion import BLOCKS, Pairs
 from istbench.slide.optimizer import RowOptimizer, Rule
 from istbench.slide.threads import Threads, kernel
 
-_NO_ROWS = np.empty((0, 0), np.float32)
-_NO_BIAS = np.empty(0, np.float32)
-_NONE, _SGD, _ADAM = int(Rule.NONE), int(Rule.SGD), int(Rule.ADAM)
+_NO_CHANGES = np.empty(0, np.float32)
+_SGD, _ADAM = int(Rule.SGD), int(Rule.ADAM)
 
 
 def row_outputs(
@@ -34,23 +33,9 @@ def row_outputs(
     return outputs
 
 
-def summed_rows(
-    weight: np.ndarray, factors: np.ndarray, pairs: Pairs, samples: int, threads: Threads
-) -> np.ndarray:
-    """Of every sample, its rows of `weight` (float32 [n, width]), each times the pair's factor, added up.
-
-    A sparse input's product with a weight [features, width], where `factors` (float32 [pairs]) are its values.
-
-    Returns:
-        float32 [samples, width].
-    """
-    vectors = np.zeros((samples, weight.shape[1]), np.float32)
-    return backward(weight, None, vectors, factors, pairs, RowOptimizer(rule=Rule.NONE), 0.0, threads)
-
-
 def backward(
     weight: np.ndarray,
-    bias: np.ndarray | None,
+    bias: np.ndarray,
     vectors: np.ndarray,
     slopes: np.ndarray,
     pairs: Pairs,
@@ -59,25 +44,22 @@ def backward(
     threads: Threads,
     *,
     changes: np.ndarray | None = None,
-    through: bool = True,
 ) -> np.ndarray:
-    """The gradient of `vectors`, by the weights as they were; and the update of the rows, in one pass over them.
+    """Compute the gradient of `vectors` by the old weights and update the rows, in one pass over them.
 
     Args:
-        weight: float32 [n, width], updated. bias: float32 [n], updated, where there is one.
+        weight: float32 [n, width], updated. bias: float32 [n], updated.
         vectors: float32 [b, width]. slopes: float32 [pairs], the gradient of `row_outputs`.
-        lr: the step's learning rate.
-        changes: float32 [n]; every row's update adds its length over that of the row, so that the rows that changed
-            most since some step can be told.
-        through: False where the gradient of `vectors` is not wanted.
+        lr: the learning rate of this step.
+        changes: float32 [n]; the update of a row adds its length relative to the row, so that the caller finds the
+            rows that changed most.
 
     Returns:
-        float32 [b, width], without rows if not `through`.
+        float32 [b, width].
     """
-    parts = np.empty((BLOCKS if through else 0, *vectors.shape), np.float32)
-    moved = _NO_BIAS if changes is None else changes
+    parts = np.empty((BLOCKS, *vectors.shape), np.float32)
+    moved = _NO_CHANGES if changes is None else changes
     state = (optimizer.next_rates(lr), *optimizer.moments, *optimizer.bias_moments, moved)
-    own = _NO_BIAS if bias is None else bias
     edges, rows = pairs.edges, pairs.rows
 
     def row_at(number: int) -> int:
@@ -87,12 +69,12 @@ def backward(
         first, last = edges[number], edges[number + 1]
         first_row = row_at(first) if number > 0 else 0
         _backward(
-            weight, own, vectors, rows, pairs.starts, pairs.samples, slopes, first, last, first_row, row_at(last),
-            parts[number] if through else _NO_ROWS, int(optimizer.rule), state,
+            weight, bias, vectors, rows, pairs.starts, pairs.samples, slopes, first, last, first_row, row_at(last),
+            parts[number], int(optimizer.rule), state,
         )  # fmt: skip
 
     threads.run(block, BLOCKS)
-    total = parts[0] if through else _NO_ROWS
+    total = parts[0]
     for part in parts[1:]:
         total += part
     return total
@@ -158,14 +140,11 @@ def _backward(
         for pair in range(starts[number], starts[number + 1]):
             sample, slope = samples[pair], slopes[pair]
             of_bias += slope
-            if len(of_vectors) > 0:
-                for entry in range(width):
-                    of_vectors[sample, entry] += slope * weight[row, entry]
-            if rule != _NONE:
-                for entry in range(width):
-                    gradient[entry] += slope * vectors[sample, entry]
-        if rule != _NONE:
-            _update(weight, bias, row, gradient, of_bias, rule, state)
+            for entry in range(width):
+                of_vectors[sample, entry] += slope * weight[row, entry]
+            for entry in range(width):
+                gradient[entry] += slope * vectors[sample, entry]
+        _update(weight, bias, row, gradient, of_bias, rule, state)
     if rule == _ADAM:
         for other in range(idle, last_row):
             _update(weight, bias, other, zeros, none, rule, state)
@@ -203,9 +182,9 @@ def _update(
         weight[row, entry] = old - step
         change += step * step
         length += old * old
-    if len(bias) > 0 and rule == _SGD:
+    if rule == _SGD:
         bias[row] -= rate * of_bias
-    elif len(bias) > 0:
+    else:
         moment = keep * bias_moments[row] + take * of_bias
         square = keep_square * bias_squares[row] + take_square * of_bias * of_bias
         bias_moments[row] = moment

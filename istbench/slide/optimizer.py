@@ -14,7 +14,6 @@ class Rule(IntEnum):
     torch.optim.Adam does; LAZY_ADAM is torch.optim.SparseAdam.
     """
 
-    NONE = 0
     SGD = 1
     LAZY_ADAM = 2
     ADAM = 3
@@ -38,21 +37,20 @@ class RowOptimizer:
     bias_moments: np.ndarray = field(default_factory=lambda: np.empty((2, 0), np.float32))
 
     @classmethod
-    def of(cls, rule: Rule, weight: np.ndarray, bias: np.ndarray | None = None) -> "RowOptimizer":
+    def of(cls, rule: Rule, weight: np.ndarray, bias: np.ndarray) -> "RowOptimizer":
         """A new optimizer of `weight` and `bias`."""
-        if rule not in (Rule.LAZY_ADAM, Rule.ADAM):
+        if rule == Rule.SGD:
             return cls(rule=rule)
-        rows = 0 if bias is None else len(bias)
         return cls(
             rule=rule,
             moments=np.zeros((2, *weight.shape), np.float32),
-            bias_moments=np.zeros((2, rows), np.float32),
+            bias_moments=np.zeros((2, len(bias)), np.float32),
         )
 
     def next_rates(self, lr: float) -> np.ndarray:
         """Count a step of learning rate `lr`: float32 [7], what `update_rows` multiplies with."""
         self.steps += 1
-        if self.rule in (Rule.NONE, Rule.SGD):
+        if self.rule == Rule.SGD:
             return np.array([lr, 0, 0, 0, 0, 0, 0], np.float32)
         first, second = 1 - self.beta1**self.steps, 1 - self.beta2**self.steps
         numbers = (lr / first, 1 / math.sqrt(second), self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2)

@@ -1,10 +1,9 @@
-"""Hash tables over output rows: of every table the rows, bucket by bucket, as CSR arrays."""
+"""Hash tables over output rows: each table has its rows in the order of their buckets, as CSR arrays."""
 
 import numpy as np
 
 from istbench.slide.hashing import HashFamily
-from istbench.slide.sorting import codes_of_sorted, sort_by_code
-from istbench.slide.threads import Threads
+from istbench.slide.threads import Threads, kernel
 
 NO_LIMIT = np.iinfo(np.int32).max
 
@@ -68,3 +67,49 @@ class Tables:
 def tables_bytes(size: int, tables: int, functions: int, bits: int) -> int:
     """Bytes that `tables` tables over `size` rows take, by `functions` functions of `bits` bits each."""
     return 4 * tables * (size + (1 << functions * bits) + 1)
+
+
+def found_in_tables(tables: Tables, codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Whether each of `rows` (int [b, k], a sample's own) is in a bucket of its sample: bool [b, k].
+
+    Bucket limits aside. The mean over a sample's k largest outputs is its recall at k.
+
+    Args:
+        codes: int32 [tables, b], of the hidden vectors.
+    """
+    found = np.zeros(rows.shape, bool)
+    places = np.empty(tables.rows.shape[1], np.int32)
+    for table, own in enumerate(codes):
+        places[tables.rows[table]] = np.arange(len(places), dtype=np.int32)
+        place, starts = places[rows], tables.starts[table]
+        found |= (place >= starts[own][:, None]) & (place < starts[own + 1][:, None])
+    return found
+
+
+@kernel
+def sort_by_code(codes: np.ndarray, starts: np.ndarray, rows: np.ndarray) -> None:
+    """Fill `rows` with 0 to n - 1 by code, and in order within one; bucket c is from starts[c] to starts[c + 1].
+
+    Args:
+        codes: int32 [n], from 0 to buckets - 1. starts: int32 [buckets + 1], filled in. rows: int32 [n], filled in.
+    """
+    starts[:] = 0
+    for row in range(len(codes)):
+        starts[codes[row] + 1] += 1
+    for code in range(1, len(starts)):
+        starts[code] += starts[code - 1]
+    for row in range(len(codes)):
+        place = starts[codes[row]]
+        rows[place] = row
+        starts[codes[row]] = place + 1
+    for code in range(len(starts) - 1, 0, -1):  # every start has moved to where the next one was
+        starts[code] = starts[code - 1]
+    starts[0] = 0
+
+
+@kernel
+def codes_of_sorted(starts: np.ndarray, rows: np.ndarray, codes: np.ndarray) -> None:
+    """Fill `codes` (int32 [n]) with what `sort_by_code` has sorted by."""
+    for code in range(len(starts) - 1):
+        for place in range(starts[code], starts[code + 1]):
+            codes[rows[place]] = code

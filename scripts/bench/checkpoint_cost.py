@@ -33,7 +33,11 @@ def node_writes(fabric, folder, method_name, sizes, times, apart):
     """On every node: seconds of each checkpoint, bytes of a step, bytes that this node sent for it."""
     from istbench.conformance.training import open_workload, set_up, train
     from istbench.node.checkpoint import Totals
-    from istbench.node.parts import Parts
+
+    try:
+        from istbench.node.distributed_checkpoint import DistributedCheckpoint
+    except ImportError:  # the name in older checkouts
+        from istbench.node.parts import Parts as DistributedCheckpoint
 
     if apart:
         os.environ["GROUP_RANK"] = str(fabric.rank)
@@ -41,7 +45,7 @@ def node_writes(fabric, folder, method_name, sizes, times, apart):
     method = set_up(fabric, workload, method_name, {})
     train(fabric, workload, method, 0, STEPS)
     method.drain()
-    parts = Parts(Path(folder), fabric)
+    parts = DistributedCheckpoint(Path(folder), fabric)
     shared = [] if len(inspect.signature(parts.write).parameters) < 3 else [lambda keys: method.is_shared(keys[1:])]
     seconds = []
     for number in range(times + 1):  # the first one warms up

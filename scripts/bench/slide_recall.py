@@ -23,9 +23,8 @@ from istbench.report.output.figure import write_figure
 from istbench.report.palette import NODE_COLOURS
 from istbench.slide.active import Labels, active_sets
 from istbench.slide.dwta import DWTA
-from istbench.slide.recall import found_in_tables
 from istbench.slide.simhash import SimHash
-from istbench.slide.tables import Tables
+from istbench.slide.tables import Tables, found_in_tables
 from istbench.slide.threads import Threads
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.batches import ShardedBatches

@@ -27,11 +27,10 @@ from istbench.machine import cores
 from istbench.slide.active import Labels
 from istbench.slide.common import common_rows, largest
 from istbench.slide.dwta import DWTA
-from istbench.slide.index import Index, IndexOptions
+from istbench.slide.index import Index, IndexOptions, RebuildSchedule
 from istbench.slide.inversion import inverted
 from istbench.slide.kernels import backward, row_outputs
 from istbench.slide.optimizer import RowOptimizer, Rule
-from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
 from istbench.slide.softmax import normaliser, output_gradient

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from istbench.node.progress import read_step
+from istbench.node.sinks import read_step
 
 
 def seconds_to_first_step(nodes: int) -> float:

@@ -214,7 +214,7 @@ def test_a_run_goes_on_from_the_older_checkpoint_where_the_newer_is_damaged_and_
     part.write_bytes(content)
     one, (status, out, said) = (istbench(*resumed, "--out", tmp_path / name) for name in ("whole", "killed"))
     assert status == 0, said
-    line = f"checkpoint {part} is broken (its SHA-256 is not that of the manifest); the run goes on from the " \
+    line = f"checkpoint {part} is broken (its SHA-256 differs from the manifest); the run goes on from the " \
         f"checkpoint of step {older}"  # fmt: skip
     assert said.count(line) == 1
     assert json.loads(out)["weights_sha256"] == json.loads(one[1])["weights_sha256"]
@@ -234,12 +234,12 @@ def test_checkpoints_that_are_all_damaged_are_one_line_that_says_what_to_delete(
         path.write_bytes(path.read_bytes().replace(b"0", b"1"))
     status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
     assert status == 2
-    assert f"no older one is whole; delete {latest.parent} to start the cell anew" in one_line(said)
+    assert f"no older one is whole; delete {latest.parent} to start the cell again from step 0" in one_line(said)
     for path in latest.parent.glob("*/rank-1.json"):
         path.write_text("")
     status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
     assert status == 2
-    assert f"no older one is whole; delete {latest.parent} to start the cell anew" in one_line(said)
+    assert f"no older one is whole; delete {latest.parent} to start the cell again from step 0" in one_line(said)
 
 
 SLOW = """

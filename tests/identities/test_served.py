@@ -198,11 +198,13 @@ def node_orders(fabric):
     method = set_up(fabric, workload, "p3", {"slice_params": 1_000})
     served, orders = method._served, []
     first = next(served.model.parameters())
-    first.register_post_accumulate_grad_hook(lambda _: orders.append(served._order(len(served._all) - 1)))
+    first.register_post_accumulate_grad_hook(
+        lambda _: orders.append(served._order.of(len(served._parameters.all) - 1))
+    )
     train(fabric, workload, method, 0, 1)
-    orders.append(served._order(len(served._all) - 1))
+    orders.append(served._order.of(len(served._parameters.all) - 1))
     train(fabric, workload, method, 1, 2)
-    return [*orders, served._order(0)]
+    return [*orders, served._order.of(0)]
 
 
 def test_replies_that_the_next_forward_pass_waits_for_go_before_the_next_gradients():

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.node.checkpoint import Flat
-from istbench.node.parts import Parts
+from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.published import Totals
 from istbench.processes.on_nodes import on_nodes
 
@@ -45,8 +45,8 @@ def node_written(fabric, folder):
         flat = Flat.of(state, method.is_shared)
         directory = Path(folder, str(number))
         totals = Totals(step=STEPS, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0)
-        Parts(directory, fabric).write(totals, state, method.is_shared)
-        _, back, _ = Parts(directory, fabric).read()
+        DistributedCheckpoint(directory, fabric).write(totals, state, method.is_shared)
+        _, back, _ = DistributedCheckpoint(directory, fabric).read()
         first, second = Flat.of(state), Flat.of(back)
         whole = first.text == second.text and first.own.keys() == second.own.keys()
         whole = whole and all(torch.equal(first.own[key], second.own[key]) for key in first.own)

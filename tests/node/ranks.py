@@ -1,4 +1,4 @@
-"""Ranks as threads of this process, with what `Parts` needs of a fabric: words over a store in memory."""
+"""Ranks as threads of this process, with the part of a fabric that a checkpoint needs; and a stop at a step."""
 
 import threading
 from contextlib import nullcontext
@@ -50,3 +50,19 @@ def on_ranks(count, act):
     if found.error is not None:
         raise found.error
     return found.values
+
+
+class StopsAt:
+    """Stands for `Stopping`: all ranks agreed on a step beforehand."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def start(self, step):
+        pass
+
+    def reached(self, step):
+        return step >= self.step
+
+    def close(self):
+        pass

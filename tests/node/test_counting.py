@@ -1,29 +1,19 @@
 """Bytes of a run, whole and resumed. Functions named `node_*` run on every node."""
 
 import pytest
+from ranks import StopsAt
 
 from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
 from istbench.conformance.training import open_workload
 from istbench.fabric.recorder import Recorder
 from istbench.node.sinks import Sinks
-from istbench.node.worker import Node
+from istbench.node.worker import train_rank
 from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 
 STOPPED_AT = 4
-
-
-class StoppedError(Exception):
-    """The run is stopped, on all nodes after the same step."""
-
-
-class StoppingNode(Node):
-    def _save_if_due(self, finished):
-        super()._save_if_due(finished)
-        if self._totals.step == STOPPED_AT:
-            raise StoppedError
 
 
 class Counts:
@@ -47,16 +37,14 @@ def node_counts(fabric, config, folder):
     """Bytes of a run that never stops, and of one that is stopped and resumed, on a slow network."""
     fabric._latency_s = 0.02
     counts = []
-    for name, lives in (("whole", (Node,)), ("resumed", (StoppingNode, Node))):
+    for name, stops in (("whole", [None]), ("resumed", [STOPPED_AT, None])):
         counted = Counts()
-        for kind in lives:
+        for stop in stops:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
             sinks = Sinks([counted] if fabric.rank == 0 else [])
-            try:
-                run = RunDirectory(folder / name)
-                kind(run, config, open_workload("toy", config.workload_options), fabric, sinks).live()
-            except StoppedError:
-                assert name == "resumed"
+            run = RunDirectory(folder / name)
+            workload = open_workload("toy", config.workload_options)
+            train_rank(run, config, workload, fabric, sinks, StopsAt(stop) if stop else None)
         counts.append(counted.by_step)
     return counts
 
@@ -69,7 +57,7 @@ def node_counts_by_evaluations(fabric, configs, folder):
         sinks = Sinks([counted] if fabric.rank == 0 else [])
         fabric.recorder = Recorder(fabric.device)
         run = RunDirectory(folder / str(number))
-        Node(run, config, open_workload("toy", config.workload_options), fabric, sinks).live()
+        train_rank(run, config, open_workload("toy", config.workload_options), fabric, sinks)
         found.append(counted.by_step.get("result"))
     return found
 

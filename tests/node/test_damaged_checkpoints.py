@@ -13,7 +13,7 @@ from ranks import on_ranks
 from istbench.errors import UserError
 from istbench.hosts.remote_files import how_far
 from istbench.node import checkpoint
-from istbench.node.parts import Parts
+from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.published import Totals, find, newest, newest_whole
 
 RANKS, CASES = 2, 200
@@ -39,7 +39,7 @@ def is_shared(keys):
 
 def write(directory, *steps):
     def act(fabric):
-        parts = Parts(directory, fabric)
+        parts = DistributedCheckpoint(directory, fabric)
         parts.read()
         for step in steps:
             parts.write(totals_of(step), state_of(step, fabric.rank), is_shared)
@@ -49,7 +49,7 @@ def write(directory, *steps):
 
 def read(directory, ranks=RANKS):
     """What every rank goes on from: totals, state, damage."""
-    return on_ranks(ranks, lambda fabric: Parts(directory, fabric).read())
+    return on_ranks(ranks, lambda fabric: DistributedCheckpoint(directory, fabric).read())
 
 
 def same(one, other):
@@ -169,7 +169,7 @@ def test_damage_to_both_steps_is_one_line_that_names_a_file_and_the_way_out(copi
         read(copied)
     said = one_line(caught.value)
     assert str(copied / names[0]) in said
-    assert said.endswith(f"and no older one is whole; delete {copied} to start the cell anew")
+    assert said.endswith(f"and no older one is whole; delete {copied} to start the cell again from step 0")
 
 
 def test_files_exchanged_between_the_steps_are_damage_to_both(copied):
@@ -215,8 +215,8 @@ def test_what_all_ranks_have_is_written_once_and_a_rank_that_differs_keeps_its_o
             if not alike and fabric.rank == 1:
                 state["method"]["model"]["weight"][0, 0] += 1
             directory = tmp_path / str(alike)
-            Parts(directory, fabric).write(totals_of(20), state, is_shared)
-            return same(Parts(directory, fabric).read()[1], state)
+            DistributedCheckpoint(directory, fabric).write(totals_of(20), state, is_shared)
+            return same(DistributedCheckpoint(directory, fabric).read()[1], state)
 
         return write_one
 

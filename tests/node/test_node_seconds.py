@@ -1,10 +1,10 @@
 """What each node computes and waits. Functions named `node_*` run on every node."""
 
 import time
-from contextlib import suppress
 
 import msgspec
 import pytest
+from ranks import StopsAt
 
 from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
@@ -13,7 +13,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.machine import host_name
 from istbench.node.measure import node_seconds
 from istbench.node.sinks import Sinks
-from istbench.node.worker import Node
+from istbench.node.worker import train_rank
 from istbench.processes.on_nodes import on_nodes
 from istbench.results.header import Result
 from istbench.results.nodes import straggler
@@ -24,17 +24,6 @@ CELLS = {
     "ddp": {}, "local_sgd": {"local_steps": "2"}, "ist": {"local_steps": "2"}, "p3": {}, "fsdp": {},
     "ist streaming": {"streaming": "yes", "local_steps": "2"},
 }  # fmt: skip
-
-
-class StoppedError(Exception):
-    """The run is stopped, on all nodes after the same step."""
-
-
-class StoppingNode(Node):
-    def _save_if_due(self, finished):
-        super()._save_if_due(finished)
-        if self._totals.step == STEPS // 2:
-            raise StoppedError
 
 
 class Results:
@@ -62,18 +51,17 @@ def pausing(workload):
     return workload
 
 
-def node_results(fabric, configs, folder, lives):
-    """What came of each cell of `configs`, whose rank 1 is slow; each one goes through `lives`."""
+def node_results(fabric, configs, folder, stops):
+    """What came of each cell of `configs`, whose rank 1 is slow; each one stops at each of `stops` and resumes."""
     found = {}
     for name, config in configs.items():
         sink = Results()
-        for kind in lives:
+        for stop in [*stops, None]:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
             workload = open_workload("toy", config.workload_options)
             sinks = Sinks([sink] if fabric.rank == 0 else [])
             slowed = pausing(workload) if fabric.rank == 1 else workload
-            with suppress(StoppedError):
-                kind(RunDirectory(folder / name), config, slowed, fabric, sinks).live()
+            train_rank(RunDirectory(folder / name), config, slowed, fabric, sinks, StopsAt(stop) if stop else None)
         found[name] = msgspec.to_builtins(sink.result) if fabric.rank == 0 else None
     return found
 
@@ -90,7 +78,7 @@ def test_a_slow_node_computes_while_the_other_one_waits(tmp_path):
     for name in CELLS:
         (tmp_path / name).mkdir()
     configs = {name: config_of(name) for name in CELLS}
-    results = on_nodes(node_results, 2, configs, tmp_path, (Node,))[0]
+    results = on_nodes(node_results, 2, configs, tmp_path, [])[0]
     for name, plain in results.items():
         result = msgspec.convert(plain, Result)
         fast, slow = result.node_seconds
@@ -104,7 +92,7 @@ def test_a_slow_node_computes_while_the_other_one_waits(tmp_path):
 def test_seconds_of_a_resumed_run_add_up(tmp_path):
     (tmp_path / "ddp").mkdir()
     configs = {"ddp": config_of("ddp", checkpoint_every_s=0)}
-    result = msgspec.convert(on_nodes(node_results, 2, configs, tmp_path, (StoppingNode, Node))[0]["ddp"], Result)
+    result = msgspec.convert(on_nodes(node_results, 2, configs, tmp_path, [STEPS // 2])[0]["ddp"], Result)
     assert result.node_seconds[1].computing_s >= STEPS * PAUSE_S
     assert result.node_seconds[1].computing_s <= result.train_s
 

@@ -50,14 +50,14 @@ def test_biases_of_the_other_layer_fit_in_size_alone_and_are_refused(tmp_path):
     validate_groups(model, workload.neuron_groups(model))  # so it was trained
     said = refusal(tmp_path, neuron_groups=swapped)
     assert said.startswith(
-        "workload 'own': neuron group 'first' does not fit the model: another order of its 16 units moves the loss "
+        "workload 'own': neuron group 'first' does not fit the model: another order of its 16 units changes the loss "
     )
     rehearse(workload, cuts_units=False)  # a method that cuts nothing asks for no groups
 
 
 def test_a_place_that_is_left_out_is_named(tmp_path):
     said = refusal(tmp_path, neuron_groups=groups(first=[FIRST[0], FIRST[2]], second=SECOND))
-    assert "; as long and in no slot: linear1.bias dimension 0; name every place" in said
+    assert "; dimensions of this size in no slot: linear1.bias dimension 0; list every dimension" in said
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_groups_of_another_kind_are_refused(made, said):
             {"train_batch": lambda self, indices, generator: torch.ones(8, 8)},
             "train_batch must return a pair of inputs and targets, not Tensor",
         ),
-        ({"train_size": 0}, "train_size is 0 once its data is open"),
+        ({"train_size": 0}, "train_size is 0 after its data is open"),
     ],
 )
 def test_what_no_method_could_train_is_refused_for_any_method(tmp_path, attributes, said):

@@ -10,7 +10,7 @@ from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
 from istbench.conformance.training import open_workload
 from istbench.node.sinks import Sinks
-from istbench.node.worker import Node
+from istbench.node.worker import train_rank
 from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
@@ -57,7 +57,7 @@ def node_runs(fabric, methods):
         kept = Kept()
         with tempfile.TemporaryDirectory() as folder:
             run = RunDirectory(Path(folder))
-            Node(run, config, open_workload("toy", {}), fabric, Sinks([kept] if fabric.rank == 0 else [])).live()
+            train_rank(run, config, open_workload("toy", {}), fabric, Sinks([kept] if fabric.rank == 0 else []))
             traced = run.trace.exists()
         if kept.result is not None:
             sent = [event.bytes_sent_per_node for event in kept.evaluations]

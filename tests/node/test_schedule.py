@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from istbench.config.interval import Interval
-from istbench.node.schedule import due_step, segment_end
+from istbench.node.trainer import due_step, segment_end
 
 INTERVALS = st.one_of(
     st.integers(1, 100).map(lambda steps: Interval(steps=steps)),

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ranks import StopsAt
 from torch.distributed import HashStore
 
 from istbench.config.interval import Interval
@@ -15,7 +16,7 @@ from istbench.conformance.training import open_workload
 from istbench.fabric.words import Words
 from istbench.node.sinks import Sinks
 from istbench.node.stopping import Stopping, StopRequest
-from istbench.node.worker import Node
+from istbench.node.worker import train_rank
 from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
@@ -107,22 +108,6 @@ class Kept:
         self.result = result
 
 
-class StopsAt:
-    """Stands for `Stopping`: all nodes have agreed on a step beforehand."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def start(self, step):
-        pass
-
-    def reached(self, step):
-        return step >= self.step
-
-    def close(self):
-        pass
-
-
 def node_stopped(fabric, folder, name, stops):
     """What a run evaluates and its digest, one that is stopped at each of `stops` and gone on with."""
     workload, options = CASES[name]
@@ -139,7 +124,7 @@ def node_stopped(fabric, folder, name, stops):
         run = RunDirectory(Path(folder))
         sinks = Sinks([kept] if fabric.rank == 0 else [])
         opened = open_workload(workload, SIZES[workload])
-        Node(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None).live()
+        train_rank(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None)
         assert (run.checkpoint / str(stop) / "manifest.json").exists() == bool(stop)
         fabric.barrier()
     return [kept.evaluations, kept.result and kept.result.weights_sha256]

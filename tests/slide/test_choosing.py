@@ -8,9 +8,8 @@ from istbench.errors import UserError
 from istbench.slide.active import active_sets
 from istbench.slide.choosing import choose
 from istbench.slide.dwta import DWTA
-from istbench.slide.recall import found_in_tables
 from istbench.slide.simhash import SimHash
-from istbench.slide.tables import Tables
+from istbench.slide.tables import Tables, found_in_tables
 from istbench.slide.threads import Threads
 
 ONE = Threads(1)

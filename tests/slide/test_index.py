@@ -6,9 +6,8 @@ from slide_problems import labels_of, normal
 
 from istbench.slide.active import active_sets
 from istbench.slide.dwta import DWTA
-from istbench.slide.index import COMMON_EVERY, Index, IndexOptions
+from istbench.slide.index import COMMON_EVERY, Index, IndexOptions, RebuildSchedule
 from istbench.slide.optimizer import RowOptimizer, Rule
-from istbench.slide.schedule import RebuildSchedule
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
 from istbench.slide.tables import Tables

@@ -7,7 +7,7 @@ from slide_problems import drawn_rows, labels_of, normal, sets_of
 from torch import Tensor
 
 from istbench.slide.inversion import Pairs, inverted
-from istbench.slide.kernels import backward, row_outputs, summed_rows
+from istbench.slide.kernels import backward, row_outputs
 from istbench.slide.optimizer import RowOptimizer, Rule
 from istbench.slide.threads import Threads
 
@@ -56,7 +56,7 @@ def test_the_gradient_of_hidden_vectors_is_that_of_the_old_weights():
         weight, bias, hidden = problem()
         found = backward(weight, bias, hidden, SLOPES, PAIRS, RowOptimizer.of(rule, weight, bias), 0.1, ONE)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-        assert np.array_equal(weight, problem()[0]) == (rule == Rule.NONE)
+        assert not np.array_equal(weight, problem()[0])
 
 
 def test_a_step_of_sgd_is_the_gradient_of_rows_and_leaves_the_others():
@@ -120,7 +120,7 @@ def test_one_and_two_threads_give_the_same_bits(rule):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("rule", [Rule.SGD, Rule.LAZY_ADAM, Rule.ADAM])
+@pytest.mark.parametrize("rule", list(Rule))
 def test_changes_are_the_updates_lengths_over_the_rows_added_up(rule):
     weight, bias, hidden = problem()
     changes, optimizer = np.zeros(SIZE, np.float32), RowOptimizer.of(rule, weight, bias)
@@ -131,21 +131,3 @@ def test_changes_are_the_updates_lengths_over_the_rows_added_up(rule):
         wanted += np.linalg.norm(weight - before, axis=1) / np.linalg.norm(before, axis=1)
     np.testing.assert_allclose(changes, wanted, rtol=1e-3, atol=1e-6)
     assert (changes[PAIRS.rows] > 0).all()
-
-
-def test_the_gradient_of_vectors_may_be_left_out_and_the_bias_too():
-    weight, _, hidden = problem()
-    beside = weight.copy()
-    backward(weight, None, hidden, SLOPES, PAIRS, RowOptimizer.of(Rule.LAZY_ADAM, weight), 0.1, ONE)
-    kept = RowOptimizer.of(Rule.LAZY_ADAM, beside)
-    assert len(backward(beside, None, hidden, SLOPES, PAIRS, kept, 0.1, ONE, through=False)) == 0
-    np.testing.assert_array_equal(weight, beside)
-
-
-def test_summed_rows_are_a_sparse_product():
-    weight, _, _ = problem()
-    dense = np.zeros((SAMPLES, SIZE))
-    dense[PAIRS.samples, OF_PAIRS] = SLOPES
-    found = summed_rows(weight, SLOPES, PAIRS, SAMPLES, ONE)
-    np.testing.assert_allclose(found, dense @ weight, rtol=1e-5, atol=1e-5)
-    assert not summed_rows(weight, SLOPES[:0], NO_PAIRS, 2, ONE).any()

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from istbench.slide.schedule import RebuildSchedule
+from istbench.slide.index import RebuildSchedule
 
 
 def steps_due(schedule, until):

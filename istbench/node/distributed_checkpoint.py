@@ -1,7 +1,7 @@
-"""The parts of a checkpoint, one a rank, all in rank 0's run directory.
+"""Writing and reading a checkpoint by all ranks together; all files lie in the run directory of rank 0.
 
-The ranks of rank 0's host write and read their own. Others send theirs to rank 0, and get them from it: nothing of
-a run is left on their hosts, and any of these can be lost. Tensors that are the same on all ranks are written once.
+Ranks on the host of rank 0 write and read their own files. Other ranks send their state to rank 0 and receive it
+from there, so that any other host may be lost. Tensors that are the same on all ranks are written once.
 """
 
 import os
@@ -16,24 +16,25 @@ from torch import Tensor
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
-from istbench.node.published import Broken, Listed, Step, Totals, find, none_whole
+from istbench.node.published import Broken, ManifestEntry, Step, Totals, find, none_whole
 
 
-class _Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0's word on the step that all try next."""
+class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that all ranks try to read next, as rank 0 announces it."""
 
     totals: Totals
-    files: dict[str, Listed] | None
+    files: dict[str, ManifestEntry] | None
 
 
-class Parts:
-    """This rank's way to the checkpoint in `directory`; every rank must call its methods alike.
+class DistributedCheckpoint:
+    """The checkpoint in `directory`. Every rank must call its methods alike.
 
-    last: the newest step that this object has written, or found whole.
+    Attributes:
+        last: the newest step that this object wrote, or read.
     """
 
     def __init__(self, directory: Path, fabric: Fabric) -> None:
-        self._directory, self._fabric = directory, fabric
+        self.directory, self._fabric = directory, fabric
         elsewhere = fabric.numbers(float(os.environ.get("GROUP_RANK", "0") != "0"))
         self._elsewhere = [rank for rank, value in enumerate(elsewhere) if value]
         self.last: int | None = None
@@ -41,47 +42,46 @@ class Parts:
     def write(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
     ) -> None:
-        """Write every rank's `state`, and publish them as those of `totals`.
+        """Write the `state` of every rank, and publish it as the step of `totals`.
 
-        is_shared: whether all ranks have the same tensor at these keys of `state`; it is written once, if they do.
+        is_shared: whether all ranks should have the same tensor at these keys of `state`; if they do, it is written
+            once.
 
         Raises:
-            UserError: where they cannot be written.
+            UserError: the files cannot be written.
         """
         fabric, sent = self._fabric, torch.empty(0, dtype=torch.uint8)
         flat, files = self._shared(totals.step, state, is_shared)
         if fabric.rank in self._elsewhere:
             sent = checkpoint.packed(flat)
         else:
-            files |= checkpoint.write_rank(self._directory, totals.step, fabric.rank, flat)
+            files |= checkpoint.write_rank(self.directory, totals.step, fabric.rank, flat)
         if self._elsewhere:
             sizes = [int(size) for size in fabric.numbers(sent.numel())]
             with fabric.accounting("assemble"):
                 for rank, part in fabric.gather_to_zero(sent.to(fabric.device), sizes, "writing a checkpoint"):
                     if rank in self._elsewhere:
-                        files |= checkpoint.write_rank(
-                            self._directory, totals.step, rank, checkpoint.unpacked(part)
-                        )
+                        files |= checkpoint.write_rank(self.directory, totals.step, rank, checkpoint.unpacked(part))
         fabric.barrier("writing a checkpoint")
         for word in fabric.words.tell_zero(msgspec.json.encode(files).decode()):
-            files |= msgspec.json.decode(word, type=dict[str, Listed])
+            files |= msgspec.json.decode(word, type=dict[str, ManifestEntry])
         if fabric.rank == 0:
-            checkpoint.publish(self._directory, totals, files, before=self.last)
+            checkpoint.publish(self.directory, totals, files, before=self.last)
         self.last = totals.step
 
     def _shared(
         self, step: int, state: dict[str, Any], is_shared: Callable[[Keys], bool]
-    ) -> tuple[Flat, dict[str, Listed]]:
-        """`state` taken apart, and the file of its shared tensors, which rank 0 writes.
+    ) -> tuple[Flat, dict[str, ManifestEntry]]:
+        """Take `state` apart; on rank 0, write the file of its shared tensors.
 
-        A rank whose tensors are not those of rank 0, bit for bit, keeps them all in its own part: nodes of
-        different processors may round differently.
+        A rank whose tensors differ from rank 0's in any bit writes all of them itself: different processors may
+        round differently.
         """
-        fabric, files = self._fabric, dict[str, Listed]()
+        fabric, files = self._fabric, dict[str, ManifestEntry]()
         flat = Flat.of(state, is_shared if fabric.world_size > 1 else lambda keys: False)
         digest = ""
         if flat.shared and fabric.rank == 0:
-            files[SHARED] = checkpoint.write_shared(self._directory, step, flat.shared)
+            files[SHARED] = checkpoint.write_shared(self.directory, step, flat.shared)
             digest = files[SHARED].sha256
         elif flat.shared:
             digest = checkpoint.shared_digest(flat.shared)
@@ -90,27 +90,27 @@ class Parts:
         return flat, files
 
     def read(self) -> tuple[Totals, dict[str, Any], str] | None:
-        """The newest whole step's totals, this rank's state there, and a line on newer ones that are damaged.
+        """Read the newest whole step: its totals, the state of this rank, and a line on newer damaged steps.
 
-        None where nothing was published. All ranks take the same step.
+        None where nothing was published. All ranks read the same step.
 
         Raises:
-            UserError: on rank 0, where steps were published and none is whole; it names the directory to delete.
+            UserError: on rank 0; steps were published, but none is whole. It names the directory to delete.
         """
         fabric = self._fabric
-        candidates = find(self._directory) if fabric.rank == 0 else []
+        candidates = find(self.directory) if fabric.rank == 0 else []
         damage = ""
         while True:
             while candidates and isinstance(broken := candidates[0], Broken):
                 candidates.pop(0)
                 damage = damage or str(broken)
             if fabric.rank == 0 and damage and not candidates:
-                raise none_whole(damage, self._directory)
-            word = fabric.words.follow_zero(_offer(candidates.pop(0)) if candidates else "")
+                raise none_whole(damage, self.directory)
+            word = fabric.words.follow_zero(_candidate(candidates.pop(0)) if candidates else "")
             if not word:
                 return None
-            offer = msgspec.json.decode(word, type=_Offer)
-            step = Step(directory=self._directory, totals=offer.totals, files=offer.files)
+            candidate = msgspec.json.decode(word, type=_Candidate)
+            step = Step(directory=self.directory, totals=candidate.totals, files=candidate.files)
             state, why_not = self._tried(step)
             found = next(filter(None, fabric.words.tell_zero(why_not)), "")
             if not fabric.words.follow_zero(found):
@@ -124,7 +124,7 @@ class Parts:
         return step.totals, state, damage
 
     def _tried(self, step: Step) -> tuple[dict[str, Any], str]:
-        """This rank's state at `step` if it lies here, and damage to the files that this rank reads."""
+        """The state of this rank at `step`, empty on another host; and the damage to the files that it reads."""
         state: dict[str, Any] = {}
         try:
             if self._fabric.rank not in self._elsewhere:
@@ -137,13 +137,13 @@ class Parts:
         return state, ""
 
     def _sent(self, step: Step, rank: int) -> Tensor:
-        """The packed state of `rank` at `step`, there; elsewhere an empty tensor."""
+        """Send the packed state of `rank` at `step` from rank 0; other ranks get an empty tensor."""
         fabric, part = self._fabric, torch.empty(0, dtype=torch.uint8)
         if fabric.rank == 0:
             try:
-                state = checkpoint.read_rank(self._directory, step.totals.step, rank)
+                state = checkpoint.read_rank(self.directory, step.totals.step, rank)
             except Broken as broken:
-                raise none_whole(broken, self._directory) from None
+                raise none_whole(broken, self.directory) from None
             part = checkpoint.packed(Flat.of(state)).to(fabric.device)
         size = int(fabric.numbers(part.numel())[0])
         with fabric.accounting("assemble"):
@@ -155,7 +155,7 @@ class Parts:
         return part
 
 
-def _offer(step: Step | Broken) -> str:
+def _candidate(step: Step | Broken) -> str:
     assert isinstance(step, Step)
     files = None if step.files is None else dict(step.files)
-    return msgspec.json.encode(_Offer(totals=step.totals, files=files)).decode()
+    return msgspec.json.encode(_Candidate(totals=step.totals, files=files)).decode()

@@ -1,0 +1,103 @@
+"""The record of a run in training: evaluations, notes and the result, for its sinks."""
+
+import math
+from datetime import UTC, datetime
+
+from istbench.fabric import Fabric
+from istbench.machine import host_name
+from istbench.node.full_model import Evaluated
+from istbench.node.measure import node_seconds
+from istbench.node.sinks import Sinks
+from istbench.node.training_state import Progress
+from istbench.results.events import Evaluation, Note, Part, Resume
+from istbench.results.header import Result
+from istbench.results.store import RunDirectory
+
+
+class RunLog:
+    """Makes records of a run's progress and gives them to its sinks, which only rank 0 has.
+
+    Args:
+        samples_per_step: samples of all ranks together in a local step.
+    """
+
+    def __init__(self, sinks: Sinks, progress: Progress, fabric: Fabric, samples_per_step: int) -> None:
+        self._sinks, self._progress, self._fabric = sinks, progress, fabric
+        self._samples_per_step = samples_per_step
+        self._method_noted = False
+        self._last: Evaluation | None = None
+
+    def resumption(self, run: RunDirectory, damage: str) -> None:
+        """Record that the run goes on from an older checkpoint; `damage` is a line on the newer one."""
+        header, step = run.header(), self._progress.totals.step
+        self._sinks.record(
+            Resume(
+                step=step,
+                time=datetime.now(UTC).isoformat(timespec="seconds"),
+                part=Part(host=header.host, versions=header.versions, git=header.git),
+                damage=f"checkpoint {damage}; the run goes on from the checkpoint of step {step}",
+            )
+        )
+
+    def evaluation(self, found: Evaluated, train_loss: float | None) -> Evaluation:
+        """Record an evaluation, with the totals up to now. Every rank must call it."""
+        self._progress.count()
+        totals = self._progress.totals
+        evaluation = Evaluation(
+            step=totals.step,
+            samples=totals.step * self._samples_per_step,
+            train_s=totals.train_s,
+            wall_s=totals.wall_s,
+            assemble_s=found.assemble_s,
+            evaluate_s=found.evaluate_s,
+            bytes_sent_per_node=round(totals.bytes_sent),
+            bytes_received_per_node=round(totals.bytes_received),
+            train_loss=None if train_loss is None else _finite(train_loss),
+            metrics={name: _finite(value) for name, value in found.metrics.items()},
+        )
+        self._sinks.record(evaluation)
+        self._last = evaluation
+        return evaluation
+
+    def method_note(self, message: str) -> None:
+        """Record the method's note, the first time."""
+        if message and not self._method_noted:
+            self._sinks.record(Note(message=message))
+        self._method_noted = True
+
+    def no_trace(self, reason: str | None) -> None:
+        """Record why the run has no trace, if there is a reason."""
+        if reason:
+            self._sinks.record(Note(message=f"no trace, and no replays: {reason}"))
+
+    def result(self, weights_sha256: str, peak_bytes: int | None) -> None:
+        """Record the result of the run, after its last evaluation. Every rank must call it.
+
+        Args:
+            peak_bytes: peak memory of training on this rank.
+        """
+        peak = self._fabric.maximum(peak_bytes or 0)
+        hosts = self._fabric.words.tell_zero(host_name())
+        last = self._last
+        if last is None:
+            raise RuntimeError("a run has a result after an evaluation")
+        self._sinks.finish(
+            Result(
+                steps=last.step,
+                samples=last.samples,
+                train_s=last.train_s,
+                wall_s=last.wall_s,
+                train_loss=last.train_loss,
+                final=last.metrics,
+                bytes_sent_per_node=last.bytes_sent_per_node,
+                bytes_received_per_node=last.bytes_received_per_node,
+                peak_memory_bytes_per_node=int(peak) or None,
+                weights_sha256=weights_sha256,
+                node_seconds=node_seconds(last.train_s, self._progress.totals.computing_s, hosts),
+            )
+        )
+
+
+def _finite(value: float) -> float | None:
+    """`value`; None where it is not finite."""
+    return value if math.isfinite(value) else None

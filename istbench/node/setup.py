@@ -1,0 +1,87 @@
+"""Before the clock starts: the method of a run, the training batches of this rank, and kernels that are warm."""
+
+import copy
+import gc
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from istbench.activity import current
+from istbench.config.run import RunConfig
+from istbench.fabric import Fabric
+from istbench.methods.base import Method
+from istbench.node import checkpoint
+from istbench.node.computed import compiling, computed
+from istbench.registry import build_method
+from istbench.workloads.base import Batch, Workload
+from istbench.workloads.batches import ShardedBatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A method that is ready to train, and its training batches.
+
+    Attributes:
+        shards: ranks that train on different samples; 1 where all ranks train on the same batch.
+    """
+
+    method: Method
+    shards: int
+    workload: Workload
+    batches: ShardedBatches
+
+    def batch(self, step: int) -> Batch:
+        """The batch of this rank in local step `step`, in host memory."""
+        return self.workload.train_batch(self.batches.indices(step), self.batches.generator(step))
+
+
+def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
+    """Build the method and give it the model, which it initialises from the seed."""
+    method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
+    method.total_steps = config.steps
+    replicated = method.batches == "replicated"
+    shards = 1 if replicated else config.nodes
+    rank = 0 if replicated else fabric.rank
+    batches = ShardedBatches(workload.train_size, config.batch_size, rank=rank, world_size=shards, seed=config.seed)
+    computing = computed(
+        workload, fabric.device, amp=config.amp, channels_last=config.channels_last, compiled=config.compile
+    )
+    with torch.device("meta"):
+        model = computing.build_model()
+    method.setup(model, computing, fabric)
+    return Setup(method=method, shards=shards, workload=workload, batches=batches)
+
+
+def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> None:
+    """Train one step on throw-away weights, so that the clock starts with warm kernels and connections."""
+    current.begin("warming up")
+    state = checkpoint.random_state(fabric.device)
+    setup = set_up(config, workload, fabric)
+    current.begin("warming up", timed=not config.compile)
+    with compiling() if config.compile else nullcontext():
+        setup.method.step(on_device(setup.batch(0), fabric.device))
+    setup.method.drain()  # transfers that are still under way would count as training
+    current.begin("starting")
+    del setup
+    checkpoint.set_random_state(state, fabric.device)
+    gc.collect()
+    fabric.barrier("warming up")
+
+
+def compile_model(setup: Setup, fabric: Fabric) -> None:
+    """Train one step, which compiles the model of this method, and restore the state before it."""
+    current.begin("compiling")
+    method = setup.method
+    state = copy.deepcopy({"method": method.state_dict(), "random": checkpoint.random_state(fabric.device)})
+    method.step(on_device(setup.batch(0), fabric.device))
+    method.drain()
+    method.load_state_dict(state["method"])
+    checkpoint.set_random_state(state["random"], fabric.device)
+    fabric.barrier("compiling")
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """`batch` on `device`; copies to a GPU run beside its kernels."""
+    inputs, targets = batch
+    return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)

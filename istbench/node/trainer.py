@@ -1,0 +1,174 @@
+"""Training on the clock, in segments. A segment ends with the round in which an evaluation is due."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from istbench.activity import current
+from istbench.config.interval import Interval
+from istbench.config.run import RunConfig
+from istbench.fabric import Fabric
+from istbench.node.ahead import BatchesAhead
+from istbench.node.losses import Losses
+from istbench.node.measure import PeakMemory, TrainClock
+from istbench.node.published import Totals
+from istbench.node.setup import Setup, on_device
+from istbench.node.sinks import Sinks
+from istbench.node.stopping import Stopping
+from istbench.node.training_state import OpenSegment
+
+# Before any step was timed: enough steps to tell how long one takes.
+_FIRST_STEPS = 10
+# The rate of the first steps may be off; it must not spoil later segments.
+_LARGEST_GROWTH = 10
+
+
+class Trainer:
+    """Trains this rank, segment by segment, and adds steps and seconds to `totals`.
+
+    Args:
+        segment: the segment to go on with, in a resumed run that stopped inside one.
+        stopping: stops training at a step on which all ranks agree; None in a run that cannot be stopped.
+
+    Attributes:
+        stopped: whether training stopped before the end of a segment.
+        open_segment: that segment, which a checkpoint has to keep.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        setup: Setup,
+        fabric: Fabric,
+        totals: Totals,
+        *,
+        segment: OpenSegment | None,
+        memory: PeakMemory,
+        sinks: Sinks,
+        stopping: Stopping | None,
+    ) -> None:
+        self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
+        self._memory, self._sinks, self._stopping = memory, sinks, stopping
+        self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
+        ahead = setup.workload.batches_ahead
+        self._batches = BatchesAhead(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
+        self._last_steps = 0  # of the last segment
+        self.open_segment = segment
+        self.stopped = False
+
+    def start(self) -> None:
+        """Look for stop requests from now on."""
+        if self._stopping is not None:
+            self._stopping.start(self._totals.step)
+
+    def close(self) -> None:
+        """Stop making batches and looking for stop requests."""
+        self._batches.close()
+        if self._stopping is not None:
+            self._stopping.close()
+
+    def train_segment(self) -> float | None:
+        """Train to the next evaluation; returns the mean training loss over steps and ranks.
+
+        None where training stops before that, after any local step.
+
+        Raises:
+            RunFailed: a loss is not finite.
+        """
+        first = self._totals.step
+        segment = self.open_segment or OpenSegment(end=self._segment_end(), steps=0, losses=0.0)
+        self.open_segment = None
+        losses = Losses(self._fabric.device, (segment.steps, segment.losses))
+        with self._on_the_clock():
+            self._train_steps(segment.end, losses)
+            if self._totals.step % self._method.round_steps and not self.stopped:
+                self._method.close_round()
+            self._method.drain()
+            current.begin("ending the round of step", self._totals.step)
+            self._batches.settle()
+        self._last_steps = self._totals.step - first
+        if self.stopped:
+            self.open_segment = OpenSegment.of(segment.end, *losses.so_far())
+            return None
+        remedy = "; lower the learning rate (--set lr=...)" if "lr" in self._config.method_options else ""
+        return losses.mean(self._fabric, first - segment.steps, remedy)
+
+    @contextmanager
+    def _on_the_clock(self) -> Iterator[None]:
+        """Inside, the train clock runs. Every rank adds the slowest rank's seconds to the totals."""
+        fabric, totals = self._fabric, self._totals
+        fabric.barrier("starting a segment")
+        self._memory.start()
+        self._clock.start()
+        fabric.recorder.resume()
+        yield
+        seconds, computing = self._clock.elapsed(), self._clock.computing()
+        self._memory.stop()
+        totals.train_s += fabric.maximum(seconds)
+        by_rank = fabric.numbers(computing)
+        if len(totals.computing_s) == len(by_rank):
+            totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
+
+    def _train_steps(self, end: int, losses: Losses) -> None:
+        """Train until step `end`, until the seconds are used up, or until training has to stop."""
+        for step in self._steps(end):
+            if self._stopping is not None and self._stopping.reached(step):
+                self.stopped = True
+                return
+            current.begin("computing training step", step, timed=True)
+            self._method.local_step = step
+            losses.add(self._method.step(on_device(self._batches.take(step), self._fabric.device)))
+            self._fabric.recorder.mark("step")
+            self._sinks.step(step + 1)
+            self._totals.step = step + 1
+
+    def _steps(self, end: int) -> Iterator[int]:
+        """The local steps before `end`, or before the one at which the ranks find that their seconds are used up.
+
+        The ranks compare their clocks where an evaluation is due but has to wait for the end of its round.
+        """
+        limit, seconds, before = self._config.max_seconds, self._totals.train_s, self._last_steps
+        first = self._totals.step
+        while first < end:
+            due = end if limit is None else due_step(self._config.eval_every, first, end, seconds, before)
+            yield from range(first, due)
+            if limit is not None and due < end:
+                seconds = self._totals.train_s + self._fabric.maximum(self._clock.elapsed())
+                if seconds >= limit:
+                    return
+            first, before = due, due - first
+
+    def _segment_end(self) -> int:
+        totals, config = self._totals, self._config
+        return segment_end(
+            config.eval_every, totals.step, config.steps, totals.train_s, self._last_steps, self._method.round_steps
+        )
+
+
+def segment_end(every: Interval, first: int, last: int, train_s: float, before: int, round_steps: int = 1) -> int:
+    """The local step that ends the segment which starts after step `first`: the end of the round of `due_step`.
+
+    At most `last`, which may lie inside a round. A round has `round_steps` local steps. The other arguments are
+    those of `due_step`.
+    """
+    due = due_step(every, first, last, train_s, before)
+    return min(-(-due // round_steps) * round_steps, last)
+
+
+def due_step(every: Interval, first: int, last: int, train_s: float, before: int) -> int:
+    """The local step after which an evaluation is due, in a segment that starts after step `first`; at most `last`.
+
+    Seconds become steps by the rate so far, so that ranks need not agree on a time after every step.
+
+    Args:
+        train_s: seconds that the first `first` steps took, the same on every rank.
+        before: steps of the previous segment, 0 for none.
+    """
+    if every.steps is not None:
+        return min(first - first % every.steps + every.steps, last)
+    assert every.seconds is not None
+    if not first or not train_s:
+        return min(first + _FIRST_STEPS, last)
+    steps = round(min(every.seconds * first / train_s, last))
+    if before:
+        steps = min(steps, before * _LARGEST_GROWTH)
+    return min(first + max(1, steps), last)

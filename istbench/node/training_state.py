@@ -1,0 +1,140 @@
+"""The state of a run in training: its totals, and saving and restoring it through the checkpoint."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from istbench.activity import current
+from istbench.config.numbers import Natural
+from istbench.config.run import RunConfig
+from istbench.door import convert, path_text
+from istbench.errors import UserError
+from istbench.fabric import Fabric
+from istbench.methods.base import Method
+from istbench.node import checkpoint
+from istbench.node.distributed_checkpoint import DistributedCheckpoint
+from istbench.node.published import Totals
+
+
+class OpenSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of training that a stop interrupts. The resumed run ends it at the same step with the same loss.
+
+    Attributes:
+        end: the local step of its evaluation. steps: local steps trained so far. losses: the sum of their losses.
+    """
+
+    end: Natural
+    steps: Natural
+    losses: float
+
+    @classmethod
+    def of(cls, end: int, steps: int, losses: float) -> "OpenSegment":
+        """The segment to save. It leaves out losses that are not finite: the next loss then ends the run."""
+        finite = math.isfinite(losses)
+        return cls(end=end, steps=steps if finite else 0, losses=losses if finite else 0.0)
+
+
+class Progress:
+    """Totals of a run over all its resumptions, and its wall clock, which never stops."""
+
+    def __init__(self, totals: Totals, fabric: Fabric) -> None:
+        self.totals = totals
+        self._fabric = fabric
+        self._wall_started = time.perf_counter() - totals.wall_s
+
+    @classmethod
+    def none(cls, fabric: Fabric) -> "Progress":
+        """The progress of a run that starts now."""
+        computing_s = (0.0,) * fabric.world_size
+        totals = Totals(step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=computing_s)
+        return cls(totals, fabric)
+
+    def count(self) -> None:
+        """Bring the wall seconds and the busiest rank's traffic up to date. Every rank must call it."""
+        traffic = self._fabric.traffic["training"]
+        self.totals.bytes_sent = self._fabric.maximum(traffic.sent)
+        self.totals.bytes_received = self._fabric.maximum(traffic.received)
+        self.totals.wall_s = time.perf_counter() - self._wall_started
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """A training state from the checkpoint.
+
+    Attributes:
+        segment: the segment in which training stopped, if it stopped inside one.
+        damage: a line on newer checkpoints that are damaged; empty where there are none.
+    """
+
+    progress: Progress
+    segment: OpenSegment | None
+    damage: str
+
+
+class TrainingState:
+    """Saves and restores the training state of all ranks; every rank must call its methods alike."""
+
+    def __init__(self, saved: DistributedCheckpoint, config: RunConfig, method: Method, fabric: Fabric) -> None:
+        self._checkpoint, self._config, self._method, self._fabric = saved, config, method, fabric
+        self._saved_at = time.perf_counter()
+
+    def restore(self) -> Restored | None:
+        """Load the newest whole checkpoint into the method, the traffic counts and the random numbers.
+
+        None where there is no checkpoint.
+
+        Raises:
+            UserError: the checkpoint is damaged, or belongs to another run.
+        """
+        current.begin("reading the checkpoint")
+        found = self._checkpoint.read()
+        self._saved_at = time.perf_counter()
+        if found is None:
+            return None
+        totals, state, damage = found
+        segment = None
+        with checkpoint.fitting(self._checkpoint.directory):
+            if not 0 < totals.step < self._config.steps:
+                raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
+            self._method.load_state_dict(state["method"])
+            checkpoint.set_random_state(state["random"], self._fabric.device)
+            # Older checkpoints have only the traffic of the busiest rank.
+            before = state.get("traffic", {"sent": totals.bytes_sent, "received": totals.bytes_received})
+            traffic = self._fabric.traffic["training"]
+            traffic.sent, traffic.received = int(before["sent"]), int(before["received"])
+            if "segment" in state:
+                segment = convert(state["segment"], OpenSegment, path_text)
+                if not totals.step < segment.end <= self._config.steps:
+                    raise UserError(f"its segment ends at step {segment.end}")
+        return Restored(progress=Progress(totals, self._fabric), segment=segment, damage=damage)
+
+    def save_if_due(self, totals: Totals) -> None:
+        """Save if any rank finds that `checkpoint_every_s` has passed since the last checkpoint."""
+        due = time.perf_counter() - self._saved_at >= self._config.checkpoint_every_s
+        if self._fabric.maximum(float(due)) > 0:
+            self._save(totals, None)
+
+    def save_stopped(self, progress: Progress, segment: OpenSegment | None) -> None:
+        """Save where training stopped, unless that step has a checkpoint."""
+        if progress.totals.step not in (0, self._checkpoint.last):
+            progress.count()
+            self._save(progress.totals, segment)
+        self._fabric.barrier("stopping")  # no rank ends before rank 0 has published the checkpoint
+
+    def _save(self, totals: Totals, segment: OpenSegment | None) -> None:
+        current.begin("writing the checkpoint of step", totals.step)
+        traffic = self._fabric.traffic["training"]
+        state = {
+            "method": self._method.state_dict(),
+            "random": checkpoint.random_state(self._fabric.device),
+            "traffic": {"sent": traffic.sent, "received": traffic.received},
+        }
+        if segment is not None:
+            state["segment"] = msgspec.structs.asdict(segment)
+        self._checkpoint.write(totals, state, self._is_shared)
+        self._saved_at = time.perf_counter()
+
+    def _is_shared(self, keys: checkpoint.Keys) -> bool:
+        return keys[0] == "method" and self._method.is_shared(keys[1:])
