@@ -16,7 +16,7 @@ from istbench.cluster.simulator.collectives import (
 from istbench.cluster.simulator.collectives.message import Message, Schedule
 from istbench.cluster.trace import ALL_GATHER, ALL_REDUCE, BARRIER, BROADCAST, REDUCE_SCATTER
 
-__all__ = ["SCHEDULES", "Message", "Schedule"]
+__all__ = ["SCHEDULES", "Message", "Schedule", "is_ring"]
 
 # The schedule of each kind of collective for so many nodes.
 SCHEDULES: dict[int, Callable[[int], Schedule]] = {
@@ -26,3 +26,8 @@ SCHEDULES: dict[int, Callable[[int], Schedule]] = {
     BROADCAST: binomial_broadcast.schedule,
     BARRIER: dissemination_barrier.schedule,
 }
+
+
+def is_ring(schedule: Schedule) -> bool:
+    """Whether every node sends the same messages, all to the next node."""
+    return len(schedule) == 1 and all(message.to == 1 for message in schedule[0])
