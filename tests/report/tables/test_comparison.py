@@ -8,6 +8,7 @@ from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.on_clusters import build_report_on_clusters
+from istbench.report.phrases import ROUGH_LINE
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Part, Resume
 from istbench.results.header import TIMING_RULE, Host
@@ -53,10 +54,7 @@ def test_a_time_from_before_the_first_evaluation_is_marked_everywhere(results):
     assert (below.text, below.value["before_first_evaluation"]) == ("~8.40", True)
     assert (above.text, above.value["before_first_evaluation"]) == ("12.0", False)
     assert column(table, "speed_up")["ist", 2].text == "1.33× to 0.8"
-    line = (
-        "~: reached before the first evaluation, so interpolated from step 0. A smaller --eval-every gives a better "
-        "time."
-    )
+    line = ROUGH_LINE
     assert line in table.footer
     summary = run_summary(load_run(run))
     items = {row[0].text: row[1].text for row in summary.rows}
