@@ -1,16 +1,17 @@
-"""Keep a results directory's tables, curves and pictures under another, as a reference: no run directories.
+"""Copy the tables, curves and pictures of a results directory to another one as a reference, without its runs.
 
     python scripts/freeze_results.py RESULTS results/speech-synthetic
     python scripts/freeze_results.py RESULTS results/light-cifar10 --cluster m5.2xlarge,p3.2xlarge
 
-With --cluster, also what the same runs would have taken there; with --bandwidth too, over links of each. Writes
-README.md (the tables), report.json, evaluations.csv (a row an evaluation) and the pictures.
+With --cluster it adds the same runs replayed there, with --bandwidth at each of these bandwidths. It writes
+README.md (the tables), report.json, evaluations.csv (a row for each evaluation) and the pictures.
 """
 
 import argparse
 import dataclasses
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from istbench.cluster.profile import parse_bandwidth, select_clusters
@@ -19,6 +20,7 @@ from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.json_document import table_json
 from istbench.report.output.markdown import table_markdown
 from istbench.report.output.pictures import draw_plots
+from istbench.report.plots.plot import Plot
 from istbench.report.report import Report, build_report
 from istbench.results.frame import evaluations_frame
 
@@ -31,8 +33,8 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--baseline", default=BASELINE, help="method that speed-ups are against")
-    parser.add_argument("--metric", help="of the evaluations, where not the workload's own")
-    parser.add_argument("--levels", type=levels, default=(), help="of the metric, separated by commas")
+    parser.add_argument("--metric", help="metric of the evaluations; default: the metric of the workload")
+    parser.add_argument("--levels", type=levels, default=(), help="levels of the metric, separated by commas")
     parser.add_argument("--cluster", type=names, default=[], help="clusters to replay on, separated by commas")
     parser.add_argument("--bandwidth", type=names, default=[], help="of their links, separated by commas")
     arguments = parser.parse_args()
@@ -41,8 +43,7 @@ def main() -> None:
         parser.error("\n".join(report.problems))
     target: Path = arguments.target
     target.mkdir(parents=True, exist_ok=True)
-    # Without the hash of the group: one reference is one group.
-    plots = [dataclasses.replace(plot, stem=_HASH.sub("", plot.stem)) for plot in report.plots]
+    plots = named_for_readers(report.plots)
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_plots(plots, target) if path.suffix == ".png")
     tables = "\n".join(table_markdown(table) for table in report.tables)
     (target / "README.md").write_text(f"# {target.name}\n\n{tables}\n{shown}\n")
@@ -51,18 +52,28 @@ def main() -> None:
     evaluations_frame(arguments.results).to_csv(target / "evaluations.csv", index=False, float_format="%.6g")
 
 
+def named_for_readers(plots: Iterable[Plot]) -> list[Plot]:
+    """`plots` without the hash of their group in the file name, unless two would then have the same name."""
+    found = list(plots)
+    short = [_HASH.sub("", plot.stem) for plot in found]
+    return [
+        dataclasses.replace(plot, stem=name) if short.count(name) == 1 else plot
+        for plot, name in zip(found, short, strict=True)
+    ]
+
+
 def names(text: str) -> list[str]:
-    """What commas separate."""
+    """The names between the commas of `text`."""
     return text.split(",")
 
 
 def levels(text: str) -> tuple[float, ...]:
-    """Of "0.7,0.75"."""
+    """The numbers in a text such as "0.7,0.75"."""
     return tuple(float(level) for level in names(text))
 
 
 def report_of(arguments: argparse.Namespace) -> Report:
-    """The report on the runs as they were measured, and after it as replayed on the clusters, if any."""
+    """The report on the measured runs, then on the replayed ones if there are clusters."""
     how = {"baseline": arguments.baseline, "metric": arguments.metric, "levels": arguments.levels}
     measured = build_report(arguments.results, **how)
     if not arguments.cluster:

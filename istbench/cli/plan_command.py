@@ -37,18 +37,18 @@ def command(
     check_name("methods", given["method"], plugins)
     check_name("workloads", given["workload"], plugins)
     from istbench.cli.replaying import replaying
-    from istbench.plan.planner import Asked, make_plan
+    from istbench.plan.planner import PlanRequest, make_plan
     from istbench.report.output.terminal import print_table
     from istbench.report.tables.plan import plan_table
 
-    asked = Asked(
+    request = PlanRequest(
         **given,
         method_options=set_for_method,
         workload_options=set_for_workload,
         plugins=plugins,
         cluster=cluster,
     )
-    plan = make_plan(asked, replaying)
+    plan = make_plan(request, replaying)
     if as_json:
         click.echo(json.dumps(plan.as_json(), allow_nan=False))
     else:

@@ -1,1 +1,1 @@
-"""What a cell would need and take, before anything runs: on the meta device, with nothing allocated."""
+"""Memory, messages and time of a cell before it runs, from the meta device. Nothing is allocated."""

@@ -1,4 +1,4 @@
-"""Bytes of a node, part by part, from what its method says of itself and what a step on the meta device makes."""
+"""Memory of a node by part, from the footprint of its method and a step on the meta device."""
 
 from istbench.cluster.estimate import NodeMemory
 from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
@@ -17,9 +17,9 @@ def node_memory(
     """The memory of the busiest node.
 
     Args:
-        data: bytes of data that every process computes and holds. batches_ahead: those made while training.
-        on_gpu: where batches made ahead and data are in another memory, and an optimizer steps all tensors at once.
-        stepping: whether what an optimizer's step makes for its time counts; the first time takes seconds.
+        data: bytes of data that every process computes and holds. batches_ahead: number of batches made ahead.
+        on_gpu: then data and batches made ahead are in another memory, and an optimizer steps all tensors at once.
+        stepping: whether to count the temporary memory of an optimizer step. The first count takes seconds.
     """
     gradients = trained(footprint.model)
     kept = tuple(footprint.model.parameters()) if footprint.shards is None else footprint.shards

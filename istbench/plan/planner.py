@@ -1,4 +1,4 @@
-"""A plan from what a user asks for: models on the meta device, rounds that nobody has run, and the simulation."""
+"""Make the plan of a cell: its model on the meta device, its rounds from its footprint, and their simulation."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -37,10 +37,10 @@ _LONGEST_S = 1e8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is to be planned; options as typed, or values of their type.
+class PlanRequest:
+    """A cell to plan. Options are texts as typed, or values of their type.
 
-    limits: whether the largest width and the fewest nodes that fit are looked for, which takes most of the time.
+    limits: whether to search for the largest width and the fewest nodes that fit. It takes most of the time.
     """
 
     workload: str
@@ -65,25 +65,27 @@ class _Cell:
     expected: str
 
 
-def make_plan(asked: Asked, simulating: Callable[[], AbstractContextManager[None]] = nullcontext) -> Estimate:
-    """The plan of a cell. Allocates nothing and prepares no data; rounds are simulated inside `simulating()`.
+def make_plan(
+    request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Estimate:
+    """Plan a cell without allocating its model or preparing data. Rounds are simulated inside `simulating()`.
 
     Raises:
         UserError: for an unknown name, a wrong option, or a method that cannot train the workload on these nodes.
     """
-    return _Planner(asked, simulating).plan()
+    return _Planner(request, simulating).plan()
 
 
 class _Planner:
-    def __init__(self, asked: Asked, simulating: Callable[[], AbstractContextManager[None]]) -> None:
-        self._asked, self._simulating = asked, simulating
-        self._on_gpu = asked.cluster.cores is None
-        self._limit = int(asked.cluster.memory_gib * 2**30)
+    def __init__(self, request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]]) -> None:
+        self._request, self._simulating = request, simulating
+        self._on_gpu = request.cluster.cores is None
+        self._limit = int(request.cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
 
     def plan(self) -> Estimate:
-        asked = self._asked
-        cell = self._cell(asked.nodes, None)
+        request = self._request
+        cell = self._cell(request.nodes, None)
         footprint = cell.footprint
         sent = seconds = computing = memory = None
         if footprint is not None:
@@ -91,16 +93,16 @@ class _Planner:
             cost = self._cost(cell, footprint)
             if cost.flops is not None:
                 passes = cell.batch_size / footprint.samples
-                computing = cost.flops * passes / (asked.cluster.gflops * 1e9)
+                computing = cost.flops * passes / (request.cluster.gflops * 1e9)
             sent, seconds = self._round(cell, footprint, cost, computing)
         width = cell.workload.width
-        searched = footprint is not None and asked.limits
+        searched = footprint is not None and request.limits
         return Estimate(
-            workload=_label(asked.workload, asked.workload_options),
-            method=_label(asked.method, asked.method_options),
-            nodes=asked.nodes,
+            workload=_label(request.workload, request.workload_options),
+            method=_label(request.method, request.method_options),
+            nodes=request.nodes,
             batch_size=cell.batch_size,
-            cluster=asked.cluster,
+            cluster=request.cluster,
             model_parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
             memory=memory,
             sent=sent,
@@ -110,20 +112,20 @@ class _Planner:
             width=width,
             largest_width=self._largest_width(cell, width) if searched and width else None,
             fewest_nodes=fewest(lambda nodes: self._suits(nodes, None), MOST_NODES) if searched else None,
-            assumed=self._assumed(cell, memory),
+            assumed=self._assumed(cell, memory, simulated=seconds is not None or computing is None or sent is None),
         )
 
     def _cell(self, nodes: int, width: int | None) -> _Cell:
-        asked = self._asked
-        options = dict(asked.workload_options)
+        request = self._request
+        options = dict(request.workload_options)
         if width is not None:
-            options[build_workload(asked.workload, options, asked.plugins).width] = width
-        workload = build_workload(asked.workload, options, asked.plugins)
-        expected = workload.expect(asked.data, asked.workload_options)
-        method = build_method(asked.method, asked.method_options, workload=workload, plugins=asked.plugins)
+            options[build_workload(request.workload, options, request.plugins).width] = width
+        workload = build_workload(request.workload, options, request.plugins)
+        expected = workload.expect(request.data, request.workload_options)
+        method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
         model = blank_model(workload, data_known=False)
         method.check(method.options, model, workload, nodes)
-        batch_size = asked.batch_size or workload.batch_size
+        batch_size = request.batch_size or workload.batch_size
         footprint = method.footprint(model, workload, nodes, batch_size)
         return _Cell(workload, method, model, batch_size, footprint, expected)
 
@@ -148,14 +150,14 @@ class _Planner:
         )
 
     def _suits(self, nodes: int, width: int | None) -> bool:
-        """Whether it fits with so many nodes and such a width; not where it cannot be trained that way at all."""
+        """Whether the cell can be trained with `nodes` and `width`, and fits."""
         try:
             cell, _ = self._nearest_cell(nodes, width)
         except UserError:
             return False
         if cell.footprint is None:
             return False
-        # What is too large without its activations and its optimizer's scratch needs none counted.
+        # If the other parts alone are too large, counting activations and optimizer scratch is a waste of time.
         least = self._memory(cell, cell.footprint, whole=False)
         return fits(least, self._limit) is not False and bool(
             fits(self._memory(cell, cell.footprint, whole=True), self._limit)
@@ -163,11 +165,11 @@ class _Planner:
 
     def _largest_width(self, cell: _Cell, option: str) -> int | None:
         start = getattr(cell.workload.options, option)
-        found = largest(lambda width: self._suits(self._asked.nodes, width), start, _MOST_UNITS)
-        return None if found is None else self._nearest_cell(self._asked.nodes, found)[1]
+        found = largest(lambda width: self._suits(self._request.nodes, width), start, _MOST_UNITS)
+        return None if found is None else self._nearest_cell(self._request.nodes, found)[1]
 
     def _nearest_cell(self, nodes: int, width: int | None) -> tuple[_Cell, int | None]:
-        """The cell of that width, or of one less where the workload has no such width, an odd one say."""
+        """The cell of `width`, or of one less if the workload refuses `width`, for example an odd one."""
         try:
             return self._cell(nodes, width), width
         except UserError:
@@ -178,8 +180,8 @@ class _Planner:
     def _round(
         self, cell: _Cell, footprint: Footprint, cost: StepCost, step_seconds: float | None
     ) -> tuple[int | None, float | None]:
-        """Bytes that the busiest node sends a round, and seconds of one; None where not known."""
-        nodes, rounds = self._asked.nodes, footprint.rounds
+        """Bytes that the busiest node sends in a round, and the seconds of a round; None if unknown."""
+        nodes, rounds = self._request.nodes, footprint.rounds
         if rounds is None:
             return None, None
         steps = cell.method.round_steps
@@ -202,19 +204,22 @@ class _Planner:
             return sent, None
         events = [traced(rank, PLANNED_ROUNDS) for rank in range(nodes)]
         with self._simulating():
-            return sent, round_seconds(events, self._asked.cluster, footprint.window)
+            return sent, round_seconds(events, self._request.cluster, footprint.window)
 
-    def _assumed(self, cell: _Cell, memory: NodeMemory | None) -> tuple[str, ...]:
+    def _assumed(self, cell: _Cell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:
-            return (f"{cell.method.name} does not say what it holds and sends (Method.footprint)",)
+            return (f"method {cell.method.name} has no footprint (Method.footprint, docs/plugins.md)",)
         lines = [
             cell.expected,
-            "float32 throughout; evaluating, assembling and the processes themselves not counted",
+            "float32 throughout; evaluation, assembling and the processes themselves are not counted",
         ]
         if not memory.complete:
-            lines.append(f"activations not known: {_why_unknown(cell)}")
+            lines.append(f"activations are unknown: {_why_unknown(cell)}")
+        if not simulated:
+            lines.append("seconds of a round are unknown: it has too many messages to simulate in a minute")
         lines.append(
-            "computing: the matrix products of a local step at the cluster's speed; updates and copies not counted"
+            "computing takes as long as the matrix products of a local step at the cluster's speed; updates and "
+            "copies take no time"
         )
         return tuple(lines)
 
@@ -223,8 +228,8 @@ def _why_unknown(cell: _Cell) -> str:
     with torch.device("meta"):
         batch = cell.workload.meta_batch(cell.batch_size)
     if batch is None:
-        return f"workload {cell.workload.name!r} has no meta_batch to plan a step with (docs/plugins.md)"
-    return f"{cell.workload.name} computes no loss on the meta device"
+        return f"workload {cell.workload.name!r} has no meta_batch (docs/plugins.md)"
+    return f"workload {cell.workload.name!r} cannot compute its loss on the meta device"
 
 
 def _label(name: str, options: Mapping[str, Any]) -> str:

@@ -1,22 +1,24 @@
-"""A local step on the meta device: how much memory, how many operations, and when each gradient is complete."""
+"""A local step on the meta device: its memory, its operations, and the moment when each gradient is complete."""
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from istbench.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
 from istbench.optimizer import is_fused_on_cpu
-from istbench.plan.live import LiveBytes
 from istbench.workloads.base import Workload
 
 
 def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: bool) -> StepCost:
-    """What forward and backward pass of `samples` through `model` (meta device) cost.
+    """The cost of a forward and backward pass of `samples` through `model` (meta device).
 
-    copied: whether a gradient is let go as soon as it is complete, because it was copied elsewhere.
+    copied: whether the method copies each complete gradient and frees it at once.
     """
     parameters = trained(model)
     with torch.device("meta"):
@@ -41,7 +43,7 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
             loss = workload.loss(model, batch)
             loss.backward()
             del loss
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # what cannot be computed without values
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # the loss needs values
         return unknown_cost(model)
     finally:
         for hook in hooks:
@@ -58,9 +60,9 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
 
 
 def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
-    """Bytes that a step of the optimizer makes for its time.
+    """Bytes of temporary memory that a step of the optimizer takes.
 
-    all_at_once: over all its tensors, as on a GPU, instead of one after another.
+    all_at_once: whether it steps all tensors together, as on a GPU, instead of one after another.
     """
     tensors = [nn.Parameter(torch.empty_like(tensor)) for tensor in footprint.stepped]
     optimizer: Any = footprint.build(tensors)
@@ -79,7 +81,7 @@ def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
 
 
 def unknown_cost(model: nn.Module) -> StepCost:
-    """The cost of a step through `model` where it cannot be taken on the meta device."""
+    """The cost of a step through `model` if the step cannot run on the meta device."""
     uses = tuple((number, 0.0) for number in range(len(trained(model))))
     return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1])
 
@@ -104,7 +106,46 @@ def _ready(number: int, ready: dict[int, float], counter: FlopCounterMode, drop:
 def _in_order(
     seen: dict[int, float], others: Any, flops: float, *, missing: float
 ) -> tuple[tuple[int, float], ...]:
-    """Parameters with their share of all `flops`; those never seen at the start (`missing` 0) or the end."""
+    """Parameters with their share of all `flops`. Unseen ones come first (`missing` 0) or last."""
     unseen = [(number, missing) for number in others if number not in seen]
     listed = [*seen.items(), *unseen] if missing else [*unseen, *seen.items()]
     return tuple((number, at / flops if flops else 0.0) for number, at in listed)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts bytes of tensors from their creation until their last reference disappears, on the meta device too.
+
+    Temporary memory of a kernel does not count.
+
+    Args:
+        known: tensors that exist already. They do not count.
+
+    Attributes:
+        now: bytes alive. peak: the most so far.
+    """
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in known}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func` and count the tensors that it returns."""
+        made = func(*args, **(kwargs or {}))
+        for value in tree_leaves(made):
+            if isinstance(value, Tensor):
+                self._count(value)
+        return made
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._known:
+            return
+        self._known.add(storage._cdata)
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._end, storage._cdata, storage.nbytes())
+
+    def _end(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size

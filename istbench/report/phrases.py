@@ -1,19 +1,18 @@
-"""Phrases that tables and plots share."""
+"""Sentences and words that tables and plots share."""
 
 from collections.abc import Iterable
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 
-_PROCESSORS = 3000.0  # GFLOP/s that a machine's processors do not reach, and GPUs do
-
+_PROCESSORS = 3000.0  # GFLOP/s that GPUs reach and processors do not
 
 ROUGH = "~"
-"""Before a time that is interpolated from step 0."""
+"""Marks a time that is interpolated from step 0."""
 
 ROUGH_LINE = (
-    f"{ROUGH}: the target was crossed before the first evaluation, and the time is interpolated from step 0. Train "
-    "with a smaller --eval-every for a better one."
+    f"{ROUGH}: reached before the first evaluation, so interpolated from step 0. A smaller --eval-every gives a "
+    "better time."
 )
 
 
@@ -23,23 +22,25 @@ def count_nodes(count: int) -> str:
 
 
 def data_line(source: DataSource) -> str:
-    """The data for a footer: which, how much of it, and its fingerprint."""
-    what = f"Data: {source.seen}, fingerprint {source.fingerprint[:12]}."
-    if source.kind == "synthetic":
-        return f"{what} Made by istbench: these figures say nothing about the real dataset."
-    return what
+    """A line of a footer: the data, its share of the whole, and its fingerprint."""
+    line = f"Data: {source.seen}, fingerprint {source.fingerprint[:12]}."
+    return f"{line} These figures say nothing about the real dataset." if source.kind == "synthetic" else line
+
+
+def guide_line(section: str) -> str:
+    """A line of a footer that links the rules of its table, under the heading `section` of docs/results.md."""
+    return f"How to read this table: docs/results.md#{section}"
 
 
 def is_lower_bound(device: str, profile: ClusterProfile | None) -> bool:
-    """Whether seconds are of runs recorded on processors, and replayed where only GPUs compute as fast."""
+    """Whether runs were recorded on processors and replayed on a cluster as fast as GPUs."""
     return device == "cpu" and profile is not None and profile.gflops > _PROCESSORS
 
 
 def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:
-    """A warning for a footer, where `is_lower_bound`."""
+    """A warning for a footer if `is_lower_bound`."""
     if is_lower_bound(device, profile):
         yield (
-            f"Careful: {profile.name} computes as fast as GPUs do, and these are replays of runs on processors. "
-            "All computing is scaled as large matrix products are; small layers gain far less on a GPU. Seconds "
-            "are no more than a lower bound; a run recorded on a GPU has better ones."
+            f"Careful: {profile.name} computes as fast as GPUs do, but these runs were recorded on processors. The "
+            "seconds are a lower bound; runs recorded on a GPU give better ones."
         )

@@ -1,4 +1,4 @@
-"""Where the seconds of one round went, as a table."""
+"""The seconds of one round by node and activity, as a table."""
 
 from functools import partial
 
@@ -10,9 +10,9 @@ _LEAST_STALLED_SHARE = 0.05
 
 
 def timeline_table(timeline: Timeline, title: str, remarks: tuple[str, ...] = ()) -> Table:
-    """A row a node: seconds of its round in computing, exposed communication and being idle, and all together.
+    """A row for each node: its seconds of computing, exposed communication and idling, and their sum.
 
-    `remarks` go below it.
+    remarks: lines of the footer.
     """
     columns, rows = fill(_columns(timeline), range(timeline.nodes))
     return Table(
@@ -47,6 +47,6 @@ def _remarks(timeline: Timeline) -> tuple[str, ...]:
     if wall - busy < _LEAST_STALLED_SHARE * wall:
         return ()
     return (
-        f"In {1 - busy / wall:.0%} of the compute seconds a node had no core to itself, or it evaluated; "
-        "a replay (--cluster) leaves those out.",
+        f"In {1 - busy / wall:.0%} of the compute seconds a node had no core to itself, or evaluated. "
+        "A replay (--cluster) leaves them out.",
     )

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 
+from istbench.report.phrases import guide_line
 from istbench.report.tables.numbers import plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.validation.measurement import ReplayError, by_setting, summary_of
@@ -48,21 +49,20 @@ _COLUMNS: tuple[ColumnOf[Repeats], ...] = (
 def _footer(errors: Sequence[ReplayError]) -> list[str]:
     dilation = max(error.dilation for error in errors)
     lines = [
-        "Measured: real processes on links shaped by tc. Replayed: the trace of the same run, which holds CPU "
-        "seconds and message sizes, no waiting.",
         f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
-        f"Recorded on loopback, in another run before: "
-        f"{summary_of([error.error_recorded_elsewhere for error in errors])}; the machine's own speed changes "
+        f"Error of traces recorded on loopback before: "
+        f"{summary_of([error.error_recorded_elsewhere for error in errors])}. The speed of the machine changes "
         "between runs.",
         f"Trained on {', '.join(sorted({error.data for error in errors}))}.",
     ]
     for method, carrying in {error.method: error.carrying for error in errors}.items():
-        lines.append(f"MessageCosts for {method}, measured before in the lab: {carrying}.")
+        lines.append(f"Sending and receiving for {method}, measured before in the lab: {carrying}.")
     doubtful = [error for error in errors if error.doubt]
     if doubtful:
         lines.append(f"Careful: {len(doubtful)} measurements may be far off: {doubtful[0].doubt}.")
     if dilation > 1:
         lines.append(
-            f"More nodes than cores: compute and links ran {dilation:g} times slower, seconds are divided by that."
+            f"More nodes than cores: computing and links ran {dilation:g} times slower. The seconds are "
+            "divided by this factor."
         )
-    return lines
+    return [*lines, guide_line("the-lab")]

@@ -6,7 +6,7 @@ import os
 from cells import run_cell
 
 from istbench.cluster.profile import load_profile
-from istbench.plan.planner import Asked, make_plan
+from istbench.plan.planner import PlanRequest, make_plan
 
 _METHODS = ("ddp", "zero", "fsdp", "local_sgd", "ist", "parameter_server", "p3")
 _GIVEN_BACK = 2**18  # blocks of so many bytes go back to the system when they are freed
@@ -36,7 +36,7 @@ def _compare(arguments: argparse.Namespace, width: int, method: str) -> None:
     settings = [f"hidden={width}", *arguments.workload_set]
     own = [*arguments.set, *(["local_steps=2"] if method in ("ist", "local_sgd") else [])]
     plan = make_plan(
-        Asked(
+        PlanRequest(
             workload=arguments.workload,
             method=method,
             nodes=arguments.nodes,

@@ -7,7 +7,7 @@ import argparse
 
 from istbench.cluster.estimate import GIB, Estimate
 from istbench.cluster.profile import load_profile
-from istbench.plan.planner import Asked, make_plan
+from istbench.plan.planner import PlanRequest, make_plan
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         for optimizer in arguments.optimizers:
             for width in arguments.widths:
                 plan = make_plan(
-                    Asked(
+                    PlanRequest(
                         workload="amazon670k",
                         method=method,
                         nodes=arguments.nodes,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from istbench.cluster.profile import load_profile
-from istbench.plan.planner import Asked, make_plan
+from istbench.plan.planner import PlanRequest, make_plan
 
 PLAN = ["plan", "--workload", "speech", "--method", "ddp", "--nodes", "8", "--cluster", "p3.2xlarge"]
 
@@ -32,7 +32,7 @@ def test_amazon_670k_is_planned_at_its_own_sizes():
     cluster = load_profile("p3.2xlarge")
     for method, hidden, fits in (("ddp", 512, True), ("ddp", 1024, False), ("ist", 2560, True)):
         options = {"hidden": hidden}
-        asked = Asked(
+        asked = PlanRequest(
             workload="amazon670k", method=method, nodes=8, cluster=cluster, workload_options=options, limits=False
         )
         plan = make_plan(asked)

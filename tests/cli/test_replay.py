@@ -21,7 +21,7 @@ def test_replay_prints_every_format_and_draws(results, istbench):
     asked = ["replay", results, "--cluster", "m5.2xlarge,p3.2xlarge", "--bandwidth", "100mbit,10gbit"]
     status, table, said = istbench(*asked)
     assert status == 0
-    assert "where the time goes on p3.2xlarge at 10 Gbit/s" in table
+    assert "where the replayed time goes on p3.2xlarge at 10 Gbit/s" in table
     assert "which method overtakes which on m5.2xlarge" in table
     assert said.count("picture: ") == 2 * 2 * 2 + 2
     assert len(list((results / "report").glob("*-by-bandwidth-n2.svg"))) == 2

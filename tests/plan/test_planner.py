@@ -14,7 +14,7 @@ from istbench.config.run import RunRequest
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.errors import UserError
 from istbench.plan.memory import node_memory
-from istbench.plan.planner import Asked, make_plan
+from istbench.plan.planner import PlanRequest, make_plan
 from istbench.plan.step import step_cost
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload
@@ -31,7 +31,7 @@ PARAMETERS = 4 * (WEIGHTS + BIASES)
 
 def plan(method, *, cluster=CLUSTER, workload="toy", nodes=2, options=None, limits=False, **fields):
     return make_plan(
-        Asked(
+        PlanRequest(
             workload=workload, method=method, nodes=nodes, cluster=cluster, method_options=options or {},
             limits=limits, **fields,
         )
@@ -198,13 +198,38 @@ def test_a_method_that_says_nothing_is_planned_as_unknown():
     for field in ("fits", "memory_bytes_per_node", "exchange_bytes_per_node_per_round", "seconds_per_round"):
         assert said[field] is None
     assert (unknown.largest_width, unknown.fewest_nodes) == (None, None)
-    assert "does not say" in unknown.assumed[0]
+    assert "has no footprint" in unknown.assumed[0]
 
 
 def test_slower_links_make_longer_rounds_and_computing_is_the_least():
     for method in METHODS:
         fast, slow = (plan(method, cluster=CLUSTER.with_bandwidth(bits)) for bits in (1e12, 1e6))
         assert 0 < fast.compute_seconds < fast.seconds < slow.seconds
+
+
+@pytest.mark.parametrize("method", ["ddp", "local_sgd", "fsdp"])
+def test_two_nodes_stand_for_all_that_do_the_same_on_rings(method, monkeypatch):
+    for nodes in (3, 8, 17):
+        for cluster in (CLUSTER, dataclasses.replace(CLUSTER, full_duplex=False)):
+            short = plan(method, nodes=nodes, cluster=cluster)
+            with monkeypatch.context() as context:
+                context.setattr("istbench.cluster.estimate._alike_on_rings", lambda events: False)
+                assert short.seconds == plan(method, nodes=nodes, cluster=cluster).seconds
+
+
+def test_thousands_of_nodes_are_planned():
+    few, many = (plan("ddp", nodes=nodes) for nodes in (2048, 4096))
+    # Twice the nodes send twice as many messages one after the other, and hardly more bytes.
+    assert many.seconds - many.compute_seconds == pytest.approx(2 * (few.seconds - few.compute_seconds), rel=0.01)
+
+
+def test_seconds_of_too_many_messages_are_unknown_and_said_to_be(monkeypatch):
+    monkeypatch.setattr("istbench.cluster.estimate._MOST_MESSAGES", 100)
+    unknown = plan("p3", nodes=8)
+    assert unknown.seconds is None
+    assert unknown.sent > 0
+    assert any("seconds of a round are unknown" in line for line in unknown.assumed)
+    assert plan("ddp", nodes=8).seconds > 0
 
 
 def test_a_round_of_local_sgd_is_its_steps_and_one_all_reduce():

@@ -33,7 +33,7 @@ def test_rows_of_equal_settings_are_paired(results):
     table = table_of(results)
     value = column(table, "speed_up")["ist lr=0.3", 2].value
     assert (value["over"], value["equal_settings"]) == ("ddp lr=0.3", True)
-    assert "ddp has several rows: each row is compared with the one of equal settings." in footer(table)
+    assert "ddp has several rows. The speed-up names the row that it is over" in footer(table)
     assert "unequal settings" not in footer(table)
 
 

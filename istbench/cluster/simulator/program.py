@@ -53,8 +53,10 @@ class Program(NamedTuple):
     message: Records
 
 
-def compile_trace(trace: Trace, compute_scale: float) -> Program:
+def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
+
+    ring: as `replay` takes it.
 
     Raises:
         UserError: where the simulation has no rule for an event or an operation in it.
@@ -88,7 +90,7 @@ def compile_trace(trace: Trace, compute_scale: float) -> Program:
         event=event,
         op=op,
         members=np.ascontiguousarray(members, dtype=np.int64),
-        message=_schedule(op, n),
+        message=_schedule(op, n, ring or n),
     )
 
 
@@ -126,10 +128,10 @@ def stops(trace: Trace, rounds: int) -> Ints:
     return np.array(counts, np.int64)
 
 
-def _schedule(op: Records, n: int) -> Records:
-    """The messages of all collectives in `op` for `n` nodes; says in `op` which are its own."""
+def _schedule(op: Records, n: int, members: int) -> Records:
+    """The messages of all collectives in `op`, each of `members` nodes. Writes into `op` which are its own."""
     kinds = np.unique(op.kind[op.collective >= 0]).tolist()
-    schedules = {kind: COLLECTIVES[kind].schedule(n) for kind in kinds}
+    schedules = {kind: COLLECTIVES[kind].schedule(members) for kind in kinds}
     flat = [message for schedule in schedules.values() for row in schedule for message in row]
     message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
     for name in message.dtype.names or ():

@@ -37,6 +37,7 @@ def replay(
     window: int | None = None,
     streams: int = 2,
     spans: bool = False,
+    ring: int | None = None,
 ) -> Replay:
     """Replay `rounds` rounds of `trace` on `profile`, the sample again and again; as many as it has by default.
 
@@ -50,6 +51,8 @@ def replay(
         streams: collectives of a node that run at once, started in posted order; 2 by default, as torch's gloo
             process group has two threads that each take one.
         spans: keep the timeline.
+        ring: number of nodes of each collective; by default those of the trace. A trace of two equal nodes stands
+            for more equal nodes if all its operations are collectives whose schedule `is_ring`.
 
     Raises:
         UserError: where there are no rounds to replay, the trace has no calibration and no `compute_scale` is
@@ -63,7 +66,7 @@ def replay(
     scale = _scale(trace, profile) if compute_scale is None else compute_scale
     if not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
-    program = compile_trace(trace, scale)
+    program = compile_trace(trace, scale, ring)
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)

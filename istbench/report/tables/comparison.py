@@ -1,4 +1,4 @@
-"""The table of a group: how long to each target, at what cost."""
+"""The main table of a group: the seconds to each target, and their cost."""
 
 import math
 from functools import partial
@@ -59,10 +59,12 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
         ),
         ColumnOf(key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline)),
         ColumnOf(key=f"final_{group.metric}", title=f"final {group.metric}", entry=_final),
-        ColumnOf(key="sent_mb_per_node", title="MB sent a node", entry=partial(_megabytes, "bytes_sent_per_node")),
+        ColumnOf(
+            key="sent_mb_per_node", title="MB sent per node", entry=partial(_megabytes, "bytes_sent_per_node")
+        ),
         ColumnOf(
             key="peak_memory_mb_per_node",
-            title="peak MB a node",
+            title="peak MB per node",
             entry=partial(_megabytes, "peak_memory_bytes_per_node"),
             optional=True,
         ),
@@ -87,7 +89,7 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
 
 
 def _final(contender: Contender) -> Entry:
-    # A final metric that is no number is the worst there is, not one to leave out.
+    # A final metric that is not a number counts as the worst.
     finals = [run.curve.final() for run in contender.runs]
     values = [-math.inf if final is None else final for final in finals]
     found = estimate(values)

@@ -1,4 +1,4 @@
-"""What stands below the main table of a group: data, clock, budget, and how to read it."""
+"""The lines below the main table of a group: data, clock, budget, and warnings."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
-from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, lower_bound_line
+from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, guide_line, lower_bound_line
 from istbench.report.tables.of_group import shared_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
@@ -15,31 +15,28 @@ _UNEQUAL_SHOWN = 6
 
 
 def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
-    """What to know of the main table of a group, a line a remark."""
+    """The lines below the main table of `group`: its own facts, and a link to the rules of all such tables."""
     yield data_line(group.source)
     if group.clock == "cluster_s":
         yield from _cluster_lines(group)
     else:
-        yield (
-            f"Clock: train seconds of the slowest node on {group.machine}, computing, exchanging and waiting, "
-            f"without evaluation. Timing rule {group.timing_rule}."
-        )
+        yield f"Clock: train_s on {group.machine}, timing rule {group.timing_rule}."
     cores = group.host.cores if group.profile is None else None
     crowded = group.device == "cpu" and cores and max(group.nodes, default=0) > cores
     if crowded and group.host.lab:
         yield (
-            "More nodes than cores: compute and links were slowed down by nodes over cores alike, and seconds are "
-            "divided by that."
+            "More nodes than cores: the lab slows down computing and links by the same factor and divides the "
+            "seconds by it."
         )
     elif crowded:
-        yield (f"More nodes than cores: nodes took turns on {cores} cores, which separate machines would not.")
+        yield f"More nodes than cores: nodes took turns on {cores} cores. Separate machines would not."
     yield (
-        f"Budget: {group.budget} for every row, batch size {group.batch_size} a node. Tuning: none by "
-        "istbench; each method has the workload's default settings for it, except options named beside it."
+        f"Budget: {group.budget} for every row, batch size {group.batch_size} per node. Tuning: none; each method "
+        "has the workload's default settings, except for the options that the table names."
     )
     yield from shared_line(group)
     yield from _targets_line(group)
-    yield _entry_line(group)
+    yield from _seeds_line(group)
     if any(row.from_start(target.level) for row in group.contenders for target in group.targets):
         yield ROUGH_LINE
     if group.contenders:
@@ -47,13 +44,11 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     yield from _versions_line(group)
     yield from _changes_line(group)
     yield from _unfinished_lines(group)
+    yield guide_line("the-main-table")
 
 
 def _cluster_lines(group: Group) -> Iterable[str]:
-    yield (
-        f"Clock: cluster_s, rounds of each run, recorded on {group.device}, replayed on {group.machine}. What a "
-        "synchronous method learns does not depend on the machines' speed: accuracies are the runs' own."
-    )
+    yield f"Clock: cluster_s, recorded on {group.device}, replayed on {group.machine}."
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
         yield from lower_bound_line(group.device, group.profile)
@@ -62,7 +57,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
         first = runs[0]
         assert first.cluster is not None
         yield (
-            f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, such as "
+            f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, for example "
             f"{_named(first)}: {first.cluster.doubt}. Run them again with --again on a quiet machine."
         )
 
@@ -78,45 +73,36 @@ def _targets_line(group: Group) -> Iterable[str]:
     if any(target.share is not None for target in group.targets):
         best = max(target.level / target.share for target in group.targets if target.share is not None)
         yield (
-            f"Targets: shares of the best final {group.metric} among these runs, {best:.3f}, for want of others. "
-            "With other runs they are other levels; `run --target LEVEL` names one."
+            f"Targets: shares of the best final {group.metric} among these runs, {best:.3f}. More runs may change "
+            "them; `run --target LEVEL` sets a level."
         )
 
 
-def _entry_line(group: Group) -> str:
+def _seeds_line(group: Group) -> Iterable[str]:
     most = max((len(contender.runs) for contender in group.contenders), default=0)
+    if most == 1:
+        yield "Seeds: one in each row, so no spread is known."
     if most < 2:
-        return "Entries: one seed, linearly interpolated between evaluations; no spread is known."
+        return
     kinds = {interval_name(len(contender.runs)) for contender in group.contenders if len(contender.runs) > 1}
-    return (
-        f"Entries: median over seeds [{' or '.join(sorted(kinds))}], linearly interpolated between "
-        "evaluations. A seed that missed counts as infinite; k/n: so many of the seeds reached the target; "
-        "> s: so few that the median lies beyond the s seconds trained."
-    )
+    yield f"Seeds: the median [{' or '.join(sorted(kinds))}]. k/n: k of n seeds reached the target."
 
 
 def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
     rows = {nodes: baseline_rows(group, baseline, nodes) for nodes in group.nodes}
     lacking = [nodes for nodes, there in rows.items() if not there]
     if len(lacking) == len(rows):
-        yield f"Speed-up: none, as {baseline} has no finished row; `istbench report --baseline` names another row."
+        yield f"Speed-up: none, {baseline} has no finished row; `istbench report --baseline` names another row."
         return
-    some = f" None on {', '.join(map(str, lacking))} nodes, where {baseline} has no row." if lacking else ""
-    yield (
-        f"Speed-up: seconds of {baseline} over seconds of the row on as many nodes, paired by seed, to the "
-        f"highest target that both reached; > budget: the row reached it, {baseline} did not; –: the row reached "
-        f"no target.{some}"
-    )
+    if lacking:
+        yield f"Speed-up: none on {', '.join(map(str, lacking))} nodes, {baseline} has no row there."
     if any(len(there) > 1 for there in rows.values()):
-        yield (
-            f"{baseline} has several rows: each row is compared with the one of equal settings. Where there is "
-            "none, it is compared with the one that is soonest at the target. The cell names it."
-        )
+        yield f"{baseline} has several rows. The speed-up names the row that it is over, of equal settings if any."
     yield from _unequal_line(group, baseline)
 
 
 def _unequal_line(group: Group, baseline: str) -> Iterable[str]:
-    """The rows whose options, where the user chose any, are not those of the row that they are compared with."""
+    """The rows that differ from their row of the baseline in an option that the user chose."""
     pairs: dict[str, None] = {}
     for contender in group.contenders:
         found = pair(group, baseline, contender)
@@ -143,14 +129,14 @@ def _versions_line(group: Group) -> Iterable[str]:
     for name in ("istbench", "torch"):
         found = sorted({run.header.versions.get(name, "unknown") for run in runs})
         if len(found) > 1:
-            yield f"Careful: these runs are of several versions of {name}: {', '.join(found)}."
+            yield f"Careful: these runs come from several versions of {name}: {', '.join(found)}."
 
 
 def _changes_line(group: Group) -> Iterable[str]:
     changed = [run for contender in group.contenders for run in contender.runs if run.changes]
     if changed:
         yield (
-            f"Careful: {len(changed)} of {_total(group)} runs trained in parts that differ, such as "
+            f"Careful: {len(changed)} of {_total(group)} runs consist of different parts, for example "
             f"{_named(changed[0])}, {'; '.join(changed[0].changes)}."
         )
 

@@ -1,4 +1,4 @@
-"""Which method overtakes which, at what bandwidth."""
+"""The bandwidths at which one method overtakes another."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ from functools import partial
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Group
-from istbench.report.phrases import data_line
+from istbench.report.phrases import data_line, guide_line
 from istbench.report.sweep import Sweep
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.of_group import group_context, shared_line
@@ -21,13 +21,13 @@ _DIGITS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """A bandwidth, bits/s, below which method `below` is sooner at `target`, and above which `above` is.
+    """Bandwidth in bits/s at which both methods reach `target` at the same time.
 
-    Where the same method is ahead at every bandwidth, it is both `below` and `above`, and `bandwidth` is None. They
-    are None too where neither is ahead: no method reached the target, or both take equally long.
+    Below it method `below` is faster, above it method `above`. If one method is faster at every bandwidth, it is
+    both, and `bandwidth` is None. If no method reached the target or both take equally long, all three are None.
 
     Attributes:
-        pair: both methods. reached: those of them that reached the target.
+        pair: both methods. reached: those of the two that reached the target.
     """
 
     pair: tuple[str, str]
@@ -45,15 +45,15 @@ class Crossing:
 
 
 def crossings(sweep: Sweep) -> list[Crossing]:
-    """Bandwidths at which two methods on as many nodes take equally long to a target, of their medians over seeds.
+    """Bandwidths at which the medians over seeds of two methods on as many nodes are equal.
 
-    Between the bandwidths replayed, times are interpolated as straight lines in logarithms.
+    Times between the replayed bandwidths are interpolated linearly in logarithms.
     """
     return [standing for standing in standings(sweep) if standing.bandwidth is not None]
 
 
 def standings(sweep: Sweep) -> list[Crossing]:
-    """The `crossings`, and for each pair of methods that never cross the one that is ahead."""
+    """The `crossings`, and for each pair of methods that never cross, the faster one."""
     found: list[Crossing] = []
     group = sweep.groups[0]
     for nodes, target in itertools.product(group.nodes, group.targets):
@@ -77,7 +77,7 @@ def standings(sweep: Sweep) -> list[Crossing]:
 
 
 def _ahead(one: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Of two methods that never cross, whether it is `one` that is ahead; None where neither is."""
+    """Whether `one` is faster, of two methods that never cross; None if neither is."""
     sooner = [mine < theirs for mine, theirs in zip(one, other, strict=True) if mine != theirs]
     return sooner[0] if sooner else None
 
@@ -86,6 +86,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
     """A row for each of `standings`, the crossings first."""
     group = sweep.groups[0]
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))
+    replayed = [bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths]
     context = {**group_context(group, baseline), "host": sweep.cluster}
     columns, rows = fill(_columns(group), sorted(standings(sweep), key=lambda standing: standing.bandwidth is None))
     return Table(
@@ -95,9 +96,9 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
         empty=f"No two methods to compare between {low} and {high}.",
         footer=(
             data_line(group.source),
-            "Medians over seeds; straight lines in logarithms between the bandwidths replayed, "
-            f"{', '.join(bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths)}. Throughout: at all of them.",
+            f"Clock: cluster_s, replayed at {', '.join(replayed)}.",
             *shared_line(group),
+            guide_line("crossings"),
         ),
         keys=0,
         context=context,
@@ -105,7 +106,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
 
 
 def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[float]) -> list[tuple[float, bool]]:
-    """Bandwidths at which the sooner of two changes, and whether `one` is sooner below."""
+    """Bandwidths at which the faster of two methods changes, and whether `one` is faster below."""
     behind = [
         (math.log(bits), math.log(mine / theirs))
         for bits, mine, theirs in zip(bandwidths, one, other, strict=True)

@@ -1,31 +1,31 @@
-"""The table of what the nodes of each run do: computing, and waiting for one another."""
+"""The table of the seconds that each node computes and waits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import data_line
+from istbench.report.phrases import data_line, guide_line
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded
 from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.header import NodeSeconds
-from istbench.results.nodes import SLOWER_BY, median_node_seconds, straggler
+from istbench.results.nodes import median_node_seconds, straggler
 from istbench.results.stats import median
 
 
 @dataclass(frozen=True)
-class _Row:
+class _NodesOfRow:
     contender: Contender
     nodes: tuple[NodeSeconds, ...]
 
 
 def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
-    """A row for each method and number of nodes whose runs measured it; None where there is none.
+    """A row for each method and number of nodes whose runs measured these seconds, as medians over seeds.
 
-    Every figure is the median over seeds.
+    None without such runs.
     """
-    rows = [_Row(contender, nodes) for contender in group.contenders if len(nodes := _nodes(contender)) > 1]
+    rows = [_NodesOfRow(contender, nodes) for contender in group.contenders if len(nodes := _nodes(contender)) > 1]
     if not rows:
         return None
     columns, entries = fill(_COLUMNS, rows)
@@ -36,20 +36,15 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
         footer=(
             data_line(group.source),
             *shared_line(group),
-            *_FOOTER,
+            "Clock: train_s, from the node with the fewest seconds to the node with the most.",
             *([_SHARED] if _share_cores(group, rows) else []),
+            guide_line("computing-and-waiting-by-node"),
         ),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
 
 
-_FOOTER = (
-    "Train seconds of a node, from the node with the fewest to the node with the most, medians over seeds. "
-    "Waiting: inside operations with other nodes, for them or for the network. Computing: the rest.",
-    f"Slowest node: the one that computes longest, where that is over {SLOWER_BY:.0%} more than the median "
-    "node. Last column: for how long the others wait for it, in the median.".replace("%", " %"),
-)
 _SHARED = "Nodes of one machine share its cores: waiting for a core counts as computing."
 
 
@@ -58,13 +53,13 @@ def _nodes(contender: Contender) -> tuple[NodeSeconds, ...]:
     return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
 
 
-def _share_cores(group: Group, rows: list[_Row]) -> bool:
+def _share_cores(group: Group, rows: list[_NodesOfRow]) -> bool:
     shared = any(len({node.host for node in row.nodes}) < len(row.nodes) for row in rows)
     return shared and group.device == "cpu" and not group.host.lab
 
 
-def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[_Row], Entry]:
-    def entry(row: _Row) -> Entry:
+def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[_NodesOfRow], Entry]:
+    def entry(row: _NodesOfRow) -> Entry:
         values = [seconds(node) for node in row.nodes]
         by_rank: dict[str, Scalar] = {f"rank_{node.rank}": seconds(node) for node in row.nodes}
         return Entry(
@@ -75,7 +70,7 @@ def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[_Row], Entry]:
     return entry
 
 
-def _slowest(row: _Row) -> Entry:
+def _slowest(row: _NodesOfRow) -> Entry:
     found = straggler(row.nodes)
     if found is None:
         return NOTHING
@@ -86,16 +81,16 @@ def _slowest(row: _Row) -> Entry:
     )
 
 
-def _waited(row: _Row) -> Entry:
+def _waited(row: _NodesOfRow) -> Entry:
     found = straggler(row.nodes)
     return NOTHING if found is None else rounded(found.waited_s)
 
 
-_COLUMNS: tuple[ColumnOf[_Row], ...] = (
+_COLUMNS: tuple[ColumnOf[_NodesOfRow], ...] = (
     ColumnOf(key="method", title="method", align="left", entry=lambda row: NAMING[0].entry(row.contender)),
     ColumnOf(key="nodes", title="nodes", entry=lambda row: plain(row.contender.nodes)),
-    ColumnOf(key="computing_s", title="computing s a node", entry=_span(lambda node: node.computing_s)),
-    ColumnOf(key="waiting_s", title="waiting s a node", entry=_span(lambda node: node.waiting_s)),
+    ColumnOf(key="computing_s", title="computing s per node", entry=_span(lambda node: node.computing_s)),
+    ColumnOf(key="waiting_s", title="waiting s per node", entry=_span(lambda node: node.waiting_s)),
     ColumnOf(key="slowest_node", title="slowest node", align="left", entry=_slowest),
-    ColumnOf(key="waited_for_slowest_s", title="s others wait for it", entry=_waited),
+    ColumnOf(key="waited_for_slowest_s", title="s the others wait for it", entry=_waited),
 )

@@ -1,4 +1,4 @@
-"""What the tables of a group share."""
+"""Columns, footer lines and context that the tables of a group share."""
 
 from istbench.report.groups import Contender, Group
 from istbench.report.tables.numbers import plain
@@ -8,16 +8,16 @@ NAMING: tuple[ColumnOf[Contender], ...] = (
     ColumnOf(key="method", title="method", align="left", entry=lambda row: Entry(text=row.name, value=row.label)),
     ColumnOf(key="nodes", title="nodes", entry=lambda contender: plain(contender.nodes)),
 )
-"""The columns that name a row about a contender."""
+"""The columns that name the row of a contender."""
 
 
 def shared_line(group: Group) -> list[str]:
-    """The options that all rows share, and names leave out, as a line for a footer."""
+    """A line of a footer: the options that all rows share and their names leave out."""
     return [f"All rows: {' '.join(group.shared)}."] if group.shared else []
 
 
 def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
-    """What holds for every row of a group's tables, for programs."""
+    """Fields for programs that hold for every row of a group."""
     return {
         "workload": group.workload,
         "workload_label": group.workload_label,

@@ -1,4 +1,4 @@
-"""The table of a plan."""
+"""A plan as a table."""
 
 from istbench.cluster.estimate import GIB, Estimate
 from istbench.report.phrases import count_nodes
@@ -9,7 +9,7 @@ _MEGA = 1e6
 
 
 def plan_table(plan: Estimate) -> Table:
-    """What a cell would need and take, an item a row."""
+    """Memory, messages and time that a cell needs, an item in each row."""
     rows: list[tuple[str, str, Scalar]] = [
         ("model parameters", f"{plan.model_parameters:,}", plan.model_parameters),
         ("fits", *_fits(plan)),
@@ -17,15 +17,15 @@ def plan_table(plan: Estimate) -> Table:
     memory = plan.memory
     if memory is not None:
         for part, size in memory.parts.items():
-            name = f"MB of {part.replace('_', ' ')} a node"
-            rows.append((name, "not known" if size is None else _mb(size), None if size is None else size / _MEGA))
+            name = f"MB of {part.replace('_', ' ')} per node"
+            rows.append((name, "unknown" if size is None else _mb(size), None if size is None else size / _MEGA))
         total = _mb(memory.total) if memory.complete else f"at least {_mb(memory.total)}"
-        rows.append(("MB in all a node", total, memory.total / _MEGA))
+        rows.append(("MB in total per node", total, memory.total / _MEGA))
     rows += [
-        ("local steps a round", f"{plan.round_steps:,}", plan.round_steps),
-        ("MB sent a node a round", *_known(None if plan.sent is None else plan.sent / _MEGA)),
-        ("seconds a round", *_known(plan.seconds)),
-        ("of them computing", *_known(plan.compute_seconds)),
+        ("local steps per round", f"{plan.round_steps:,}", plan.round_steps),
+        ("MB sent per node and round", *_known(None if plan.sent is None else plan.sent / _MEGA)),
+        ("seconds per round", *_known(plan.seconds)),
+        ("seconds of computing per round", *_known(plan.compute_seconds)),
     ]
     if plan.width:
         rows.append((f"largest {plan.width} that fits", *_answer(plan, plan.largest_width)))
@@ -43,9 +43,9 @@ def plan_table(plan: Estimate) -> Table:
 def _fits(plan: Estimate) -> tuple[str, Scalar]:
     memory = plan.memory
     if memory is None or plan.fits is None:
-        return "not known", None
+        return "unknown", None
     spare = (plan.limit - memory.total) / GIB
-    of = f"of {plan.cluster.memory_gib:g} GiB a node"
+    of = f"of {plan.cluster.memory_gib:g} GiB per node"
     return (
         f"yes, {spare:,.2f} GiB to spare {of}" if plan.fits else f"no, {-spare:,.2f} GiB beyond {of}"
     ), plan.fits
@@ -53,11 +53,11 @@ def _fits(plan: Estimate) -> tuple[str, Scalar]:
 
 def _answer(plan: Estimate, value: int | None) -> tuple[str, Scalar]:
     known = plan.memory is not None and plan.memory.complete
-    return (f"{value:,}", value) if value is not None else ("none" if known else "not known", None)
+    return (f"{value:,}", value) if value is not None else ("none" if known else "unknown", None)
 
 
 def _known(value: float | None) -> tuple[str, Scalar]:
-    return ("not known", None) if value is None else (number(value), value)
+    return ("unknown", None) if value is None else (number(value), value)
 
 
 def _mb(size: int) -> str:
@@ -68,6 +68,5 @@ def _turns(plan: Estimate) -> list[str]:
     if plan.memory is None or not plan.memory.reused:
         return []
     return [
-        f"Buffers of an exchange take up to {_mb(plan.memory.reused)} MB more, in the place of activations, which "
-        "are gone by then."
+        f"Exchange buffers take up to {_mb(plan.memory.reused)} MB more, in memory that activations no longer need."
     ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from istbench.report.groups import Contender, Group
+from istbench.report.phrases import data_line, guide_line
 from istbench.report.published import Figure
 from istbench.report.tables.numbers import DIGITS, METRIC, NOTHING, machine_value, number, plain, with_interval
 from istbench.report.tables.of_group import group_context
@@ -15,21 +16,21 @@ from istbench.results.stats import Estimate, estimate
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A published figure, and the contenders that it is like, with their seconds to its level or final values."""
+class _FigureRow:
+    """A published figure, and the contenders like it with their seconds to its level, or final values."""
 
     figure: Figure
     ours: tuple[tuple[Contender, Estimate], ...]
 
 
 def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> Table | None:
-    """A row for each of `figures` that one of the group's stands beside, or that is of another method or system.
+    """A row for each of `figures` that a row of the group matches, or that belongs to another method or system.
 
-    None where there is no such row.
+    None without such figures.
     """
     if not group.contenders:
         return None
-    of_workload = [_Row(figure, _ours(group, figure)) for figure in figures if figure.is_of(group)]
+    of_workload = [_FigureRow(figure, _ours(group, figure)) for figure in figures if figure.is_of(group)]
     methods = {contender.method for contender in group.contenders}
     own = [row for row in of_workload if row.figure.method not in methods or row.ours]
     if not own:
@@ -43,14 +44,11 @@ def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> 
         columns=columns,
         rows=rows,
         footer=(
-            "Ours: the same method with the options of the row, on as many nodes where the paper names them; "
-            "other options, data and machines may differ. –: not published, or not run.",
-            *(
-                [f"Left out: {left_out} of these methods with other options or numbers of nodes."]
-                if left_out
-                else []
-            ),
+            data_line(group.source),
+            f"Clock of our seconds: {group.clock}. Other options, data and machines may differ.",
+            *([f"Left out: {left_out} figures for other options or numbers of nodes."] if left_out else []),
             *(f"Published: {note}." for note in notes),
+            guide_line("beside-published-figures"),
         ),
         keys=4,
         context=group_context(group, baseline),
@@ -63,7 +61,7 @@ def _ours(group: Group, figure: Figure) -> tuple[tuple[Contender, Estimate], ...
 
 
 def _values(contender: Contender, figure: Figure) -> list[float]:
-    """Of each run the seconds to the figure's level, or the final value; none without that metric."""
+    """For each run the seconds to the level of the figure, or the final value; none without that metric."""
     curves = [dataclasses.replace(run.curve, metric=figure.metric) for run in contender.runs]
     if not all(figure.metric in curve.evaluations[-1].metrics for curve in curves):
         return []
@@ -74,21 +72,21 @@ def _values(contender: Contender, figure: Figure) -> list[float]:
     return [crossing.seconds if crossing else math.inf for crossing in there]
 
 
-def _what(row: _Row) -> Entry:
+def _what(row: _FigureRow) -> Entry:
     figure = row.figure
     if figure.level is None:
         return plain(f"final {figure.metric}")
     return plain(f"seconds to {figure.metric} {figure.level:g}")
 
 
-def _published(row: _Row) -> Entry:
+def _published(row: _FigureRow) -> Entry:
     figure = row.figure
     if figure.seconds is not None:
         return Entry(text=number(figure.seconds), value=figure.seconds)
     return Entry(text="failed", value=None) if figure.value is None else plain(f"{figure.value:g}")
 
 
-def _found(row: _Row) -> Entry:
+def _found(row: _FigureRow) -> Entry:
     if not row.ours:
         return NOTHING
     form = DIGITS if row.figure.seconds is not None else METRIC
@@ -105,7 +103,7 @@ def _found(row: _Row) -> Entry:
     return Entry(text=", ".join(texts), value=values)
 
 
-def _ratio(row: _Row) -> Entry:
+def _ratio(row: _FigureRow) -> Entry:
     theirs = row.figure.seconds if row.figure.value is None else row.figure.value
     if len(row.ours) != 1 or not theirs:
         return NOTHING
@@ -116,13 +114,13 @@ def _ratio(row: _Row) -> Entry:
     return Entry(text=number(ratio), value=ratio if ours.reached * 2 > ours.seeds else None)
 
 
-_COLUMNS: tuple[ColumnOf[_Row], ...] = (
-    ColumnOf(key="paper", title="from", align="left", entry=lambda row: plain(row.figure.paper)),
+_COLUMNS: tuple[ColumnOf[_FigureRow], ...] = (
+    ColumnOf(key="paper", title="paper", align="left", entry=lambda row: plain(row.figure.paper)),
     ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.figure.label)),
     ColumnOf(
         key="nodes", title="nodes", entry=lambda row: plain(row.figure.nodes) if row.figure.nodes else NOTHING
     ),
-    ColumnOf(key="what", title="what", align="left", entry=_what),
+    ColumnOf(key="what", title="figure", align="left", entry=_what),
     ColumnOf(key="published", title="published", entry=_published),
     ColumnOf(key="ours", title="ours", entry=_found),
     ColumnOf(key="ours_over_published", title="ours / published", entry=_ratio, optional=True),

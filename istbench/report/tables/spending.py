@@ -1,4 +1,4 @@
-"""The second table of a group on a cluster's clock: what its nodes do with the time, and what that costs."""
+"""The second table of a group on the clock of a cluster: how its nodes spend the time, and the dollars."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -7,7 +7,7 @@ from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import data_line
+from istbench.report.phrases import data_line, guide_line
 from istbench.report.tables.numbers import rounded
 from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -15,23 +15,29 @@ from istbench.results.stats import median
 
 
 def spending(group: Group, baseline: str = BASELINE) -> Table:
-    """Where the time goes, a row for each method and number of nodes; `group` must be on a cluster's clock.
+    """Shares of the time and dollars, a row for each method and number of nodes, as medians over seeds.
 
-    Every figure is the median over seeds.
+    `group` must be on the clock of a cluster.
     """
     assert group.profile is not None
     columns, rows = fill(_columns(group.profile), group.contenders)
     return Table(
-        title=f"{group.workload_label}: where the time goes on {group.machine}",
+        title=f"{group.workload_label}: where the replayed time goes on {group.machine}",
         columns=columns,
         rows=rows,
-        footer=(data_line(group.source), *shared_line(group), *_footer(group.profile), *_careful(group)),
+        footer=(
+            data_line(group.source),
+            *shared_line(group),
+            f"Clock: cluster_s. {_price_line(group.profile)}",
+            *_careful(group),
+            guide_line("where-the-time-goes"),
+        ),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
 
 
-# From here on replays were too fast at times, ddp's by up to 5 %, p3's by up to 8 %: results/validation.
+# From this share on some replays were too fast: ddp by up to 5 %, p3 by up to 8 % (results/validation).
 _MUCH_CARRYING = 0.15
 
 
@@ -41,13 +47,13 @@ def _columns(profile: ClusterProfile) -> list[ColumnOf[Contender]]:
 
     return [
         *NAMING,
-        ColumnOf(key="samples_per_s", title="samples a second", entry=_samples_per_second),
+        ColumnOf(key="samples_per_s", title="samples per second", entry=_samples_per_second),
         _share("compute", "compute %", lambda time: time.compute),
         _share("communication", "communication %", lambda time: time.communication),
         _share("idle", "idle %", lambda time: time.idle),
         _share("link_use", "busiest link in use %", lambda time: time.link_use),
         _share("carrying", "cores busy with messages %", lambda time: time.carrying),
-        ColumnOf(key="dollars_per_hour", title="$ an hour", entry=partial(cost, 3600)),
+        ColumnOf(key="dollars_per_hour", title="$ per hour", entry=partial(cost, 3600)),
         ColumnOf(key="cluster_s", title="seconds to the end", entry=lambda c: rounded(c.trained())),
         ColumnOf(key="dollars", title="$ to the end", entry=lambda c: cost(c.trained(), c)),
     ]
@@ -66,18 +72,8 @@ def _share(name: str, title: str, share: Callable[[ClusterTime], float]) -> Colu
     return ColumnOf(key=f"{name}_percent", title=title, entry=percent)
 
 
-def _footer(profile: ClusterProfile) -> Iterable[str]:
-    yield (
-        "Shares of the time, mean over nodes. Communication: waiting for an operation that every node taking part "
-        "has posted, so not what compute hides. Idle: waiting for another node to post its part."
-    )
-    yield (
-        "Busiest link in use: the bytes that the busiest node's link moves in its busier direction, as a share of "
-        "those that it can move in the time. Cores busy with messages: the share of a node's cores that sending "
-        "and receiving take; 0 where the cluster's profile has no costs for them. Samples a second: of all nodes. "
-        "$: for all nodes, while they train."
-    )
-    yield f"A node is ${profile.price_per_hour:g} an hour ({profile.price_date}; {profile.price_source})."
+def _price_line(profile: ClusterProfile) -> str:
+    return f"A node costs ${profile.price_per_hour:g} per hour ({profile.price_date}; {profile.price_source})."
 
 
 def _careful(group: Group) -> Iterable[str]:
@@ -85,6 +81,6 @@ def _careful(group: Group) -> Iterable[str]:
     most = max((time.carrying for time in times), default=0.0)
     if most > _MUCH_CARRYING:
         yield (
-            f"Careful: sending and receiving take up to {100 * most:.0f} % of a node's cores here. Where they took "
-            f"more than {100 * _MUCH_CARRYING:.0f} %, replays were too fast at times, those of p3 by up to 8 %."
+            f"Careful: sending and receiving take up to {100 * most:.0f} % of a node's cores here. Above "
+            f"{100 * _MUCH_CARRYING:.0f} %, some replays were too fast, those of p3 by up to 8 %."
         )

@@ -9,13 +9,11 @@ from istbench.results.metrics import named_as_falling
 from istbench.results.nodes import straggler
 
 _MEGA = 1e6
-_FALLING = (
-    "Careful: {metric} falls as a model gets better, and times to a level are of metrics that rise: none are given."
-)
+_FALLING = "Careful: {metric} falls as a model gets better. Times to a level exist only for metrics that rise."
 
 
 def run_summary(run: Run, replayed: Run | None = None) -> Table:
-    """What came of one run, an item a row.
+    """The result of one run, an item in each row.
 
     replayed: the same run on the clock of a cluster.
     """
@@ -32,11 +30,11 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             *([] if falling else [(f"best {metric}", *_metric(curve.best()))]),
             ("train seconds", number(last.train_s), last.train_s),
             ("wall seconds", number(last.wall_s), last.wall_s),
-            ("local steps a node", str(last.step), last.step),
+            ("local steps per node", str(last.step), last.step),
             ("samples", str(last.samples), last.samples),
-            ("MB sent a node", number(last.bytes_sent_per_node / _MEGA), last.bytes_sent_per_node / _MEGA),
+            ("MB sent per node", number(last.bytes_sent_per_node / _MEGA), last.bytes_sent_per_node / _MEGA),
             (
-                "MB received a node",
+                "MB received per node",
                 number(last.bytes_received_per_node / _MEGA),
                 last.bytes_received_per_node / _MEGA,
             ),
@@ -44,7 +42,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         rows += _by_node(run)
         memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
-            rows.append(("peak MB a node", number(memory / _MEGA), memory / _MEGA))
+            rows.append(("peak MB per node", number(memory / _MEGA), memory / _MEGA))
         rows += [_to_target(run, level, "train") for level in run.targets if not falling]
     if replayed is not None:
         rows += _on_cluster(replayed)
@@ -71,13 +69,13 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
 
 
 def _by_node(run: Run) -> list[tuple[str, str, Scalar]]:
-    """The fewest and the most seconds that a node computed, and waited."""
+    """The fewest and the most seconds of a node, computing and waiting."""
     nodes = run.header.result.node_seconds if run.header.result else ()
     if len(nodes) < 2:
         return []
     spans = {
-        "computing seconds a node": [node.computing_s for node in nodes],
-        "waiting seconds a node": [node.waiting_s for node in nodes],
+        "computing seconds per node": [node.computing_s for node in nodes],
+        "waiting seconds per node": [node.waiting_s for node in nodes],
     }
     return [(name, f"{number(min(spent))} to {number(max(spent))}", max(spent)) for name, spent in spans.items()]
 
@@ -140,5 +138,7 @@ def _replay_line(replayed: Run | None) -> list[str]:
     lines = [f"Seconds and dollars on {time.profile.name}: replayed, not measured."]
     lines += lower_bound_line(replayed.header.config.device, time.profile)
     if time.doubt:
-        lines.append(f"Careful: they may be far off, {time.doubt}. Run it again with --again on a quiet machine.")
+        lines.append(
+            f"Careful: they may be far off, {time.doubt}. Run the cell again with --again on a quiet machine."
+        )
     return lines

@@ -71,8 +71,8 @@ def test_the_summary_names_the_slowest_and_the_fastest_node(results):
     run = load_run(write_run(results, header("ddp"), ramp(20.0), computing=(9.0, 19.0), hosts=HOSTS))
     table = run_summary(run)
     items = {row[0].text: row[1].text for row in table.rows}
-    assert items["computing seconds a node"] == "9.00 to 19.0"
-    assert items["waiting seconds a node"] == "1.00 to 11.0"
+    assert items["computing seconds per node"] == "9.00 to 19.0"
+    assert items["waiting seconds per node"] == "1.00 to 11.0"
     assert (
         "Slowest node: rank 1 (beta) computed 19.0 s. Fastest: rank 0 (alpha), 9.00 s. The others waited about "
         "10.0 s for the slowest."

@@ -43,7 +43,7 @@ def test_times_and_finals_stand_beside_those_of_the_same_method_options_and_node
     assert [entry.text for entry in ours] == ["16.0", "–", "0.900 on 2, 0.900 on 4"]
     assert [entry.text for entry in ratios] == ["0.500", "–", "–"]
     assert ours[2].value["4_median"] == 0.9
-    assert any(line.startswith("Left out: 1 of these") for line in table.footer)
+    assert any(line.startswith("Left out: 1 figures") for line in table.footer)
     assert "Published: read off a curve." in table.footer
 
 

@@ -48,4 +48,4 @@ def test_what_speaks_against_replayed_seconds_is_said_beside_them(results):
     ((replayed,),), _ = runs_on_clusters([run], [BARE])
     assert "others used 1.9 of 2 cores" in footer(run_summary(run, replayed))
     (table, *_) = build_report_on_clusters(results, {"bare": [BARE]}).tables
-    assert "the seconds of 1 of 1 runs may be far off, such as ddp on 2 nodes seed 0: others used" in footer(table)
+    assert "1 of 1 runs may be far off, for example ddp on 2 nodes seed 0: others used" in footer(table)
