@@ -18,7 +18,7 @@ from istbench.cells.refusals import check_batch, check_memory, check_schedule, c
 from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
 from istbench.config.lab import Lab
-from istbench.config.options import option_text, written_options
+from istbench.config.options import build_options, option_text, written_options
 from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.machine import cores
@@ -60,7 +60,8 @@ def _prepared(request: RunRequest, progress: Progress, here: int) -> Cell:
     workload = build_workload(request.workload, request.workload_options, plugins)
     workload_given = _changed(workload.Options(), workload.options)
     method = build_method(request.method, request.method_options, workload=workload, plugins=plugins)
-    given = _changed(build_method(request.method, {}, workload=workload, plugins=plugins).options, method.options)
+    suited = build_options(type(method.options), {}, "", workload.method_defaults(request.method))
+    given = _changed(suited, method.options)
     check_attributes(workload)
     if request.data is not None and workload.sized_by_data:
         workload.expect(request.data, request.workload_options)

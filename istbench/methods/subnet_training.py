@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, CountOrNone
+from istbench.config.numbers import CountOrNone
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
@@ -38,7 +38,7 @@ from istbench.subnets.thin import quicken_thin_norms
 from istbench.workloads.base import Batch, Workload
 
 
-class SubnetTraining(Method):
+class IndependentSubnetTraining(Method):
     """Each node trains its own part of the hidden units; the parts change every round."""
 
     name = "ist"
@@ -60,29 +60,6 @@ class SubnetTraining(Method):
                 "later": True,
             },
         )
-        streaming: bool = field(
-            default=False,
-            metadata={"help": "units move a few at a time, while the nodes compute", "later": True},
-        )
-        flight_steps: Count = field(
-            default=1, metadata={"help": "local steps that a moving unit sits out, of streaming", "later": True}
-        )
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if not self.streaming:
-                if self.flight_steps != 1:
-                    raise UserError("flight_steps is an option of streaming=true; set that too, or leave it out")
-            elif self.local_steps < 2:
-                raise UserError(
-                    f"streaming moves units between the local steps of a round, which has {self.local_steps}; set "
-                    "local_steps=2 or more, or leave streaming out"
-                )
-            elif self.flight_steps >= self.local_steps:
-                raise UserError(
-                    f"flight_steps={self.flight_steps} must be less than local_steps={self.local_steps}: units in "
-                    "flight for a whole round are never trained"
-                )
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -92,11 +69,11 @@ class SubnetTraining(Method):
         except ValueError as error:
             raise UserError(f"workload {workload.name!r}: {error}") from None
         if not groups:
-            raise UserError(f"workload {workload.name!r} declares no neuron groups, so ist cannot cut it")
+            raise UserError(f"workload {workload.name!r} declares no neuron groups, so {cls.name} cannot cut it")
         smallest = min(groups, key=lambda group: group.size)
         if smallest.size < world_size:
             raise UserError(
-                f"ist needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
+                f"{cls.name} needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
                 f"{world_size} nodes; use fewer nodes or a wider model"
             )
 

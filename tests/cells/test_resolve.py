@@ -51,3 +51,41 @@ def test_a_method_is_checked_against_the_sizes_of_the_data(tmp_path):
     assert prepare_cell(asked(6_500), lambda *_: None).header.config.method_options["target_active"] == 6_500
     with pytest.raises(UserError, match="target_active=7,001 is more than the 7,000 outputs"):
         prepare_cell(asked(7_001), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "label"),
+    [
+        ({}, "c545b6f2", "ist"),
+        ({"streaming": "no"}, "c545b6f2", "ist"),
+        ({"streaming": "true"}, "a4ae59dc", "ist streaming=True"),
+        (
+            {"streaming": "yes", "local_steps": "20", "flight_steps": "4"},
+            "4d411637",
+            "ist local_steps=20 streaming=True flight_steps=4",
+        ),
+        (
+            {"streaming": True, "optimizer_state": "reset", "momentum": 0.9},
+            "7c686fdf",
+            "ist momentum=0.9 optimizer_state=reset streaming=True",
+        ),
+    ],
+)
+def test_streaming_as_an_option_of_ist_names_the_cells_of_before(options, name, label):
+    def cell(method, **given):
+        request = RunRequest(
+            workload="toy", method=method, nodes=2, steps=40, threads=1, device="cpu", method_options=given
+        )
+        return prepare_cell(request, lambda *_: None)
+
+    found = cell("ist", **options)
+    assert (found.name, found.header.method_label) == (f"toy-ist-n2-s0-{name}", label)
+    again = cell("ist", **found.config.method_options)  # as a run that goes on has them
+    assert (again.name, again.config.method_options) == (found.name, found.config.method_options)
+
+
+def test_the_method_streaming_ist_has_cells_of_its_own():
+    request = RunRequest(workload="toy", method="streaming_ist", nodes=2, method_options={"flight_steps": 2})
+    cell = prepare_cell(request, lambda *_: None)
+    assert cell.name.startswith("toy-streaming_ist-n2-s0-")
+    assert cell.header.method_label == "streaming_ist flight_steps=2"

@@ -15,13 +15,14 @@ every node trains starts at zero at the end of a round.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from istbench.config.numbers import Count
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
@@ -29,7 +30,7 @@ from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
 from istbench.methods.shares import Shares
 from istbench.methods.streamed_shares import StreamedShares
-from istbench.methods.subnet_training import SubnetTraining
+from istbench.methods.subnet_training import IndependentSubnetTraining
 from istbench.optimizer import started
 from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
 from istbench.subnets.expected import expected_flights
@@ -60,8 +61,32 @@ class _Flying:
     transfers: Transfers | None = None
 
 
-class StreamingSubnetTraining(SubnetTraining):
-    """`ist` with `streaming`."""
+class StreamingSubnetTraining(IndependentSubnetTraining):
+    """`ist` whose units move a few at a time, while the nodes compute."""
+
+    name = "streaming_ist"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(IndependentSubnetTraining.Options):
+        """Options of `streaming_ist`."""
+
+        flight_steps: Count = field(
+            default=1,
+            metadata={"help": "local steps that a moving unit misses; use more on slow links", "later": True},
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.local_steps < 2:
+                raise UserError(
+                    f"units move between the local steps of a round, but local_steps={self.local_steps}; set "
+                    "local_steps=2 or more, or use ist"
+                )
+            if self.flight_steps >= self.local_steps:
+                raise UserError(
+                    f"flight_steps={self.flight_steps} must be less than local_steps={self.local_steps}: no node "
+                    "would train the units in flight"
+                )
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -284,3 +309,18 @@ def _fitting(values: Tensor, buffer: Tensor) -> Tensor:
     if values.shape != buffer.shape:
         raise ValueError("units in flight of other sizes")
     return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StreamingOption(IndependentSubnetTraining.Options):
+    streaming: bool = field(default=False, metadata={"help": "the former spelling of streaming_ist", "later": True})
+
+
+class StreamingByOption(StreamingSubnetTraining):
+    """`ist` with `streaming=true`, the former spelling of `streaming_ist`: recorded cells keep name and label."""
+
+    name = "ist"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(StreamingSubnetTraining.Options, _StreamingOption):
+        """Options of `streaming_ist`, and `streaming` in front of `flight_steps`, as recorded labels have it."""
