@@ -28,9 +28,9 @@ from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
 from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.shares import Shares
 from istbench.methods.streamed_shares import StreamedShares
-from istbench.methods.subnet_training import IndependentSubnetTraining
 from istbench.optimizer import started
 from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
 from istbench.subnets.expected import expected_flights

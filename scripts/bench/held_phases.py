@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.methods.subnet_training import IndependentSubnetTraining
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.toy import Toy
 

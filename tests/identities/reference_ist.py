@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import functional_call
 
 from istbench.methods.base import materialise
-from istbench.methods.subnet_training import IndependentSubnetTraining
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.subnets.groups import expand_units
 from istbench.subnets.partition import partition_units
 from istbench.workloads.base import Workload

@@ -16,7 +16,7 @@ from istbench.conformance.training import (
     train,
 )
 from istbench.methods.data_parallel import DataParallel
-from istbench.methods.subnet_training import IndependentSubnetTraining
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.digest import weights_sha256
 from istbench.processes.on_nodes import on_nodes
 

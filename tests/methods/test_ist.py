@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from istbench.errors import UserError
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.streaming_ist import StreamingByOption, StreamingSubnetTraining
-from istbench.methods.subnet_training import IndependentSubnetTraining
 from istbench.registry import build_method, build_workload
 from istbench.subnets.structure import chain_groups
 
