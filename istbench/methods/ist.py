@@ -27,14 +27,18 @@ from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.base import Method, counted
 from istbench.methods.shares import Shares
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate, started
-from istbench.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
-from istbench.subnets.expected import expected_moves
+from istbench.subnets.exchange import (
+    Holdings,
+    Repartition,
+    count_values,
+    expected_moves,
+    gather_blocks,
+    write_blocks,
+)
 from istbench.subnets.groups import named_tensors
-from istbench.subnets.initial import home_values, subnet_values
-from istbench.subnets.layout import build_subnet, layout_of
+from istbench.subnets.layout import build_subnet, home_values, layout_of, subnet_values
 from istbench.subnets.partition import home_partition, partition_units
-from istbench.subnets.pieces import Span
-from istbench.subnets.thin import quicken_thin_norms
+from istbench.subnets.pieces import DimSlice
 from istbench.workloads.base import Batch, Workload
 
 
@@ -139,7 +143,6 @@ class IndependentSubnetTraining(Method):
         self._steps = 0  # of the round under way
         self._set_round(0)
         self._subnet = build_subnet(model, self._layout.groups, self._partition, fabric.rank, fabric.device)
-        quicken_thin_norms(self._subnet)
         self._home = self._initialise()
         self._optimizer = self.options.build(self._subnet.parameters())
 
@@ -264,7 +267,7 @@ class IndependentSubnetTraining(Method):
         full = build_subnet(self._full, (), {}, 0, self._fabric.device) if lead else None
         whole = {} if full is None else named_tensors(full)
         for name, tensor in named_tensors(self._full).items():
-            shares.bring(name, Span(0, 0, len(tensor) if tensor.dim() else 1), whole.get(name))
+            shares.bring(name, DimSlice(0, 0, len(tensor) if tensor.dim() else 1), whole.get(name))
         return full
 
     @torch.no_grad()

@@ -29,16 +29,13 @@ from istbench.fabric.pending import Transfers
 from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
 from istbench.methods.ist import IndependentSubnetTraining
-from istbench.methods.shares import Shares
-from istbench.methods.streamed_shares import StreamedShares
+from istbench.methods.shares import Shares, StreamedShares
 from istbench.optimizer import started
 from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
-from istbench.subnets.expected import expected_flights
-from istbench.subnets.flights import Flights
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.layout import Layout, layout_of
 from istbench.subnets.partition import arranged
-from istbench.subnets.streaming import Timetable, Wave, turns_of
+from istbench.subnets.streaming import Flights, Timetable, Wave, expected_flights, turns_of
 from istbench.workloads.base import Batch, Workload
 
 
