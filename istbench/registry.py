@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from istbench.config.options import build_options
+from istbench.config.options import build_options, parse_option
 from istbench.errors import UserError, printable, unknown_name
 from istbench.plugin_code import note_plugin, plugin_line, said_by
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from istbench.workloads.base import Workload
 
 _SLOW_S = 5.0
+# Options that are methods today, and the class for the former spelling: recorded cells keep their name.
+_FORMER_OPTIONS = {("ist", "streaming"): EntryPoint("", "istbench.methods.streaming_ist:StreamingByOption", "")}
 Kind = Literal["methods", "workloads"]
 
 
@@ -80,10 +82,23 @@ def build_method(
     Raises:
         UserError: as `load_method` does, and for an unknown option or a wrong value.
     """
-    kind = load_method(name, plugins)
+    kind, options = _by_former_option(load_method(name, plugins), name, options)
     suited = {} if workload is None else workload.method_defaults(name)
     built = build_options(kind.Options, options, f"method {name!r}", suited)
-    return kind.form(built)(built, seed=seed)
+    return kind(built, seed=seed)
+
+
+def _by_former_option(
+    kind: "type[Method]", name: str, options: Mapping[str, Any]
+) -> "tuple[type[Method], Mapping[str, Any]]":
+    """The class and options of method `name`, where one of `options` is the former spelling of another method."""
+    known = {field.name for field in dataclasses.fields(kind.Options)}
+    for (method, option), former in _FORMER_OPTIONS.items():
+        if method == name and option in options and option not in known:
+            if parse_option(options[option], bool, f"method {name!r}: option {option}"):
+                return former.load(), options
+            options = {given: value for given, value in options.items() if given != option}
+    return kind, options
 
 
 def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str] = ()) -> "Workload":

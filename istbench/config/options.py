@@ -30,14 +30,19 @@ def build_options(options: type, given: Mapping[str, Any], what: str, defaults: 
     for name, value in given.items():
         if name not in known:
             raise unknown_name(f"option of {what}", name, known)
-        values[name] = _parse(value, kinds[name], f"{what}: option {name}")
+        values[name] = parse_option(value, kinds[name], f"{what}: option {name}")
     try:
         return options(**values)
     except UserError as error:  # options that contradict each other
         raise UserError(f"{what}: {error}") from None
 
 
-def _parse(value: Any, kind: Any, where: str) -> Any:
+def parse_option(value: Any, kind: Any, where: str) -> Any:
+    """`value`, a text as typed or already of type `kind`, as one of that type within its bounds.
+
+    Raises:
+        UserError: naming `where`, for a value of another type or out of bounds.
+    """
     if isinstance(value, str):
         text = value.strip()
         value = _FLAGS.get(text.lower(), text) if kind is bool else text

@@ -8,8 +8,11 @@ layer is torch's.
 """
 
 import functools
+import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +25,14 @@ from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method, counted
-from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
-from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_rounds
-from istbench.methods.step_times import StepTimes
+from istbench.methods.cut_model import (
+    CutModel,
+    HiddenExchange,
+    exchange_buffers,
+    largest_part,
+    planned_rounds,
+    wide_softmax,
+)
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.seeds import derived_seed
 from istbench.slide.active import owned
@@ -250,3 +258,23 @@ class ActiveOutputs(Method):
 def _threads(count: int) -> Threads:
     """One pool of so many threads a process, however many methods it builds."""
     return Threads(count)
+
+
+class StepTimes:
+    """Seconds by the part of a step, of this node, since `shares` was called last."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """What happens inside is of part `name`."""
+        started = time.perf_counter()
+        yield
+        self._seconds[name] += time.perf_counter() - started
+
+    def shares(self) -> dict[str, float]:
+        """Each part's share of all seconds, by name; counts anew."""
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        total = sum(seconds.values())
+        return {name: own / total for name, own in seconds.items()} if total else {}

@@ -66,11 +66,6 @@ class Method(ABC):
         self.seed = seed
 
     @classmethod
-    def form(cls, options: Any) -> "type[Method]":
-        """The class that trains by `options`: this one, where the method has no other form."""
-        return cls
-
-    @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
         """Refuse, before any process starts, what cannot work. `model` is on the meta device.
 

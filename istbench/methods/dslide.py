@@ -27,16 +27,16 @@ from istbench.config.numbers import Count, CountOrNone
 from istbench.errors import UserError
 from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
 from istbench.methods.base import counted
-from istbench.methods.cut_model import wide_softmax
-from istbench.methods.output_gather import PAIR_BYTES, SAMPLE_BYTES, gathered_normaliser
+from istbench.methods.cut_model import HiddenExchange, wide_softmax
 from istbench.seeds import derived_seed
 from istbench.slide.choosing import MOST_TABLES
 from istbench.slide.dwta import DWTA
 from istbench.slide.hashing import MOST_BITS
 from istbench.slide.index import Index, IndexOptions, RebuildSchedule
+from istbench.slide.inversion import Pairs
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
-from istbench.slide.softmax import Normaliser
+from istbench.slide.softmax import Normaliser, combined
 from istbench.slide.tables import Tables, found_in_tables, tables_bytes
 from istbench.slide.threads import Threads
 from istbench.workloads.base import Workload
@@ -254,3 +254,43 @@ def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: 
 def _bits(family: str, width: int) -> int:
     """Bits of a function over vectors of so many entries."""
     return _FAMILIES[family](width, 0, 0, 0).bits
+
+
+PAIR_BYTES, SAMPLE_BYTES = 8, 8  # as they are sent: an output's number and value; a sample's count and true outputs
+
+
+def gathered_normaliser(
+    exchange: HiddenExchange, mine: Normaliser, pairs: Pairs, outputs: np.ndarray, first: int
+) -> Normaliser:
+    """The normaliser over all nodes' active outputs, of which everyone gets every one, its number beside it.
+
+    Args:
+        mine: over this node's own. pairs, outputs: those, the latter float32 [pairs]. first: its first output.
+    """
+    samples = len(mine.values)
+    heads = np.stack([np.bincount(pairs.samples, minlength=samples).astype(np.float32), mine.values[:, 2]])
+    all_heads = exchange.each(torch.from_numpy(heads), "gathering counts of active outputs").numpy()
+    counts = all_heads[:, 0].astype(np.int64)
+    order = np.argsort(pairs.samples, kind="stable")
+    sent = np.zeros((2, int(counts.sum(axis=1).max())), np.int32)
+    sent[0, : len(order)] = (np.repeat(pairs.rows, np.diff(pairs.starts)) + first)[order]
+    sent[1, : len(order)] = outputs[order].view(np.int32)
+    parts = exchange.each(torch.from_numpy(sent), "gathering active outputs").numpy()
+    return combined(
+        [
+            Normaliser(_normalised(part[1, : own.sum()].view(np.float32), own, head[1]))
+            for part, own, head in zip(parts, counts, all_heads, strict=True)
+        ]
+    )
+
+
+def _normalised(outputs: np.ndarray, counts: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """What `Normaliser` has, of outputs sample by sample, so many each."""
+    values = np.stack([np.full(len(counts), -np.inf, np.float32), np.zeros(len(counts), np.float32), true], axis=1)
+    filled = np.flatnonzero(counts)
+    if len(filled):
+        starts = (np.cumsum(counts) - counts)[filled]
+        values[filled, 0] = np.maximum.reduceat(outputs, starts)
+        exponentials = np.exp(outputs - np.repeat(values[:, 0], counts))
+        values[filled, 1] = np.add.reduceat(exponentials, starts)
+    return values

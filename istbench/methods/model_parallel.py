@@ -16,8 +16,14 @@ from torch import Tensor, nn
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method
-from istbench.methods.cut_model import CutModel, largest_part, wide_softmax
-from istbench.methods.hidden_exchange import HiddenExchange, exchange_buffers, planned_rounds
+from istbench.methods.cut_model import (
+    CutModel,
+    HiddenExchange,
+    exchange_buffers,
+    largest_part,
+    planned_rounds,
+    wide_softmax,
+)
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 

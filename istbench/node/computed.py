@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istbench.config.run import Precision
 from istbench.errors import UserError, printable
+from istbench.memory_order import make_narrow_norms_contiguous
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.wide_softmax import OverNodes, WideSoftmax
 
@@ -58,6 +59,7 @@ class _Computed:
         model = self._workload.build_model()
         if self._channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            make_narrow_norms_contiguous(model)
         return model
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -22,6 +22,7 @@ _KNOWN = {
     "ddp": ("#0072B2", "s"),
     "local_sgd": ("#009E73", "^"),
     "ist": ("#D55E00", "o"),
+    "streaming_ist": ("#882255", "*"),
     "parameter_server": ("#E69F00", "D"),
     "p3": ("#CC79A7", "v"),
     "dslide": ("#56B4E9", "P"),

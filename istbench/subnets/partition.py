@@ -11,7 +11,7 @@ from istbench.subnets.groups import NeuronGroup
 
 
 @dataclass(frozen=True)
-class Parts:
+class GroupPartition:
     """One group's units cut into n disjoint parts.
 
     units: per node, its units by their index in its part (int64): in increasing order, but where units stream.
@@ -24,8 +24,8 @@ class Parts:
     position: Tensor
 
 
-Partition = dict[str, Parts]
-"""`Parts` by group name."""
+Partition = dict[str, GroupPartition]
+"""`GroupPartition` by group name."""
 
 
 def part_sizes(size: int, world_size: int) -> list[int]:
@@ -60,11 +60,11 @@ def home_partition(groups: Sequence[NeuronGroup], world_size: int) -> Partition:
     }
 
 
-def _parts(pieces: Sequence[Tensor]) -> Parts:
+def _parts(pieces: Sequence[Tensor]) -> GroupPartition:
     return arranged([piece.sort().values for piece in pieces])
 
 
-def arranged(units: Sequence[Tensor]) -> Parts:
+def arranged(units: Sequence[Tensor]) -> GroupPartition:
     """The parts that have `units`, per node, in that order."""
     size = sum(len(piece) for piece in units)
     owner = torch.empty(size, dtype=torch.int64)
@@ -72,4 +72,4 @@ def arranged(units: Sequence[Tensor]) -> Parts:
     for node, mine in enumerate(units):
         owner[mine] = node
         position[mine] = torch.arange(len(mine))
-    return Parts(tuple(units), owner, position)
+    return GroupPartition(tuple(units), owner, position)

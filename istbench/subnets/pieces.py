@@ -10,7 +10,7 @@ from istbench.subnets.layout import Axis
 
 
 @dataclass(frozen=True)
-class Span:
+class DimSlice:
     """Entries `first` to `last` (exclusive) along dimension `dim`; of a tensor without dimensions, all of it."""
 
     dim: int
@@ -47,12 +47,12 @@ class Piece:
         axes, index: the product of indices within the block where these entries belong.
     """
 
-    held: Span | Places
+    held: DimSlice | Places
     axes: Sequence[Axis]
     index: list[Tensor]
 
 
-def piece_of(span: Span, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
+def piece_of(span: DimSlice, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
     """What a holder has of the block at `span` of the full tensor.
 
     It has the product of `index`, rising, along `axes`, and all along other dimensions.
@@ -62,14 +62,14 @@ def piece_of(span: Span, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece
         if axis.dim != span.dim:
             continue
         edges = torch.searchsorted(within[number], torch.tensor([span.first, span.last]))
-        held = Span(span.dim, *edges.tolist())
+        held = DimSlice(span.dim, *edges.tolist())
         within[number] = within[number][held.first : held.last] - span.first
     return Piece(held, axes, within)
 
 
-def scattered_piece(span: Span, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
+def scattered_piece(span: DimSlice, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
     """`piece_of` for indices in any order."""
-    held: Span | Places = span
+    held: DimSlice | Places = span
     within = list(index)
     for number, axis in enumerate(axes):
         if axis.dim == span.dim:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.methods.subnet_training import SubnetTraining
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.toy import Toy
 
@@ -61,7 +61,7 @@ class Held(Toy):
             return super().evaluate(model, batches)
 
 
-class HeldSubnetTraining(SubnetTraining):
+class HeldSubnetTraining(IndependentSubnetTraining):
     """Independent Subnet Training."""
 
     name = "held"

@@ -22,11 +22,12 @@ def trained(arguments: argparse.Namespace, nodes: int, *, streaming: bool) -> tu
     """What came of some rounds, and their trace."""
     steps = arguments.rounds * arguments.local_steps
     options: list[object] = ["--set", f"local_steps={arguments.local_steps}"]
+    method = "streaming_ist" if streaming else "ist"
     if streaming:
-        options += ["--set", "streaming=true", "--set", f"flight_steps={arguments.flight_steps}"]
+        options += ["--set", f"flight_steps={arguments.flight_steps}"]
     with tempfile.TemporaryDirectory() as out:
         result = run_cell(
-            "--workload", "speech", "--method", "ist", "--nodes", nodes, "--steps", steps, "--eval-every", steps,
+            "--workload", "speech", "--method", method, "--nodes", nodes, "--steps", steps, "--eval-every", steps,
             "--workload-set", f"hidden={arguments.hidden}", "--workload-set", f"layers={arguments.layers}",
             "--workload-set", f"clips_per_word={arguments.clips}", *options, out=Path(out),
         )  # fmt: skip

@@ -22,10 +22,10 @@ from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
 
 _SIZES = {"features": 4096, "hidden": 4096, "layers": 2, "classes": 35, "batch_norm": True, "samples": 2048}
-WAYS: dict[str, dict[str, Any]] = {
-    "ordinary": {},
-    "streaming": {"streaming": True},
-    "streaming, flight_steps=4": {"streaming": True, "flight_steps": 4},
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ordinary": ("ist", {}),
+    "streaming": ("streaming_ist", {}),
+    "streaming, flight_steps=4": ("streaming_ist", {"flight_steps": 4}),
 }
 MESSAGES = ", in messages"
 
@@ -36,11 +36,11 @@ def measure(fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int
     workload.batch_size = size
     over: Any = OverMessages(fabric)
     methods = {}
-    for name, way in WAYS.items():
+    for name, (method_name, way) in WAYS.items():
         options = {"local_steps": local_steps, **way}
-        methods[name] = set_up(fabric, workload, "ist", options)
-        if "streaming" in way:
-            methods[name + MESSAGES] = set_up(over, workload, "ist", options)
+        methods[name] = set_up(fabric, workload, method_name, options)
+        if method_name == "streaming_ist":
+            methods[name + MESSAGES] = set_up(over, workload, method_name, options)
     ways = list(methods)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(-1, turns):  # the first to warm up

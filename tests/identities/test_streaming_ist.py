@@ -1,7 +1,5 @@
 """Streaming IST on gloo processes: its definition, after every step. Functions named `node_*` run on every node."""
 
-from pathlib import Path
-
 import pytest
 from image_networks import PIXELS, TinyImages
 from reference_streaming import StreamingReference
@@ -23,7 +21,6 @@ from istbench.conformance.training import (
 from istbench.node.digest import weights_sha256
 from istbench.processes.on_nodes import on_nodes
 
-PLUGINS = (str(Path(__file__).parent / "streaming_plugin.py"),)
 EXACT = 2e-5  # float32 sums in another order
 PLAIN = {"hidden": 13, "layers": 2}
 NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True}
@@ -48,8 +45,8 @@ def workload_of(name, options):
 
 def node_streams(fabric, names):
     """By case, what rank 0 saw; and checks that fail where they do not hold."""
-    rounds_are_as_long_as_told(fabric, "streaming", PLUGINS)
-    bytes_sent_are_bytes_received(fabric, "streaming", PLUGINS)
+    rounds_are_as_long_as_told(fabric, "streaming_ist", ())
+    bytes_sent_are_bytes_received(fabric, "streaming_ist", ())
     return {name: seen_of(fabric, workload_of(*CASES[name][0]), CASES[name][1]) for name in names}
 
 
@@ -57,7 +54,7 @@ def seen_of(fabric, workload, options):
     steps, stops = (FEW_STEPS, FEW_STOPS) if isinstance(workload, TinyImages) else (STEPS, STOPS)
 
     def start(**more):
-        return set_up(fabric, workload, "ist", {**options, "streaming": True, **more}, seed=5)
+        return set_up(fabric, workload, "streaming_ist", {**options, **more}, seed=5)
 
     method = start()
     reference = StreamingReference(workload, method.options, nodes=fabric.world_size, seed=5)
@@ -121,7 +118,7 @@ def node_alone(fabric):
     differences = []
     for workload, options in list(CASES.values())[:4]:
         workload = workload_of(*workload)
-        method = set_up(fabric, workload, "ist", {**options, "streaming": True})
+        method = set_up(fabric, workload, "streaming_ist", options)
         train(fabric, workload, method, 0, STEPS)
         method.close_round()
         plain = plain_training(workload, method.options, STEPS)

@@ -8,7 +8,7 @@ from torch import nn
 
 from istbench.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
-from istbench.methods.streaming import StreamingSubnetTraining
+from istbench.methods.streaming_ist import StreamingByOption, StreamingSubnetTraining
 from istbench.registry import build_method, build_workload
 from istbench.subnets.structure import chain_groups
 
@@ -33,16 +33,15 @@ def test_more_nodes_than_channels_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"local_steps": 0}, "between the local steps of a round, which has 0; set local_steps=2 or more"),
-        ({"local_steps": 1}, "between the local steps of a round, which has 1; set local_steps=2 or more"),
+        ({"local_steps": 0}, "local steps of a round, but local_steps=0; set local_steps=2 or more, or use ist"),
+        ({"local_steps": 1}, "local steps of a round, but local_steps=1; set local_steps=2 or more, or use ist"),
         ({"local_steps": 5, "flight_steps": 6}, "flight_steps=6 must be less than local_steps=5"),
-        ({"local_steps": 5, "flight_steps": 5}, "in flight for a whole round are never trained"),
-        ({"streaming": False, "flight_steps": 2}, "flight_steps is an option of streaming=true"),
+        ({"local_steps": 5, "flight_steps": 5}, "no node would train the units in flight"),
     ],
 )
 def test_streaming_that_cannot_be_is_refused(options, said) -> None:
     with pytest.raises(UserError, match=said) as refused:
-        build_method("ist", {"streaming": True, **options})
+        build_method("streaming_ist", options)
     assert "\n" not in str(refused.value)
 
 
@@ -51,9 +50,7 @@ def test_layers_that_take_turns_need_a_wave_each() -> None:
     with torch.device("meta"):
         model = workload.build_model()
     for local_steps, flight_steps, fits in ((4, 2, True), (3, 2, False), (2, 1, True)):
-        options = {"streaming": True, "local_steps": local_steps, "flight_steps": flight_steps}
-        method = build_method("ist", options)
-        assert isinstance(method, StreamingSubnetTraining)
+        method = build_method("streaming_ist", {"local_steps": local_steps, "flight_steps": flight_steps})
         if fits:
             method.check(method.options, model, workload, 2)
         else:
@@ -61,8 +58,26 @@ def test_layers_that_take_turns_need_a_wave_each() -> None:
                 method.check(method.options, model, workload, 2)
 
 
-def test_ist_without_streaming_is_the_ordinary_one() -> None:
-    assert type(build_method("ist", {})) is IndependentSubnetTraining
+@pytest.mark.parametrize(("streaming", "kind"), [
+    ({}, IndependentSubnetTraining), ({"streaming": "no"}, IndependentSubnetTraining),
+    ({"streaming": False}, IndependentSubnetTraining),
+    ({"streaming": "yes"}, StreamingByOption), ({"streaming": True}, StreamingByOption),
+])  # fmt: skip
+def test_the_former_option_streaming_is_the_method_streaming_ist(streaming, kind) -> None:
+    method = build_method("ist", {"local_steps": 3, **streaming})
+    assert type(method) is kind
+    assert method.options.local_steps == 3
+    assert issubclass(StreamingByOption, StreamingSubnetTraining)
+
+
+def test_the_former_spelling_takes_the_options_and_bounds_of_today() -> None:
+    assert build_method("ist", {"streaming": "yes", "flight_steps": "4"}).options.flight_steps == 4
+    with pytest.raises(UserError, match="method 'ist': flight_steps=9 must be less than local_steps=5"):
+        build_method("ist", {"streaming": "yes", "local_steps": 5, "flight_steps": 9})
+    with pytest.raises(UserError, match="method 'ist': option streaming must be true or false, not 'maybe'"):
+        build_method("ist", {"streaming": "maybe"})
+    with pytest.raises(UserError, match="option of method 'ist' 'flight_steps'"):
+        build_method("ist", {"flight_steps": 4})
 
 
 def test_home_shards_of_a_checkpoint_go_where_they_were_set_up() -> None:

@@ -89,6 +89,17 @@ def test_images_and_filters_have_their_channels_last():
     assert workload.strides == (8, 1, 4, 2)
 
 
+def test_every_model_with_channels_last_has_quick_norms_of_few_channels():
+    class Images(Toy):
+        def build_model(self):
+            return nn.Sequential(nn.Conv2d(3, 5, 1), nn.BatchNorm2d(5))
+
+    model = model_of(as_told(Images(), channels_last=True))
+    images = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert not model[0](images).is_contiguous()
+    assert model(images).is_contiguous()
+
+
 def test_a_model_that_cannot_be_compiled_is_one_line():
     from torch._dynamo.exc import BackendCompilerFailed
 

@@ -106,13 +106,13 @@ def test_streaming_holds_and_sends_no_more(nodes):
     """One hidden layer: what is sent is that of all at once, a fifth of it at a time."""
     sizes = {"hidden": 2048, "layers": 1, "samples": 2**17}
     options = {"workload_options": sizes, "nodes": nodes, "batch_size": 2**14}
-    streaming = plan("ist", options={"streaming": True, "local_steps": 5}, **options)
+    streaming = plan("streaming_ist", options={"local_steps": 5}, **options)
     ordinary = plan("ist", options={"local_steps": 5}, **options)
     assert 0.98 * ordinary.sent < streaming.sent <= 1.001 * ordinary.sent
     assert streaming.seconds < ordinary.seconds
     held, whole = (
-        memory_of("ist", nodes=nodes, hidden=2048, options={"local_steps": 20, "streaming": streams})
-        for streams in (True, False)
+        memory_of(method, nodes=nodes, hidden=2048, options={"local_steps": 20})
+        for method in ("streaming_ist", "ist")
     )
     assert (held.parameters, held.gradients) == (whole.parameters, whole.gradients)
     # Two turns: a tenth of a layer's units fly, out and in.

@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.subnets.exchange import Repartition
-from istbench.subnets.expected import expected_flights, expected_moves
-from istbench.subnets.flights import Flights
+from istbench.subnets.exchange import Repartition, expected_moves
 from istbench.subnets.layout import layout_of
 from istbench.subnets.partition import home_partition, partition_units
-from istbench.subnets.streaming import Timetable, turns_of
+from istbench.subnets.streaming import Flights, Timetable, expected_flights, turns_of
 from istbench.subnets.structure import chain_groups
 
 ROUNDS = 60

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from istbench.subnets.groups import NeuronGroup, expand_units
 from istbench.subnets.layout import Axis, select, write
 from istbench.subnets.partition import home_partition, partition_units
-from istbench.subnets.pieces import Span, piece_of
+from istbench.subnets.pieces import DimSlice, piece_of
 
 ROWS, COLUMNS, DEPTH = 7, 5, 6
 CUTS = {
@@ -28,7 +28,7 @@ def test_the_pieces_of_all_nodes_are_the_block(cut, data):
     nodes = data.draw(st.integers(1, 3))
     dim = data.draw(st.integers(0, 2))
     first = data.draw(st.integers(0, FULL.shape[dim] - 1))
-    span = Span(dim, first, data.draw(st.integers(first + 1, FULL.shape[dim])))
+    span = DimSlice(dim, first, data.draw(st.integers(first + 1, FULL.shape[dim])))
     dealt = partition_units(GROUPS, nodes, seed=data.draw(st.integers(0, 99)), round_index=0)
     block = torch.full(span.shape(FULL.shape), -1.0)
     for partition, held in [(home_partition(GROUPS, nodes), axes[:1]), (dealt, axes)]:

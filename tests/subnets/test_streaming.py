@@ -5,11 +5,10 @@ import torch
 from test_exchange import _cnn, _mlp, _recurrent
 
 from istbench.subnets.exchange import Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
-from istbench.subnets.flights import Flights
 from istbench.subnets.groups import NeuronGroup, named_tensors
 from istbench.subnets.layout import layout_of, select, subnet_index, write
 from istbench.subnets.partition import home_partition, partition_units
-from istbench.subnets.streaming import Timetable, turns_of
+from istbench.subnets.streaming import Flights, Timetable, turns_of
 
 MODELS = {"mlp": _mlp, "cnn": _cnn}
 LIKE = torch.empty(0)

@@ -1,54 +1,52 @@
 """Streaming IST: units move a few at a time, while the nodes compute. This project's own extension of `ist`.
 
-IST deals out all units at the end of a round, and the nodes stand still until every weight has moved. Here a wave
-of units leaves after each local step (of `flight_steps`), of each group the next of a random order that a round
-goes through once: they permute their owners among themselves, and travel while the following local steps compute.
-A unit in flight sits these out: leaving after step t it is trained again, by its new owner, from step
-t + 1 + flight_steps on. What Streaming DiLoCo (arXiv 2501.18512) was for DiLoCo.
+`ist` deals all units anew at the end of a round, and the nodes wait until every weight has moved. Here a wave of
+units leaves after each local step, or after every `flight_steps`. A wave takes the next units of each group, in a
+random order that is drawn once a round. They permute their owners among themselves and travel while the following
+local steps compute. A unit misses these steps: it leaves after step t, and its new owner trains it from step t + 1
++ flight_steps on. Streaming DiLoCo (arXiv 2501.18512) does the same for DiLoCo.
 
-Places of units in flight stay in the subnet and are zero: a unit whose weights are zero counts for nothing. Others
-land in these places. Weights between two groups that are in no subnet wait at home, as in `ist`; tensors that no
-unit indexes are averaged at the end of a round, and waited for.
+The places of units in flight stay in the subnet and are zero: a unit whose weights are zero changes nothing. Other
+units land in these places. Weights between two groups that are in no subnet wait at home, as in `ist`. At the end
+of a round the nodes wait and average the tensors that no unit indexes.
 
-With `optimizer_state=reset` a unit's state starts at zero where it lands; Adam's count of steps goes on, and what
-every node trains starts at zero at the end of a round.
+With `optimizer_state=reset` a unit's state starts at zero where it lands. Adam's step count goes on. The state of
+the tensors that every node trains starts at zero at the end of a round.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from istbench.config.numbers import Count
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
 from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
-from istbench.methods.shares import Shares
-from istbench.methods.streamed_shares import StreamedShares
-from istbench.methods.subnet_training import SubnetTraining
+from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.shares import Shares, StreamedShares
 from istbench.optimizer import started
 from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
-from istbench.subnets.expected import expected_flights
-from istbench.subnets.flights import Flights
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.layout import Layout, layout_of
 from istbench.subnets.partition import arranged
-from istbench.subnets.streaming import Timetable, Wave, turns_of
+from istbench.subnets.streaming import Flights, Timetable, Wave, expected_flights, turns_of
 from istbench.workloads.base import Batch, Workload
 
 
 @dataclass(kw_only=True)
 class _Flying:
-    """The wave under way, as this node sees it.
+    """The wave in flight, as this node sees it.
 
     Attributes:
-        round, wave: its number. steps: local steps since it left.
-        incoming, arrived: by peer, where it lands here, and the buffer that is filled by then.
-        transfers: None where it has arrived.
+        round, wave: numbers of its round and of the wave in it. steps: local steps since it left.
+        incoming: by peer, the places on this node where units land. arrived: by peer, the buffer of their values.
+        transfers: the messages, None once they have arrived.
     """
 
     flights: Flights
@@ -60,8 +58,196 @@ class _Flying:
     transfers: Transfers | None = None
 
 
-class StreamingSubnetTraining(SubnetTraining):
-    """`ist` with `streaming`."""
+class StreamingSubnetTraining(IndependentSubnetTraining):
+    """`ist` whose units move a few at a time, while the nodes compute."""
+
+    name = "streaming_ist"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(IndependentSubnetTraining.Options):
+        """Options of `streaming_ist`."""
+
+        flight_steps: Count = field(
+            default=1,
+            metadata={"help": "local steps that a moving unit misses; use more on slow links", "later": True},
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.local_steps < 2:
+                raise UserError(
+                    f"units move between the local steps of a round, but local_steps={self.local_steps}; set "
+                    "local_steps=2 or more, or use ist"
+                )
+            if self.flight_steps >= self.local_steps:
+                raise UserError(
+                    f"flight_steps={self.flight_steps} must be less than local_steps={self.local_steps}: no node "
+                    "would train the units in flight"
+                )
+
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        super().setup(model, workload, fabric)
+        self._timetable = self._timetable_of(self._layout, fabric.world_size)
+        self._flying: _Flying | None = None
+        if fabric.world_size > 1:
+            fabric.prepare_exchange_async()
+
+    def _timetable_of(self, layout: Layout, world_size: int) -> Timetable:
+        waves = self.options.local_steps // self.options.flight_steps
+        return Timetable(layout.groups, world_size, self.seed, waves, turns_of(layout))
+
+    def step(self, batch: Batch) -> Tensor:
+        loss = self._train(batch)
+        self._steps += 1
+        if self._fabric.world_size > 1:  # one node's subnet is the model, always
+            self._move_units()
+        if self._steps == self.round_steps:
+            self._end_round()
+        return loss
+
+    @torch.no_grad()
+    def close_round(self) -> None:
+        """End the round early: units in flight land at once."""
+        self._land(self._holdings())
+        self._end_round()
+
+    @torch.no_grad()
+    def _end_round(self) -> None:
+        if self._fabric.world_size > 1:
+            self._average_replicated()
+            if self.options.optimizer_state == "reset":
+                for name in self._layout.replicated:
+                    for plane in self._state_of(name):
+                        plane.zero_()
+        self._fabric.recorder.mark("round")
+        self._round += 1
+        self._steps = 0
+
+    @torch.no_grad()
+    def _move_units(self) -> None:
+        """After a local step: the last wave lands and the next one leaves, each if it is due."""
+        holdings = self._holdings()
+        if self._flying is not None:
+            self._flying.steps += 1
+            if self._flying.steps == self.options.flight_steps:
+                self._land(holdings)
+            else:
+                self._silence(self._flying, holdings)
+        wave, early = divmod(self._steps, self.options.flight_steps)
+        if not early and wave <= self._timetable.waves:
+            self._depart(wave - 1, holdings)
+
+    def _depart(self, number: int, holdings: Holdings) -> None:
+        """Send the values of wave `number` of the round on their way."""
+        wave = self._timetable.wave(self._partition, self._round, number)
+        if not wave.moving:
+            return
+        rank, like = self._fabric.rank, next(self._subnet.parameters())
+        flying = self._flying_of(wave, self._round, number, holdings)
+        leaving = {
+            peer: gather_blocks(holdings, flying.flights.outgoing(rank, peer), like) for peer in flying.arrived
+        }
+        flying.arrived[rank].copy_(leaving.pop(rank))
+        arriving = {peer: buffer for peer, buffer in flying.arrived.items() if peer != rank}
+        flying.transfers = self._fabric.exchange_async(leaving, arriving, "streaming units")
+        self._partition, self._flying = wave.new, flying
+        self._silence(flying, holdings)
+
+    def _flying_of(self, wave: Wave, round_index: int, number: int, holdings: Holdings) -> _Flying:
+        """Wave `number` of a round as this node sees it, with empty buffers."""
+        flights, like = Flights(self._layout, wave, self._home_partition), next(self._subnet.parameters())
+        incoming = {peer: flights.incoming(self._fabric.rank, peer) for peer in range(self._fabric.world_size)}
+        arrived = {peer: like.new_empty(count_values(holdings, blocks)) for peer, blocks in incoming.items()}
+        return _Flying(flights=flights, round=round_index, wave=number, incoming=incoming, arrived=arrived)
+
+    def _silence(self, flying: _Flying, holdings: Holdings) -> None:
+        """Set to zero the places that are empty while `flying` is in flight."""
+        for name, dim, index in flying.flights.empty(self._fabric.rank):
+            values = holdings.subnet[name][0]
+            values.index_fill_(dim, index.to(values.device), 0)
+
+    def _land(self, holdings: Holdings) -> None:
+        """Wait for the wave in flight, and write its values into their places."""
+        flying, self._flying = self._flying, None
+        if flying is None:
+            return
+        if flying.transfers is not None:
+            flying.transfers.wait()
+        for peer, blocks in flying.incoming.items():
+            write_blocks(holdings, blocks, flying.arrived[peer])
+        if self.options.optimizer_state == "reset":
+            for name, dim, index in flying.flights.empty(self._fabric.rank):
+                for plane in self._state_of(name):
+                    plane.index_fill_(dim, index.to(plane.device), 0)
+
+    def _state_of(self, name: str) -> list[Tensor]:
+        """The optimizer state of tensor `name` of the subnet."""
+        tensor = named_tensors(self._subnet)[name]
+        return started(self._optimizer, tensor, self.options.slots) if tensor.requires_grad else []
+
+    def note(self) -> str:
+        if self._fabric.world_size == 1:
+            return ""
+        groups = self._layout.groups
+        moving = sum(self._timetable.moving_share(group) * group.size for group in groups)
+        share = moving / sum(group.size for group in groups) * self.options.flight_steps / self.round_steps
+        return f"streams: on average {share:.1%} of the hidden units are in flight, and no node trains them"
+
+    def drain(self) -> None:
+        """Finish the transfers in flight: none goes on while the clock stands still."""
+        if self._flying is not None and self._flying.transfers is not None:
+            self._flying.transfers.finish()
+
+    def _shares(self, make: Callable[..., Shares] = StreamedShares) -> Shares:
+        self.drain()
+        flights, arrived = None, {}
+        if self._flying is not None:
+            flights, holdings = self._flying.flights, self._holdings()
+            arrived = {
+                peer: values_of_blocks(holdings, blocks, self._flying.arrived[peer])
+                for peer, blocks in self._flying.incoming.items()
+            }
+        return super()._shares(partial(make, flights=flights, arrived=arrived))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of `ist`, with the places of the units before the wave in flight left, and that wave."""
+        self.drain()
+        flying = self._flying
+        partition = self._partition if flying is None else flying.flights.wave.old
+        return {
+            **super().state_dict(),
+            "places": {name: torch.cat(parts.units) for name, parts in partition.items()},
+            "flying": {}
+            if flying is None
+            else {
+                "round": flying.round,
+                "wave": flying.wave,
+                "steps": flying.steps,
+                "arrived": {str(peer): buffer for peer, buffer in flying.arrived.items()},
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.drain()
+        super().load_state_dict(state)
+        for name, parts in self._partition.items():
+            places = state["places"][name]
+            if not torch.equal(places.sort().values, torch.arange(len(parts.owner))):
+                raise ValueError(f"units of {name!r} in no place, or in several")
+            self._partition[name] = arranged(places.split([len(units) for units in parts.units]))
+        self._flying = self._loaded_wave(state["flying"]) if state["flying"] else None
+
+    def _loaded_wave(self, state: dict[str, Any]) -> _Flying:
+        """The wave in flight in a checkpoint. All its values have arrived."""
+        number = counted(state, "wave", below=self._timetable.waves)
+        round_index = counted(state, "round", below=self._round + 1)
+        wave = self._timetable.wave(self._partition, round_index, number)
+        flying = self._flying_of(wave, round_index, number, self._holdings())
+        flying.steps = counted(state, "steps", below=self.options.flight_steps)
+        for peer, buffer in flying.arrived.items():
+            buffer.copy_(_fitting(state["arrived"][str(peer)], buffer))
+        self._partition = wave.new
+        return flying
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -78,12 +264,8 @@ class StreamingSubnetTraining(SubnetTraining):
                 f"local_steps={options.local_steps}; set local_steps={least * options.flight_steps} or more"
             )
 
-    def _timetable_of(self, layout: Layout, world_size: int) -> Timetable:
-        waves = self.options.local_steps // self.options.flight_steps
-        return Timetable(layout.groups, world_size, self.seed, waves, turns_of(layout))
-
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """As of `ist`, but what a wave moves is held while the nodes compute, and not the whole subnet twice."""
+        """The footprint of `ist`, with buffers for one wave while the nodes compute, and not for a whole subnet."""
         ordinary = super().footprint(model, workload, world_size, batch_size)
         if world_size == 1:
             return ordinary
@@ -119,168 +301,23 @@ class StreamingSubnetTraining(SubnetTraining):
             round_buffers=2 * averaged,
         )
 
-    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
-        super().setup(model, workload, fabric)
-        self._timetable = self._timetable_of(self._layout, fabric.world_size)
-        self._flying: _Flying | None = None
-        if fabric.world_size > 1:
-            fabric.prepare_exchange_async()
-
-    def note(self) -> str:
-        if self._fabric.world_size == 1:
-            return ""
-        groups = self._layout.groups
-        moving = sum(self._timetable.moving_share(group) * group.size for group in groups)
-        share = moving / sum(group.size for group in groups) * self.options.flight_steps / self.round_steps
-        return f"streams: {share:.1%} of the hidden units are in flight and sit out, on average"
-
-    def step(self, batch: Batch) -> Tensor:
-        loss = self._local_step(batch)
-        self._steps += 1
-        if self._fabric.world_size > 1:  # one node's subnet is the model, always
-            self._move_units()
-        if self._steps == self.round_steps:
-            self._end_round()
-        return loss
-
-    @torch.no_grad()
-    def close_round(self) -> None:
-        """End the round early: what is in flight lands at once."""
-        self._land(self._holdings())
-        self._end_round()
-
-    @torch.no_grad()
-    def _end_round(self) -> None:
-        if self._fabric.world_size > 1:
-            self._average_replicated()
-            if self.options.optimizer_state == "reset":
-                for name in self._layout.replicated:
-                    for plane in self._state_of(name):
-                        plane.zero_()
-        self._fabric.recorder.mark("round")
-        self._round += 1
-        self._steps = 0
-
-    @torch.no_grad()
-    def _move_units(self) -> None:
-        """After a local step: the wave before lands, if it is due, and the next one leaves, if it is."""
-        holdings = self._holdings()
-        if self._flying is not None:
-            self._flying.steps += 1
-            if self._flying.steps == self.options.flight_steps:
-                self._land(holdings)
-            else:
-                self._silence(self._flying, holdings)
-        wave, early = divmod(self._steps, self.options.flight_steps)
-        if not early and wave <= self._timetable.waves:
-            self._depart(wave - 1, holdings)
-
-    def _depart(self, number: int, holdings: Holdings) -> None:
-        """Let wave `number` of the round leave: take its values out, and send them off."""
-        wave = self._timetable.wave(self._partition, self._round, number)
-        if not wave.moving:
-            return
-        rank, like = self._fabric.rank, next(self._subnet.parameters())
-        flying = self._flying_of(wave, self._round, number, holdings)
-        leaving = {
-            peer: gather_blocks(holdings, flying.flights.outgoing(rank, peer), like) for peer in flying.arrived
-        }
-        flying.arrived[rank].copy_(leaving.pop(rank))
-        arriving = {peer: buffer for peer, buffer in flying.arrived.items() if peer != rank}
-        flying.transfers = self._fabric.exchange_async(leaving, arriving, "streaming units")
-        self._partition, self._flying = wave.new, flying
-        self._silence(flying, holdings)
-
-    def _flying_of(self, wave: Wave, round_index: int, number: int, holdings: Holdings) -> _Flying:
-        """Wave `number` of a round as this node will have it, its buffers still to be filled."""
-        flights, like = Flights(self._layout, wave, self._home_partition), next(self._subnet.parameters())
-        incoming = {peer: flights.incoming(self._fabric.rank, peer) for peer in range(self._fabric.world_size)}
-        arrived = {peer: like.new_empty(count_values(holdings, blocks)) for peer, blocks in incoming.items()}
-        return _Flying(flights=flights, round=round_index, wave=number, incoming=incoming, arrived=arrived)
-
-    def _silence(self, flying: _Flying, holdings: Holdings) -> None:
-        """Let the places that are empty while `flying` is count for nothing."""
-        for name, dim, index in flying.flights.empty(self._fabric.rank):
-            values = holdings.subnet[name][0]
-            values.index_fill_(dim, index.to(values.device), 0)
-
-    def _land(self, holdings: Holdings) -> None:
-        """Wait for the wave under way, and write it where it belongs."""
-        flying, self._flying = self._flying, None
-        if flying is None:
-            return
-        if flying.transfers is not None:
-            flying.transfers.wait()
-        for peer, blocks in flying.incoming.items():
-            write_blocks(holdings, blocks, flying.arrived[peer])
-        if self.options.optimizer_state == "reset":
-            for name, dim, index in flying.flights.empty(self._fabric.rank):
-                for plane in self._state_of(name):
-                    plane.index_fill_(dim, index.to(plane.device), 0)
-
-    def _state_of(self, name: str) -> list[Tensor]:
-        """The optimizer's tensors of tensor `name` of the subnet."""
-        tensor = named_tensors(self._subnet)[name]
-        return started(self._optimizer, tensor, self.options.slots) if tensor.requires_grad else []
-
-    def drain(self) -> None:
-        """Finish the transfers under way: they are not to go on while the clock stands still."""
-        if self._flying is not None and self._flying.transfers is not None:
-            self._flying.transfers.finish()
-
-    def _shares(self, make: Callable[..., Shares] = StreamedShares) -> Shares:
-        self.drain()
-        flights, arrived = None, {}
-        if self._flying is not None:
-            flights, holdings = self._flying.flights, self._holdings()
-            arrived = {
-                peer: values_of_blocks(holdings, blocks, self._flying.arrived[peer])
-                for peer, blocks in self._flying.incoming.items()
-            }
-        return super()._shares(partial(make, flights=flights, arrived=arrived))
-
-    def state_dict(self) -> dict[str, Any]:
-        """As of `ist`, with where the units are: before the wave under way left, where there is one."""
-        self.drain()
-        flying = self._flying
-        partition = self._partition if flying is None else flying.flights.wave.old
-        return {
-            **super().state_dict(),
-            "places": {name: torch.cat(parts.units) for name, parts in partition.items()},
-            "flying": {}
-            if flying is None
-            else {
-                "round": flying.round,
-                "wave": flying.wave,
-                "steps": flying.steps,
-                "arrived": {str(peer): buffer for peer, buffer in flying.arrived.items()},
-            },
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.drain()
-        super().load_state_dict(state)
-        for name, parts in self._partition.items():
-            places = state["places"][name]
-            if not torch.equal(places.sort().values, torch.arange(len(parts.owner))):
-                raise ValueError(f"units of {name!r} in no place, or in several")
-            self._partition[name] = arranged(places.split([len(units) for units in parts.units]))
-        self._flying = self._loaded_wave(state["flying"]) if state["flying"] else None
-
-    def _loaded_wave(self, state: dict[str, Any]) -> _Flying:
-        """The wave under way in a checkpoint, which has arrived."""
-        number = counted(state, "wave", below=self._timetable.waves)
-        round_index = counted(state, "round", below=self._round + 1)
-        wave = self._timetable.wave(self._partition, round_index, number)
-        flying = self._flying_of(wave, round_index, number, self._holdings())
-        flying.steps = counted(state, "steps", below=self.options.flight_steps)
-        for peer, buffer in flying.arrived.items():
-            buffer.copy_(_fitting(state["arrived"][str(peer)], buffer))
-        self._partition = wave.new
-        return flying
-
 
 def _fitting(values: Tensor, buffer: Tensor) -> Tensor:
     if values.shape != buffer.shape:
         raise ValueError("units in flight of other sizes")
     return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StreamingOption(IndependentSubnetTraining.Options):
+    streaming: bool = field(default=False, metadata={"help": "the former spelling of streaming_ist", "later": True})
+
+
+class StreamingByOption(StreamingSubnetTraining):
+    """`ist` with `streaming=true`, the former spelling of `streaming_ist`: recorded cells keep name and label."""
+
+    name = "ist"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(StreamingSubnetTraining.Options, _StreamingOption):
+        """Options of `streaming_ist`, and `streaming` in front of `flight_steps`, as recorded labels have it."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.subnets.thin import quicken_thin_norms
+from istbench.memory_order import make_narrow_norms_contiguous
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_a_norm_of_few_channels_gives_the_same_from_contiguous_images(channels: 
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(channels)
     quickened = copy.deepcopy(norm)
-    quicken_thin_norms(quickened)
+    make_narrow_norms_contiguous(quickened)
     images = torch.randn(5, channels, 6, 4).to(memory_format=torch.channels_last)
     theirs = [images.clone().requires_grad_() for _ in range(2)]
     seen = [layer(mine) for layer, mine in zip((norm, quickened), theirs, strict=True)]
@@ -31,7 +31,7 @@ def test_a_norm_of_few_channels_gives_the_same_from_contiguous_images(channels: 
 def test_contiguous_images_are_not_copied() -> None:
     seen = []
     norm = nn.BatchNorm2d(2)
-    quicken_thin_norms(norm)
+    make_narrow_norms_contiguous(norm)
     norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].data_ptr()))
     images = torch.randn(3, 2, 4, 4)
     norm(images)
@@ -43,5 +43,5 @@ def test_a_subnets_norm_counts_by_the_channels_it_has() -> None:
     for name in ("weight", "bias"):
         setattr(norm, name, nn.Parameter(torch.ones(2)))
     norm.running_mean, norm.running_var = torch.zeros(2), torch.ones(2)
-    quicken_thin_norms(norm)
+    make_narrow_norms_contiguous(norm)
     assert norm(torch.randn(3, 2, 4, 4).to(memory_format=torch.channels_last)).is_contiguous()

@@ -7,7 +7,7 @@ channels-last   weights and images with the channels innermost, as istbench then
 as torch has it channels-last, and BatchNorm of few channels too
 padded          channels that no subnet has, with zero weights, fill every group up to a multiple of `--multiple`
 
-`python scripts/bench/thin_channels.py --model resnet18 --width 16 [--layouts ist,padded,channels-last]`
+`python scripts/bench/narrow_channels.py --model resnet18 --width 16 [--layouts ist,padded,channels-last]`
 """
 
 import argparse
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from istbench.memory_order import make_narrow_norms_contiguous
 from istbench.subnets.groups import NeuronGroup
 from istbench.subnets.layout import build_subnet
-from istbench.subnets.partition import Partition, Parts, partition_units
-from istbench.subnets.thin import quicken_thin_norms
+from istbench.subnets.partition import GroupPartition, Partition, partition_units
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
 
@@ -78,8 +78,8 @@ def network(arguments: argparse.Namespace, nodes: int, layout: str) -> nn.Module
     if layout == "padded" and nodes > 1:
         partition = padded(partition, groups, arguments.multiple)
     model = build_subnet(full, groups, partition, 0, torch.device("cpu"))
-    if nodes > 1 and layout != "channels-last-torch":
-        quicken_thin_norms(model)
+    if layout != "channels-last-torch":
+        make_narrow_norms_contiguous(model)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else nn.init.ones_(parameter)
     return model
@@ -93,7 +93,7 @@ def padded(partition: Partition, groups: Sequence[NeuronGroup], multiple: int) -
         mine = parts.units[0]
         length = -(-len(mine) // multiple) * multiple
         units = mine.repeat(-(-length // len(mine)))[:length]
-        filled[group.name] = Parts((units, *parts.units[1:]), parts.owner, parts.position)
+        filled[group.name] = GroupPartition((units, *parts.units[1:]), parts.owner, parts.position)
     return filled
 
 
