@@ -169,17 +169,17 @@ class TorchrunWorkers:
             return Word(kind="gone", message=error.what, lines=error.lines)
         except RunFailed as error:
             return Word(kind="run", message=str(error))
-        return Word(kind="interrupted" if self._stop is not None and self._stop.asked() else "done")
+        return Word(kind="interrupted" if self._stop is not None and self._stop.requested() else "done")
 
     def _pass_on(self) -> None:
         """Tell the others that this rank's launcher was asked to stop, or this rank's worker that another's was."""
         if self._stop is None or self._told:
             return
-        if self._stop.asked():
+        if self._stop.requested():
             self._meeting.ask_to_stop()
         elif self._meeting.is_to_stop():
-            self._stop.ask()
-        self._told = self._stop.asked()
+            self._stop.request()
+        self._told = self._stop.requested()
 
     def _judge(self) -> None:
         """Return when all are done; else raise the cause, once every rank had time to say what it knows."""
