@@ -24,27 +24,27 @@ class StopRequest:
 
     scratch: Path
 
-    def ask(self) -> bool:
+    def request(self) -> bool:
         """Request a stop; False if no worker trains yet, so that none would stop."""
-        if not self._heeded.exists():
+        if not self._ready_file.exists():
             return False
-        self._asked.touch()
+        self._request_file.touch()
         return True
 
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether the launcher requests a stop."""
-        return self._asked.exists()
+        return self._request_file.exists()
 
-    def heed(self) -> None:
+    def worker_ready(self) -> None:
         """Write that a worker trains and will obey."""
-        self._heeded.touch()
+        self._ready_file.touch()
 
     @property
-    def _asked(self) -> Path:
+    def _request_file(self) -> Path:
         return self.scratch / "stop"
 
     @property
-    def _heeded(self) -> Path:
+    def _ready_file(self) -> Path:
         return self.scratch / "trains"
 
 
@@ -78,7 +78,7 @@ class Stopping:
     def start(self, step: int) -> None:
         """Look for a request from now on; training continues from local step `step`."""
         self._step = step
-        self._request.heed()
+        self._request.worker_ready()
         self._thread.start()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Stopping:
     def _watch(self) -> None:
         looks = max(1, round(self._ahead_s / _LOOKS_S))
         seen = [(time.monotonic(), self._step)]
-        while not self._request.asked():
+        while not self._request.requested():
             if self._over.wait(_LOOKS_S):
                 return
             seen = [*seen[-looks:], (time.monotonic(), self._step)]

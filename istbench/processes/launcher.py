@@ -131,7 +131,7 @@ class Signals:
 
     def _ask(self) -> bool:
         """Ask the workers to stop; False where they cannot."""
-        if self._stop is None or not self._stop.ask():
+        if self._stop is None or not self._stop.request():
             return False
         os.write(2, _STOPPING)  # what prints may have been interrupted
         main = threading.main_thread().ident

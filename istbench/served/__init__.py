@@ -1,4 +1,4 @@
-"""A model whose parameters are served: every node updates its share of them and sends it to the others."""
+"""A model on a parameter server: every node updates its share of the parameters and sends it to the others."""
 
 from istbench.served.model import ServedModel
 

@@ -1,4 +1,4 @@
-"""What a served model holds on its busiest node and what it sends, before anything runs."""
+"""The memory of a served model on its busiest node, and its messages, before anything runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
@@ -28,7 +28,7 @@ def served_footprint(
 ) -> Footprint:
     """The footprint of `ServedModel` with these options.
 
-    Gradients of all nodes come in to a buffer a peer, and a server's optimizer has the state of its slices alone.
+    A server has a buffer for the gradients of each peer, and the optimizer state of its own slices.
     """
     parameters = trained(model)
     sizes = [parameter.numel() for parameter in parameters]
@@ -51,13 +51,13 @@ def served_footprint(
 def _slices(
     sizes: Sequence[int], slice_params: int, world_size: int, split_params: int
 ) -> list[list[Slice]] | None:
-    """The slices of each parameter; None where they are too many to look at."""
+    """The slices of each parameter; None where there are too many to list."""
     at_most = sum(-(-size // (slice_params or size or 1)) for size in sizes) * (1 if slice_params else world_size)
     return cut(sizes, slice_params, world_size, split_params=split_params) if at_most <= _MOST_SLICES else None
 
 
 def _busiest(slices: Sequence[Sequence[Slice]], world_size: int) -> int:
-    """Values that the node with the most of them serves."""
+    """The number of values that the busiest server serves."""
     served = [0] * world_size
     for slice in (slice for one in slices for slice in one):
         served[slice.server] += slice.stop - slice.start
@@ -71,7 +71,7 @@ def _rounds(
         return None
 
     def rounds(node: PlannedNode) -> Iterator[None]:
-        # It posts, and nothing else that a recorder does.
+        # `PlannedNode` has the only method of a recorder that is used here: `post`.
         record = ServedRecord(cast(Recorder, node), slices, itemsize, node.rank, node.world_size)
         ready = [number for number, _ in node.cost.ready]
         places: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What a served model sends, in the trace."""
+"""The messages of a served model in the trace."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,11 @@ from istbench.served.slices import Slice
 
 
 class ServedRecord:
-    """Records pushes as their gradients become ready, updates as what follows the pushes they sum, then replies.
+    """Records pushes when their gradients become ready, then the updates that sum them, then the replies.
 
-    All of it is recorded by the training thread, in an order that is the same on every node: parameter by
-    parameter as gradients become ready, and of each the pushes, then updates and replies. Receives are posted
-    before the backward pass, because messages are always taken in. Only how long an update took is told by the
-    thread that did it.
+    The training thread records all of them in the same order on every node: parameter by parameter as gradients
+    become ready, and for each the pushes, then updates and replies. It posts receives before the backward pass,
+    because messages are received at any time. Only the time of an update comes from the thread that ran it.
     """
 
     def __init__(
@@ -28,7 +27,7 @@ class ServedRecord:
         self._awaited: dict[int, list[int]] = {}
 
     def backward_starts(self, ready_order: Sequence[int]) -> None:
-        """Post every receive of this round; parameters become ready in `ready_order`, as in the last round."""
+        """Post every receive of this round. Parameters become ready in `ready_order`, that of the last round."""
         if not self._recorder.running:
             return
         for parameter in ready_order:
@@ -43,9 +42,9 @@ class ServedRecord:
                 ]
 
     def pushed(self, parameter: int, orders: Sequence[int]) -> None:
-        """The gradient of `parameter` is ready: its pushes start now, its updates and replies when they can.
+        """Record that the gradient of `parameter` is ready. Its pushes start now, its updates and replies later.
 
-        `orders` are the priorities of its slices.
+        orders: the priorities of its slices.
         """
         if not self._recorder.running:
             return
@@ -63,13 +62,13 @@ class ServedRecord:
                     self._post("send", slice, peer, order, (update,))
 
     def updated(self, index: int, seconds: float) -> None:
-        """The update of slice `index` took its thread `seconds`. Called on that thread."""
+        """Record the `seconds` of the update of slice `index`. Call it on the thread that ran the update."""
         update = self._updates.pop(index, None)
         if update is not None:
             self._recorder.worked(update, seconds)
 
     def awaited(self, parameter: int) -> list[int]:
-        """The operations that `parameter` needs to be up to date, once."""
+        """Take the operations for which `parameter` waits; each is returned once."""
         return self._awaited.pop(parameter, [])
 
     def _post(self, kind: str, slice: Slice, peer: int, priority: int = 0, after: Sequence[int] = ()) -> int:

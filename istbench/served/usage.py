@@ -1,4 +1,4 @@
-"""Where in a forward pass each parameter is first used: what has to be there before which module may start."""
+"""The first use of each parameter in a forward pass: the parameters that each module must wait for."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-# What is asked about a parameter, not of its values.
+# Properties of a parameter; they do not read its values.
 _PROPERTIES = ("device", "dtype", "grad", "is_cuda", "ndim", "requires_grad", "shape")
 _ABOUT = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
     Tensor.__len__, Tensor.dim, Tensor.is_floating_point, Tensor.numel, Tensor.register_hook, Tensor.size,
@@ -17,28 +17,28 @@ _ABOUT = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
 
 @dataclass(frozen=True)
 class Usage:
-    """Where a model's parameters, by number, are used.
+    """The uses of a model's parameters, by number.
 
     gates: modules in the order in which the forward pass calls them, with the parameters each must wait for.
-    ungated: parameters that belong to no called module, or are read outside any before theirs is called.
+    ungated: parameters that belong to no called module, or that code outside any module reads earlier.
     """
 
     gates: tuple[tuple[nn.Module, tuple[int, ...]], ...]
     ungated: tuple[int, ...]
 
     def order(self) -> list[int]:
-        """All parameters, the first used first."""
+        """All parameters in the order of their first use."""
         gated = (number for _, numbers in self.gates for number in numbers)
         return list(dict.fromkeys([*self.ungated, *gated]))
 
 
 @dataclass
 class ForwardPass:
-    """What happens first in a forward pass.
+    """First calls and first reads in a forward pass.
 
     called: its modules in the order of their first call.
-    readers: of each parameter that is read, the innermost module at work, None outside any; and how many modules
-        had been called before.
+    readers: for each parameter, the innermost running module at its first read, None outside any; and the number of
+        modules called before.
     """
 
     called: list[nn.Module] = field(default_factory=list)
@@ -47,7 +47,7 @@ class ForwardPass:
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[ForwardPass]:
-    """What a forward pass of `model` inside does; complete once it is left."""
+    """Watch the forward pass of `model` inside; the result is complete after it."""
     seen = ForwardPass()
     called: dict[nn.Module, None] = {}
     at_work: list[nn.Module] = []
@@ -80,7 +80,7 @@ def watched(model: nn.Module) -> Iterator[ForwardPass]:
 
 
 class _Reads(TorchFunctionMode):
-    """Calls `read` with every parameter that an operation of torch is given."""
+    """Calls `read` with every parameter that is an argument of a torch operation."""
 
     def __init__(self, read: Callable[[nn.Parameter], None]) -> None:
         super().__init__()
@@ -104,11 +104,11 @@ def _parameters(value: object) -> Iterator[nn.Parameter]:
 
 
 def usage(model: nn.Module, seen: ForwardPass, numbers: Mapping[nn.Parameter, int]) -> Usage:
-    """How `model` uses the parameters in `numbers`, given what its forward pass does.
+    """How `model` uses the parameters in `numbers`, from its forward pass.
 
-    A parameter is waited for by the module that owns it. Some modules use a child's parameters without calling
-    the child (torch's multi-head attention does); those are waited for by the nearest module above that is called.
-    One that is read before any of these is called is waited for by the reader too.
+    The module that owns a parameter waits for it. Some modules use a child's parameters without calling the child
+    (torch's multi-head attention does); the nearest called module above then waits. If another module reads a
+    parameter before any of these is called, the reader waits too.
     """
     by_name = dict(model.named_modules(remove_duplicate=False))
     needed: dict[nn.Module, dict[int, None]] = {module: {} for module in seen.called}

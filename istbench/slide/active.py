@@ -1,4 +1,4 @@
-"""Active sets: for every sample the output rows that are computed."""
+"""Active sets: the output rows that a step computes for each sample."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from istbench.slide.threads import Threads, kernel
 
 _SAMPLES_AT_ONCE = 16
 _NO_ROWS = np.empty(0, np.int32)
-_OF_TABLES = 1 << 40  # numbers from here on are drawn for tables, those below for random rows
+_OF_TABLES = 1 << 40  # random numbers from here on are for tables, those below for random rows
 
 
 @dataclass(frozen=True)
 class Labels:
     """The true rows of every sample: those of sample s are rows[ends[s - 1]:ends[s]], each once.
 
-    ends: int64 [b]. rows: int32, as the node that owns them numbers them. shares: float32, of each its part of the
-    sample's loss; they add up to one over all nodes, where a sample has labels at all.
+    ends: int64 [b]. rows: int32, in the numbering of the node that owns them. shares: float32, the share of each
+    label in the sample's loss; over all nodes they add up to one, unless the sample has no labels.
     """
 
     ends: np.ndarray
@@ -26,10 +26,10 @@ class Labels:
 
 
 def owned(ends: np.ndarray, rows: np.ndarray, first: int, last: int) -> Labels:
-    """The labels of a node that owns rows from `first` to `last`, of all labels of a batch.
+    """The labels of a batch that belong to a node, which owns rows `first` to `last` (exclusive).
 
     Args:
-        ends: int64 [b], where each sample's labels end. rows: int, all labels, each once in a sample.
+        ends: int64 [b], the end of each sample's labels. rows: int, all labels, each once in a sample.
     """
     counts = np.diff(ends, prepend=0)
     samples = np.repeat(np.arange(len(ends)), counts)
@@ -42,10 +42,10 @@ def owned(ends: np.ndarray, rows: np.ndarray, first: int, last: int) -> Labels:
 class ActiveSets:
     """The active rows of every sample: those of sample s are rows[ends[s - 1]:ends[s]], each once.
 
-    ends: int64 [b]. rows: int32; a sample's true ones come first, then common ones, then those found in tables,
-    then random ones. found: int64 [b], how many of a sample's come before its random ones.
-    logs: float32 [b], the logarithm of how many rows each of a sample's random ones stands for: all that are not
-    found, shared out.
+    ends: int64 [b]. rows: int32; a sample has its true rows first, then common rows, then rows from tables, then
+    random rows. found: int64 [b], the number of rows before the random rows of a sample. logs: float32 [b]; each
+    random row of a sample stands for an equal part of the rows that are not found, and this is the logarithm of
+    their number.
     """
 
     ends: np.ndarray
@@ -58,7 +58,7 @@ class ActiveSets:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Active rows of every sample, int64 [b]."""
+        """The number of active rows of every sample, int64 [b]."""
         return np.diff(self.ends, prepend=0)
 
 
@@ -73,14 +73,14 @@ def active_sets(
     random: int = 0,
     seed: int = 0,
 ) -> ActiveSets:
-    """The true rows of every sample, `common` ones, what `tables` hold in its buckets, and `random` others.
+    """The true rows of every sample, the `common` rows, the rows in its buckets of `tables`, and `random` others.
 
     Args:
-        size: rows there are. tables, codes: of the same hash family; codes int32 [tables, b] of the hidden vectors.
-            Without them no row is looked up, as in sampled softmax.
+        size: the number of rows. tables, codes: of the same hash family; codes int32 [tables, b] of the hidden
+            vectors. Sampled softmax has neither.
         common: int32, rows that every sample gets.
-        random: so many others, each as likely as any; all rows where there are no more.
-        seed: of the random rows, and of what is taken from buckets over their limit; another one every step.
+        random: the number of other rows, which are drawn uniformly; at most all rows.
+        seed: for random rows, and for the choice from buckets over their limit. It must change every step.
     """
     samples = len(labels.ends)
     if tables is None or codes is None:
@@ -116,7 +116,7 @@ def _room(
     size: int,
     room: np.ndarray,
 ) -> None:
-    """Fill `room` with no less than what every sample's active rows take."""
+    """Fill `room` with an upper bound on the active rows of every sample."""
     for sample in range(codes.shape[1]):
         rows = label_ends[sample] - (label_ends[sample - 1] if sample > 0 else 0)
         for table in range(codes.shape[0]):
@@ -144,7 +144,7 @@ def _collect(
     counts: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Fill `drawn` with the active rows of samples from `first` to `last`, from where each has its room."""
+    """Fill `drawn` with the active rows of samples `first` to `last`, each from the start of its room."""
     taken = np.zeros(size // 8 + 1, np.uint8)  # a bit a row
     for sample in range(first, last):
         begin = ends[sample - 1] if sample > 0 else 0
@@ -172,7 +172,7 @@ def _collect(
 
 @kernel
 def _take(row: int, taken: np.ndarray, drawn: np.ndarray, end: int) -> int:
-    """Append `row` to what ends at `end` unless it is there; where it ends then."""
+    """Append `row` at `end` unless it is taken; returns the new end."""
     bit = 1 << (row & 7)
     if taken[row >> 3] & bit:
         return end
@@ -185,7 +185,7 @@ def _take(row: int, taken: np.ndarray, drawn: np.ndarray, end: int) -> int:
 def _pad(
     begin: int, least: int, size: int, seed: np.uint64, sample: int, taken: np.ndarray, drawn: np.ndarray, end: int
 ) -> int:
-    """Append random rows that are not taken until there are `least` from `begin` on; where they end."""
+    """Append random rows that are not taken until there are `least` from `begin` on; returns the new end."""
     stop, draw = begin + least, 0
     if 2 * least <= size:  # at least half of all rows are new
         while end < stop:
@@ -204,7 +204,7 @@ def _pad(
 
 @kernel
 def _draw(seed: np.uint64, sample: int, number: int, below: int) -> int:
-    """A number from 0 to `below` - 1, by its place in a random stream of the sample's own (SplitMix64)."""
+    """Random number `number` of the stream of `sample`, from 0 to `below` - 1 (SplitMix64)."""
     word = seed + np.uint64(sample) * np.uint64(0xD1342543DE82EF95)
     word += np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
     for _ in range(2):
@@ -218,7 +218,7 @@ def _draw(seed: np.uint64, sample: int, number: int, below: int) -> int:
 def _compact(
     drawn: np.ndarray, ends: np.ndarray, kept: np.ndarray, first: int, last: int, rows: np.ndarray
 ) -> None:
-    """Copy the rows of samples from `first` to `last` from their room in `drawn` to their place in `rows`."""
+    """Copy the rows of samples `first` to `last` from their room in `drawn` to their place in `rows`."""
     for sample in range(first, last):
         begin = kept[sample - 1] if sample > 0 else 0
         source = ends[sample - 1] if sample > 0 else 0

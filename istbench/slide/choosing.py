@@ -1,7 +1,7 @@
-"""How many functions and tables give active sets of a wanted size, found on some rows and hidden vectors.
+"""Chooses the numbers of hash functions and tables for a target size of active sets, on a sample of the data.
 
-A row is active where it agrees with the hidden vector in all K functions of some of L tables. Functions of a table
-are hashed once for the longest code: in how many of the first ones a pair agrees tells of every K at once.
+A row is active if it agrees with the hidden vector in all K functions of at least one of L tables. Each table is
+hashed once, for the longest code. The number of first functions in which a pair agrees decides for every K at once.
 """
 
 import math
@@ -20,7 +20,7 @@ _ROWS, _SAMPLES = 4_096, 64
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """K functions for each of L tables, and how many rows they are expected to make active for a sample."""
+    """K functions for each of L tables, and the expected number of active rows of a sample."""
 
     functions: int
     tables: int
@@ -38,30 +38,31 @@ def choose(
     most_tables: int = MOST_TABLES,
     most_buckets: int | None = None,
 ) -> Choice:
-    """The K and L that make about `target` rows of `weight` (float32 [n, width]) active for `hidden` [b, width].
+    """Choose K and L for about `target` active rows of `weight` (float32 [n, width]) for `hidden` [b, width].
 
-    The largest K whose tables, no more than `most_tables`, are expected to reach it, as longer codes find likelier
-    rows for as many active ones; and the L that comes nearest with the functions that `seed` draws for this K. All
-    rows, by K = 0, where nothing less reaches it.
+    K is the largest with which at most `most_tables` tables are expected to reach the target: among equally many
+    active rows, longer codes find likelier ones. L is then the number of tables that comes nearest to the target,
+    with the functions that `seed` draws for this K. If no K reaches the target, K = 0 makes all rows active.
 
     Args:
-        seed: that the tables' family will have.
-        most_buckets: of a table; by default the least power of two that is no less than the rows.
+        seed: the seed of the tables' hash family.
+        most_buckets: of a table; by default the smallest power of two that is at least the number of rows.
 
     Raises:
-        UserError: for more active rows than there are.
+        UserError: `target` is larger than the number of rows.
     """
     size = len(weight)
     if target > size:
         raise UserError(f"target_active={target:,} is more than the {size:,} outputs; lower it")
     if target == size:
         return Choice(functions=0, tables=1, active=size)
-    some, asked = _sampled(weight, hidden, seed)
-    scale = size / len(some) / len(asked)
-    expected = scale * _expected(family, some, asked, threads, seed, most_tables, most_buckets or size)
+    rows, samples = _sampled(weight, hidden, seed)
+    scale = size / len(rows) / len(samples)
+    expected = scale * _expected(family, rows, samples, threads, seed, most_tables, most_buckets or size)
     for functions in range(len(expected) - 1, 0, -1):
         if expected[functions, -1] >= target:
-            active = scale * _measured(family(weight.shape[1], functions, most_tables, seed), some, asked, threads)
+            drawn = family(weight.shape[1], functions, most_tables, seed)
+            active = scale * _measured(drawn, rows, samples, threads)
             nearest = int(np.argmin(np.abs(np.log(np.maximum(active, 1e-9) / target))))
             return Choice(functions=functions, tables=nearest + 1, active=float(active[nearest]))
     return Choice(functions=0, tables=1, active=size)
@@ -75,7 +76,7 @@ def _sampled(weight: np.ndarray, hidden: np.ndarray, seed: int) -> tuple[np.ndar
 
 
 def _measured(family: HashFamily, rows: np.ndarray, samples: np.ndarray, threads: Threads) -> np.ndarray:
-    """Active rows of all samples together by the first of the family's tables, int64 [tables]."""
+    """Active rows of all samples together, for the first 1, 2, ... of the family's tables: int64 [tables]."""
     of_rows, of_samples = family.codes(rows, threads), family.codes(samples, threads)
     first = np.zeros(family.tables + 1, np.int64)
     for codes in of_samples.T:
@@ -94,10 +95,10 @@ def _expected(
     tables: int,
     most_buckets: int,
 ) -> np.ndarray:
-    """Active rows of all samples together, whatever functions are drawn: [K + 1, tables], for 0 to K functions.
+    """Expected active rows of all samples together, for 0 to K functions: [K + 1, tables].
 
-    By 50 tables or more; K is the largest for which a table has no more than the next power of two from
-    `most_buckets`.
+    The expectation is over draws of functions, estimated on 50 or more tables. K is the largest for which
+    a table has at most the next power of two from `most_buckets`.
     """
     width = rows.shape[1]
     bits = family(width, 0, 0, seed).bits
@@ -110,7 +111,7 @@ def _expected(
 
 
 def _found(drawn: int, tables: int) -> np.ndarray:
-    """The chance that 1 to `tables` tables out of `drawn` have one of 0 to `drawn` of them: [drawn + 1, tables]."""
+    """The chance that 1 to `tables` tables out of `drawn` hold one of 0 to `drawn` tables: [drawn + 1, tables]."""
     missed = [
         [math.comb(drawn - few, some) / math.comb(drawn, some) for some in range(1, tables + 1)]
         for few in range(drawn + 1)
@@ -120,7 +121,7 @@ def _found(drawn: int, tables: int) -> np.ndarray:
 
 @kernel
 def _agreements(rows: np.ndarray, samples: np.ndarray, sample: int, bits: int, counts: np.ndarray) -> None:
-    """Add to counts[k, m] the rows that agree with a sample in the first k functions or more of m tables."""
+    """Add to counts[k, m] the rows that agree with a sample in the first k or more functions of m tables."""
     longest = len(counts) - 1
     agreeing = np.zeros(longest + 1, np.int64)
     for row in range(rows.shape[1]):

@@ -1,4 +1,4 @@
-"""Rows whose outputs are large for all samples alike."""
+"""Rows with large outputs for all samples."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ _ROWS_AT_ONCE = 64
 def common_rows(
     weight: np.ndarray, bias: np.ndarray, hidden: np.ndarray, count: int, threads: Threads
 ) -> np.ndarray:
-    """The `count` rows with the largest outputs for the mean of `hidden`, in order, int32; the first of equals.
+    """The `count` rows with the largest outputs for the mean of `hidden`, sorted, int32; of equals, the first.
 
-    Hidden vectors after ReLU have much in common, and so have their largest outputs: early in training nearly all.
+    Hidden vectors after ReLU are similar, so they share most of their largest outputs, above all early in training.
 
     Args:
         weight: float32 [n, width]. bias: float32 [n]. hidden: float32 [b, width].
@@ -25,7 +25,7 @@ def common_rows(
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest of `values` (float32 [n]), in order, int64; the first of equals."""
+    """The places of the `count` largest of `values` (float32 [n]), sorted, int64; of equals, the first."""
     count = min(count, len(values))
     if count == 0:
         return np.empty(0, np.int64)
@@ -39,7 +39,7 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
 def _outputs(
     weight: np.ndarray, bias: np.ndarray, vector: np.ndarray, first: int, last: int, outputs: np.ndarray
 ) -> None:
-    """Fill in the outputs of rows from `first` to `last` for `vector`."""
+    """Fill in the outputs of rows `first` to `last` for `vector`."""
     for row in range(first, last):
         product = np.float32(0)
         for entry in range(weight.shape[1]):

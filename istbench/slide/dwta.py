@@ -1,8 +1,8 @@
-"""Densified winner-take-all hashing: which of a few random entries is the largest (Chen and Shrivastava, UAI 2018).
+"""Densified winner-take-all hashing: the largest of a few random entries (Chen and Shrivastava, UAI 2018).
 
-A function looks at a bin of eight entries; its value is the place of the largest, the first of equals. A table's
-bins are dealt from a random permutation, so that they share no entry; where it has too few, from others too. A bin
-without any entry but zeros borrows the value of another one, which is drawn by a fixed random sequence.
+A function reads a bin of eight entries; its value is the place of the largest, of equals the first. The bins of a
+table come from a random permutation, so that they share no entry; if one permutation is too short, from several. A
+bin of zeros borrows the value of another bin, which a fixed random sequence chooses.
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ from istbench.slide.threads import Threads, kernel
 
 _BIN = 8
 _LANES = 64  # vectors that are hashed side by side
-_BORROWED = 64  # bins that an empty one asks
+_BORROWED = 64  # bins that an empty one tries
 
 
 class DWTA(HashFamily):
     """`tables` codes of `functions` values each, of vectors [n, width]; a value has three bits.
 
-    Below a width of eight, bins have the largest power of two of entries there is.
+    Below a width of eight, the size of bins is the largest power of two that fits.
     """
 
     name = "dwta"
@@ -55,7 +55,7 @@ def _dwta(
     bits: int,
     codes: np.ndarray,
 ) -> None:
-    """Fill in the codes of vectors from `first` to `last`, a block of them transposed at a time."""
+    """Fill in the codes of vectors `first` to `last`, one transposed block at a time."""
     width = vectors.shape[1]
     block = np.zeros((width, _LANES), np.float32)
     best, packed = np.empty(_LANES, np.float32), np.empty(_LANES, np.int32)
@@ -95,7 +95,7 @@ def _dwta(
 
 @kernel
 def _mark_empty(block: np.ndarray, bins: np.ndarray, number: int, places: np.ndarray) -> bool:
-    """Give a bin the place -1 in every lane where it has only zeros; whether there was one."""
+    """Give a bin the place -1 in every lane where it has only zeros; returns whether there is such a lane."""
     found = False
     for lane in range(block.shape[1]):
         zero = True
@@ -109,17 +109,17 @@ def _mark_empty(block: np.ndarray, bins: np.ndarray, number: int, places: np.nda
 
 @kernel
 def _densify(places: np.ndarray, borrowed: np.ndarray) -> None:
-    """Give every empty bin the place of the first in its sequence that is not, or 0 where there is none."""
+    """Give every empty bin the place of the first bin in its sequence that is not empty, or 0 without one."""
     for lane in range(places.shape[1]):
         for number in range(places.shape[0]):
             if places[number, lane] == -1:
                 value = 0
-                for asked in range(borrowed.shape[1]):
-                    other = places[borrowed[number, asked], lane]
+                for turn in range(borrowed.shape[1]):
+                    other = places[borrowed[number, turn], lane]
                     if other >= 0:
                         value = other
                         break
-                places[number, lane] = -2 - value  # not to be lent on
+                places[number, lane] = -2 - value  # no other bin may borrow it
         for number in range(places.shape[0]):
             if places[number, lane] < 0:
                 places[number, lane] = -2 - places[number, lane]

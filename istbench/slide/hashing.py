@@ -12,9 +12,9 @@ from istbench.slide.threads import Threads
 class HashFamily(ABC):
     """`functions` (K) hash functions for each of `tables` (L), drawn from a seed, over vectors of `width` entries.
 
-    A function's value has `bits` bits, and a table's code all those of its functions, the first in the highest
-    place. No functions at all give every vector the code 0. The first tables are the same however many follow,
-    but for what DWTA's empty bins borrow.
+    A function's value has `bits` bits. A table's code joins the values of its functions, the first in the highest
+    place. Without functions every vector has the code 0. The first tables do not depend on the number of tables,
+    except for the values that empty bins of DWTA borrow.
     """
 
     name: ClassVar[str]
@@ -26,7 +26,7 @@ class HashFamily(ABC):
 
     @property
     def buckets(self) -> int:
-        """How many codes there can be."""
+        """The number of possible codes."""
         return 1 << self.functions * self.bits
 
     def codes(self, vectors: np.ndarray, threads: Threads, out: np.ndarray | None = None) -> np.ndarray:
@@ -35,7 +35,7 @@ class HashFamily(ABC):
         A vector's codes do not depend on the others.
         """
         if vectors.dtype != np.float32 or vectors.shape[1:] != (self.width,):
-            raise ValueError(f"hashed are float32 [n, {self.width}], not {vectors.dtype} {vectors.shape}")
+            raise ValueError(f"expected float32 vectors [n, {self.width}], not {vectors.dtype} {vectors.shape}")
         codes = np.empty((self.tables, len(vectors)), np.int32) if out is None else out
         if self.functions == 0:
             codes[:] = 0

@@ -1,4 +1,4 @@
-"""What is looked up for hidden vectors: tables and common rows, kept up with the weights they were made from."""
+"""The index of a weight: hash tables and common rows, rebuilt as the weight changes."""
 
 import math
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from istbench.slide.tables import NO_LIMIT, Tables
 from istbench.slide.threads import Threads
 
 COMMON_EVERY = 10
-"""Steps after which common rows are found again, which takes a pass over the rows; and at every rebuild."""
+"""Steps between two searches for common rows, each a pass over the rows. Every rebuild searches too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RebuildSchedule:
-    """After `first` steps, then after intervals that grow by a factor of e to the power of `growth` each.
+    """The steps of rebuilds: the first interval has `first` steps, and each grows by a factor of e to the `growth`.
 
-    SLIDE, section 3.1.3: weights change ever less. 0 is a fixed interval. A function of the step alone, so nothing
-    is to be saved.
+    SLIDE, section 3.1.3: weights change less and less. With growth 0 all intervals are equal. The schedule depends
+    on the step alone, so that checkpoints need no state of it.
     """
 
     first: int = 50
@@ -29,10 +29,10 @@ class RebuildSchedule:
 
     def __post_init__(self) -> None:
         if self.first < 1 or not 0 <= self.growth < math.inf:
-            raise ValueError(f"no schedule starts after {self.first} steps and grows by {self.growth}")
+            raise ValueError(f"a schedule cannot start after {self.first} steps and grow by {self.growth}")
 
     def rebuilds(self, step: int) -> int:
-        """How many rebuilds are due once `step` steps are done."""
+        """The number of rebuilds that are due after `step` steps."""
         if self.growth == 0:
             return step // self.first
         # The k-th is due after first * (1 + e^g + ... + e^((k - 1) g)) steps, rounded up.
@@ -40,7 +40,7 @@ class RebuildSchedule:
         return next(number for number in (count + 1, count, count - 1) if self._step(number) <= step)
 
     def due(self, step: int) -> bool:
-        """Whether one is due between the `step`-th step, counted from 1, and the next."""
+        """Whether a rebuild is due after the `step`-th step, counted from 1, and before the next."""
         return self.rebuilds(step) > self.rebuilds(step - 1)
 
     def _step(self, number: int) -> int:
@@ -49,14 +49,14 @@ class RebuildSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
-    """What tables there are, and when they are built anew.
+    """The tables of an index, and their rebuilds.
 
     Attributes:
-        functions, tables: K and L. target: in their place, the rows that tables make active for a sample; K and L
-            are chosen for it whenever functions are drawn. common: rows that are active for every sample.
-        schedule: of rebuilds. limit: rows that an active set takes of a bucket, None for all.
-        share: of all rows, those that are hashed anew at a rebuild, the most changed first. After so many rebuilds
-            that all rows could have been, and so after every one where it is 1, new functions hash all.
+        functions, tables: K and L. target: in their place, the number of rows that tables make active for a sample;
+            K and L are then chosen whenever functions are drawn. common: rows that are active for every sample.
+        schedule: of rebuilds. limit: rows that an active set takes from a bucket, None for all.
+        share: the share of rows that a rebuild hashes again, the most changed first. Whenever the shares add up to
+            all rows (with 1, at every rebuild), new functions are drawn and hash all rows.
     """
 
     functions: int = 0
@@ -69,20 +69,20 @@ class IndexOptions:
 
 
 def functions_seed(seed: int, drawn: int) -> int:
-    """The seed of an index's hash functions after they were drawn anew `drawn` times; `seed` is the index's."""
+    """The seed of hash functions after `drawn` new draws; `seed` is that of the index."""
     return derived_seed(seed, "functions", drawn)
 
 
 class Index:
     """Tables over the rows of a weight (float32 [n, width]) and a bias (float32 [n]), which the caller trains.
 
-    There are none before `build` or `load`.
+    `build` or `load` makes the tables.
 
     Attributes:
         built: whether there are tables.
-        changes: float32 [n], how much every row changed since it was hashed last; `kernels.backward` adds to it.
-        common: int32, the rows with the largest outputs for the mean hidden vector, a few steps ago at most.
-        choice: K and L, and how many active rows they were expected to make. rebuilds: so far.
+        changes: float32 [n], the change of every row since it was hashed; `kernels.backward` adds to it.
+        common: int32, the rows with the largest outputs for the mean hidden vector, at most a few steps old.
+        choice: K and L, and the expected number of active rows. rebuilds: their number so far.
     """
 
     def __init__(
@@ -102,20 +102,20 @@ class Index:
         self.built = False
 
     def build(self, hidden: np.ndarray) -> None:
-        """Build the first tables; `hidden`: float32 [b, width], hidden vectors, which K and L are chosen by."""
+        """Build the first tables. hidden: float32 [b, width], hidden vectors for the choice of K and L."""
         self._draw(hidden)
         self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
         self.built = True
 
     def _draw(self, hidden: np.ndarray) -> None:
-        """New functions, by which all rows are hashed."""
+        """Draw new functions and hash all rows."""
         options, weight, threads = self._options, self._weight, self._threads
         seed = functions_seed(self._seed, self._drawn)
         self.choice = Choice(functions=options.functions, tables=options.tables, active=0)
         if options.target:
             self.choice = choose(self._kind, weight, hidden, options.target, threads, seed=seed)
         self.family = self._kind(weight.shape[1], self.choice.functions, self.choice.tables, seed)
-        self.tables = Tables.empty(len(weight))  # the old ones make room first
+        self.tables = Tables.empty(len(weight))  # free the memory of the old tables first
         self.tables = Tables.build(self.family, weight, threads, options.limit)
         self.changes[:] = 0
 
@@ -124,10 +124,10 @@ class Index:
         return self.family.codes(hidden, self._threads)
 
     def stepped(self, step: int, hidden: np.ndarray) -> bool:
-        """Build the tables anew if that is due after the `step`-th step, counted from 1; whether it was.
+        """Rebuild the tables if that is due after the `step`-th step, counted from 1; returns whether it was.
 
         Args:
-            hidden: float32 [b, width], the hidden vectors of a minibatch, the newest there are.
+            hidden: float32 [b, width], the hidden vectors of the last minibatch.
         """
         due = self._options.schedule.due(step)
         if due or step % COMMON_EVERY == 0:
@@ -145,7 +145,7 @@ class Index:
         return True
 
     def state(self) -> dict[str, np.ndarray | int]:
-        """Enough to go on with the same tables: arrays, which are not copied, and numbers."""
+        """The state for a checkpoint: arrays, which are not copied, and numbers."""
         return {
             "rows": self.tables.rows,
             "starts": self.tables.starts,
@@ -166,10 +166,10 @@ class Index:
         drawn: int,
         rebuilds: int,
     ) -> None:
-        """Go on from a `state` of an index with the same options over as many rows.
+        """Load the `state` of an index with the same options and number of rows.
 
         Raises:
-            ValueError: for the state of another one.
+            ValueError: the state does not fit.
         """
         size, tables = len(self._weight), len(rows)
         family = self._kind(self._weight.shape[1], functions, tables, functions_seed(self._seed, drawn))

@@ -1,4 +1,4 @@
-"""Active sets by row instead of by sample: which samples use which row."""
+"""Active sets by row instead of by sample: the samples that use each row."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,18 @@ from istbench.slide.active import ActiveSets, Labels
 from istbench.slide.threads import kernel
 
 BLOCKS = 16
-"""Parts that a pass over all pairs is cut into, whatever the number of threads: sums depend on them."""
+"""Blocks of a pass over all pairs. Their number is fixed for any number of threads, because sums depend on it."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The pairs of an active row and a sample that uses it, by row, and by sample within a row.
+    """The pairs of an active row and a sample that uses it, sorted by row, and by sample within a row.
 
-    rows: int32 [m], the rows that some sample uses, in order. starts: int32 [m + 1]; the pairs of rows[i] are those
-    from starts[i] to starts[i + 1]. samples: int32 [pairs]. true: int32, the pair of every label, in the order of
-    `Labels.rows`. logs: float32 [pairs], of each the logarithm of how many rows it stands for in its sample's
-    softmax. edges: int64 [BLOCKS + 1], where blocks of about as many pairs each start in `rows`.
+    rows: int32 [m], the rows that samples use, sorted. starts: int32 [m + 1]; the pairs of rows[i] are those from
+    starts[i] to starts[i + 1]. samples: int32 [pairs]. true: int32, the pair of every label, in the order of
+    `Labels.rows`. logs: float32 [pairs]; each pair stands for some rows in the softmax of its sample, and this is
+    the logarithm of their number. edges: int64 [BLOCKS + 1], the starts in `rows` of blocks with about equally many
+    pairs.
     """
 
     rows: np.ndarray
@@ -33,10 +34,10 @@ class Pairs:
 
 
 def inverted(sets: ActiveSets, labels: Labels, size: int) -> Pairs:
-    """The pairs of `sets` over `size` rows, by row: a counting sort.
+    """The pairs of `sets` over `size` rows, by a counting sort.
 
     Raises:
-        ValueError: for more pairs than int32 counts.
+        ValueError: there are more pairs than int32 can count.
     """
     if len(sets.rows) > np.iinfo(np.int32).max:
         raise ValueError(f"{len(sets.rows):,} active rows of {len(sets)} samples are too many")
@@ -66,7 +67,7 @@ def _invert(
     true: np.ndarray,
     logs: np.ndarray,
 ) -> int:
-    """Fill in the fields of `Pairs`; how many rows are used. `places` (int32 [size]) is for work."""
+    """Fill in the fields of `Pairs`; returns the number of used rows. places: int32 [size], scratch memory."""
     places[:] = 0
     for row in active:
         places[row] += 1
@@ -76,7 +77,7 @@ def _invert(
         count = places[row]
         places[row] = pairs
         pairs += count
-        rows[used] = row  # written over where none uses it: quicker than a branch that no processor foresees
+        rows[used] = row  # the next row overwrites it if unused: faster than a branch that no processor predicts
         starts[used + 1] = pairs
         used += count > 0
     begin, label, none = 0, 0, np.float32(0)

@@ -1,8 +1,8 @@
-"""Products over pairs of a row and a sample that uses it, and updates of the rows that are used.
+"""Products of active rows with the samples that use them, and updates of these rows.
 
-A pass goes through the rows in order, so that each is read once; the vectors of a batch, which are few, stay in the
-processor's cache. Blocks of rows run side by side. Where they add to the same vectors each has its own, which are
-added up in the order of blocks: the result is the same for any number of threads.
+A pass reads the rows in order, each once; the few vectors of a batch stay in the processor's cache. Threads work on
+blocks of rows at the same time. Each block adds to its own copy of the vectors, and the copies are summed in the
+order of blocks, so that the result is the same for any number of threads.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _SGD, _ADAM = int(Rule.SGD), int(Rule.ADAM)
 def row_outputs(
     weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, pairs: Pairs, threads: Threads
 ) -> np.ndarray:
-    """Of every pair, its row's product with its sample's vector, and the row's bias: float32 [pairs].
+    """For every pair, the product of its row and its sample's vector, plus the row's bias: float32 [pairs].
 
     Args:
         weight: float32 [n, width]. bias: float32 [n]. vectors: float32 [b, width].
@@ -120,7 +120,7 @@ def _backward(
     rule: int,
     state: tuple[np.ndarray, ...],
 ) -> None:
-    """Fill `of_vectors` with what rows[first:last] add to it, and update them; by `Rule.ADAM` rows between too.
+    """Fill `of_vectors` with the sums over rows[first:last]; update these, and by `Rule.ADAM` the rows between.
 
     `state` is `next_rates`, the moments of weight and bias, and the changes.
     """

@@ -1,4 +1,4 @@
-"""What an update of rows needs beside their gradients: the rule, its numbers, its moments."""
+"""The optimizer of rows: its rule, hyperparameters and moments."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ import numpy as np
 
 
 class Rule(IntEnum):
-    """How rows are updated.
+    """The update rule of rows.
 
-    SGD and LAZY_ADAM touch only rows that some sample uses; moments of the others wait. ADAM updates all rows, as
+    SGD and LAZY_ADAM update only rows that a sample uses; moments of other rows stay. ADAM updates all rows, as
     torch.optim.Adam does; LAZY_ADAM is torch.optim.SparseAdam.
     """
 
@@ -21,11 +21,11 @@ class Rule(IntEnum):
 
 @dataclass(kw_only=True)
 class RowOptimizer:
-    """The optimizer of weight [n, width] and bias [n], or of a weight alone.
+    """The optimizer of weight [n, width] and bias [n].
 
     Attributes:
-        steps: done so far. moments: float32 [2, n, width], Adam's first and second; bias_moments: float32 [2, n].
-            Both have no rows for the other rules.
+        steps: their number so far. moments: float32 [2, n, width], Adam's first and second; bias_moments: float32
+            [2, n]. SGD has no rows in either.
     """
 
     rule: Rule
@@ -48,7 +48,7 @@ class RowOptimizer:
         )
 
     def next_rates(self, lr: float) -> np.ndarray:
-        """Count a step of learning rate `lr`: float32 [7], what `update_rows` multiplies with."""
+        """Count a step with learning rate `lr`; returns the factors of `kernels.backward`, float32 [7]."""
         self.steps += 1
         if self.rule == Rule.SGD:
             return np.array([lr, 0, 0, 0, 0, 0, 0], np.float32)

@@ -1,4 +1,4 @@
-"""A node's share of a wide softmax layer: some of its rows, of which every sample computes a few.
+"""The share of one node in a wide softmax layer: some of its rows; every sample computes a few of them.
 
 A step is `forward`, an exchange of normalisers, `backward`, an exchange of the gradients of hidden vectors.
 """
@@ -21,8 +21,8 @@ class OutputShard:
     """Rows of an output layer, trained on active sets.
 
     Attributes:
-        weight, bias: float32 [n, width] and [n], updated in place. index: finds rows; None for random ones.
-        random: random ones of a sample, each of which stands in its softmax for as many as are not active.
+        weight, bias: float32 [n, width] and [n], updated in place. index: finds active rows; None for random rows.
+        random: the number of random rows of a sample. They stand for all rows that are not found in its softmax.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OutputShard:
         )
 
     def forward(self, hidden: np.ndarray, labels: Labels, sets: ActiveSets) -> Normaliser:
-        """The normaliser of the batch over this node's active rows. Their outputs are kept for `backward`."""
+        """The normaliser of the batch over this node's active rows. Keeps their outputs for `backward`."""
         pairs = inverted(sets, labels, len(self.weight))
         outputs = row_outputs(self.weight, self.bias, hidden, pairs, self._threads)
         outputs += pairs.logs
@@ -63,16 +63,16 @@ class OutputShard:
         return normaliser(outputs, pairs, labels, self._threads)
 
     def active_outputs(self) -> tuple[Pairs, np.ndarray]:
-        """The pairs of a row and a sample that the last `forward` computed, and their outputs with `logs`."""
+        """The pairs of a row and a sample in the last `forward`, and their outputs with `logs`."""
         if self._pass is None:
-            raise RuntimeError("there are outputs after a forward pass, until its backward pass")
+            raise RuntimeError("active_outputs works between forward and backward")
         return self._pass[2], self._pass[3]
 
     def backward(self, whole: Normaliser, labelled: np.ndarray, lr: float) -> np.ndarray:
-        """Update the rows that the last `forward` used; the gradient of its hidden vectors by them, [b, width].
+        """Update the rows of the last `forward`; returns their part of its hidden vectors' gradient, [b, width].
 
         Args:
-            whole: the normaliser over all nodes. labelled: bool [b], which samples have labels on any node.
+            whole: the normaliser over all nodes. labelled: bool [b], whether each sample has labels on any node.
         """
         if self._pass is None:
             raise RuntimeError("a backward pass needs a forward pass before it")

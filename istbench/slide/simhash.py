@@ -1,6 +1,6 @@
-"""SimHash: a bit says on which side of a random plane a vector lies (Charikar, STOC 2002).
+"""SimHash: a bit is the side of a random plane on which a vector lies (Charikar, STOC 2002).
 
-Planes are sparse, as SLIDE has them: a third of a vector's entries, added or subtracted (Li, Hastie and Church, KDD
+Planes are sparse, as in SLIDE: they add or subtract a third of a vector's entries (Li, Hastie and Church, KDD
 2006). Two vectors at angle a agree in a bit with a probability near 1 - a / pi.
 """
 
@@ -48,7 +48,7 @@ def _simhash(
     functions: int,
     codes: np.ndarray,
 ) -> None:
-    """Fill in the codes of vectors from `first` to `last`, a block of them transposed at a time."""
+    """Fill in the codes of vectors `first` to `last`, one transposed block at a time."""
     width, entries = vectors.shape[1], features.shape[1]
     block = np.zeros((width, _LANES), np.float32)
     sums, packed = np.empty(_LANES, np.float32), np.empty(_LANES, np.int32)

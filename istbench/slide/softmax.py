@@ -1,7 +1,7 @@
-"""Softmax cross entropy over active sets, in pieces that nodes exchange in between.
+"""Softmax cross entropy over active sets, in parts between which nodes exchange normalisers.
 
-The loss of a sample is that of the amazon670k workload: the mean over its labels of minus the log-softmax, 0 where
-it has none; a batch's is the mean over its samples. Here the softmax is over the active rows of all nodes.
+The loss of a sample is that of the amazon670k workload: the mean over its labels of minus the log-softmax, or 0
+without labels. The loss of a batch is the mean over its samples. The softmax is over the active rows of all nodes.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,11 @@ from istbench.slide.threads import Threads, kernel
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Of every sample, over some of its active rows, what a softmax is normalised by.
+    """The terms by which a softmax is normalised: for every sample, over some of its active rows.
 
     values: float32 [b, 3]: the largest output, or -inf where no row is active; the sum of the exponentials of
-        outputs less that; the outputs of true rows, each times its share, added up. Nodes exchange no more.
+        outputs minus the largest; the sum of the outputs of true rows, each times its share. Nodes exchange only
+        this.
     """
 
     values: np.ndarray
@@ -31,7 +32,7 @@ class Normaliser:
             return np.where(self.values[:, 1] > 0, self.values[:, 0] + np.log(self.values[:, 1]), -np.inf)
 
     def loss(self, labelled: np.ndarray) -> float:
-        """The loss of the batch; `labelled` (bool [b]) says which samples have labels on any node."""
+        """The loss of the batch. labelled: bool [b], whether each sample has labels on any node."""
         own = self.logs[labelled].astype(np.float64) - self.values[labelled, 2]
         return float(own.sum() / len(labelled))
 
@@ -66,10 +67,11 @@ def combined(parts: Sequence[Normaliser]) -> Normaliser:
 def output_gradient(
     outputs: np.ndarray, pairs: Pairs, labels: Labels, logs: np.ndarray, labelled: np.ndarray, threads: Threads
 ) -> np.ndarray:
-    """The gradient of the batch's loss by `outputs` (float32 [pairs]), in their place.
+    """The gradient of the batch's loss by `outputs` (float32 [pairs]), written over them.
 
     Args:
-        logs: float32 [b], `Normaliser.logs` over all nodes. labelled: bool [b], which samples have labels anywhere.
+        logs: float32 [b], `Normaliser.logs` over all nodes.
+        labelled: bool [b], whether each sample has labels on any node.
     """
     scales = (labelled / len(labelled)).astype(np.float32)
 
@@ -84,7 +86,7 @@ def output_gradient(
 
 @kernel
 def _normalise(outputs: np.ndarray, samples: np.ndarray, first: int, last: int, part: np.ndarray) -> None:
-    """Fill `part` ([b, 3]) with the largest output and the sum of exponentials of pairs from `first` to `last`."""
+    """Fill `part` ([b, 3]) with the largest output and the sum of exponentials of pairs `first` to `last`."""
     for sample in range(len(part)):
         part[sample, 0] = -np.inf
         part[sample, 1] = 0
@@ -102,7 +104,7 @@ def _normalise(outputs: np.ndarray, samples: np.ndarray, first: int, last: int, 
 def _slopes(
     outputs: np.ndarray, samples: np.ndarray, first: int, last: int, logs: np.ndarray, scales: np.ndarray
 ) -> None:
-    """Turn outputs of pairs from `first` to `last` into probabilities, each times its sample's scale."""
+    """Turn outputs of pairs `first` to `last` into probabilities, each times the scale of its sample."""
     for pair in range(first, last):
         sample = samples[pair]
         outputs[pair] = np.exp(outputs[pair] - logs[sample]) * scales[sample]

@@ -14,8 +14,8 @@ class Tables:
     Attributes:
         rows: int32 [tables, n]; those of bucket c of table t are rows[t, starts[t, c]:starts[t, c + 1]], in order.
         starts: int32 [tables, buckets + 1].
-        limit: how many rows of a bucket an active set takes at most. Of a larger bucket it takes a run of so many,
-            from a place drawn for every sample, as if the bucket were a ring.
+        limit: the most rows that an active set takes from a bucket. From a larger bucket it takes a run of this
+            length, from a place that is drawn for every sample, as if the bucket were a ring.
     """
 
     def __init__(self, rows: np.ndarray, starts: np.ndarray, limit: int = NO_LIMIT) -> None:
@@ -36,7 +36,7 @@ class Tables:
         return tables
 
     def rebuild(self, family: HashFamily, weight: np.ndarray, threads: Threads) -> None:
-        """Fill in all tables anew, in their place; `family` may have other functions than before."""
+        """Fill all tables again, in their place; `family` may have other functions than before."""
         family.codes(weight, threads, out=self.rows)
 
         def sort(table: int) -> None:
@@ -47,7 +47,7 @@ class Tables:
     def update(self, rows: np.ndarray, codes: np.ndarray, threads: Threads) -> None:
         """Move `rows` (int [m]) to the buckets of their new `codes` (int32 [tables, m]); the others stay.
 
-        Of every table, it takes the codes back out of it and sorts them again: no code is kept between.
+        It computes the old codes from each table and sorts them again, so that no codes need memory in between.
         """
 
         def sort(table: int) -> None:
@@ -65,14 +65,14 @@ class Tables:
 
 
 def tables_bytes(size: int, tables: int, functions: int, bits: int) -> int:
-    """Bytes that `tables` tables over `size` rows take, by `functions` functions of `bits` bits each."""
+    """Bytes of `tables` tables over `size` rows, with `functions` functions of `bits` bits each."""
     return 4 * tables * (size + (1 << functions * bits) + 1)
 
 
 def found_in_tables(tables: Tables, codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Whether each of `rows` (int [b, k], a sample's own) is in a bucket of its sample: bool [b, k].
+    """Whether each of `rows` (int [b, k], k for each sample) is in a bucket of its sample: bool [b, k].
 
-    Bucket limits aside. The mean over a sample's k largest outputs is its recall at k.
+    Ignores bucket limits. The mean over the k largest outputs of a sample is its recall at k.
 
     Args:
         codes: int32 [tables, b], of the hidden vectors.
@@ -88,7 +88,7 @@ def found_in_tables(tables: Tables, codes: np.ndarray, rows: np.ndarray) -> np.n
 
 @kernel
 def sort_by_code(codes: np.ndarray, starts: np.ndarray, rows: np.ndarray) -> None:
-    """Fill `rows` with 0 to n - 1 by code, and in order within one; bucket c is from starts[c] to starts[c + 1].
+    """Fill `rows` with 0 to n - 1, sorted by code, then by row; bucket c is from starts[c] to starts[c + 1].
 
     Args:
         codes: int32 [n], from 0 to buckets - 1. starts: int32 [buckets + 1], filled in. rows: int32 [n], filled in.
@@ -109,7 +109,7 @@ def sort_by_code(codes: np.ndarray, starts: np.ndarray, rows: np.ndarray) -> Non
 
 @kernel
 def codes_of_sorted(starts: np.ndarray, rows: np.ndarray, codes: np.ndarray) -> None:
-    """Fill `codes` (int32 [n]) with what `sort_by_code` has sorted by."""
+    """Fill `codes` (int32 [n]) with the codes by which `sort_by_code` sorted `rows`."""
     for code in range(len(starts) - 1):
         for place in range(starts[code], starts[code + 1]):
             codes[rows[place]] = code

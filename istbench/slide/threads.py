@@ -1,4 +1,4 @@
-"""Compiled kernels on some threads: blocks of work that do not depend on how many threads there are."""
+"""Compiled kernels on several threads, in blocks that do not depend on the number of threads."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +10,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def kernel(function: _Function) -> _Function:
-    """`function` compiled to run without Python's lock, its sums in whatever order is fastest.
+    """`function` compiled to run without Python's lock, with its sums in the fastest order.
 
-    That order is fixed when it is compiled. A kernel calls only what its own file has: another file's change would
-    not compile it anew.
+    The compiler fixes that order. A kernel calls only functions of its own file.
     """
     return jit(function, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 
@@ -23,13 +22,13 @@ class Threads:
 
     def __init__(self, count: int) -> None:
         if count < 1:
-            raise ValueError(f"no work gets done by {count} threads")
+            raise ValueError(f"{count} threads cannot work; give at least 1")
         self.count = count
         self._pool = ThreadPoolExecutor(count - 1, "slide") if count > 1 else None
 
     def run(self, work: Callable[[int], object], blocks: int) -> None:
         """Call `work(0)` to `work(blocks - 1)`, each once."""
-        numbers = iter(range(blocks))  # taken from under Python's lock
+        numbers = iter(range(blocks))  # threads take from it under Python's lock
         others = min(self.count, blocks) - 1
         waiting = [self._pool.submit(_drain, work, numbers) for _ in range(others)] if self._pool else []
         try:

@@ -169,17 +169,17 @@ class TorchrunWorkers:
             return Ending(kind="gone", message=error.what, lines=error.lines)
         except RunFailed as error:
             return Ending(kind="run", message=str(error))
-        return Ending(kind="interrupted" if self._stop is not None and self._stop.asked() else "done")
+        return Ending(kind="interrupted" if self._stop is not None and self._stop.requested() else "done")
 
     def _pass_on(self) -> None:
         """Pass a request to stop from this launcher to the other ranks, or from another rank to this worker."""
         if self._stop is None or self._told:
             return
-        if self._stop.asked():
+        if self._stop.requested():
             self._meeting.ask_to_stop()
         elif self._meeting.is_to_stop():
-            self._stop.ask()
-        self._told = self._stop.asked()
+            self._stop.request()
+        self._told = self._stop.requested()
 
     def _judge(self) -> None:
         """Wait for the endings of all ranks; raises the cause where they did not all end well."""

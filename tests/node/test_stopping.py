@@ -45,7 +45,7 @@ def steps_of(scratches, seed, round_steps, ask):
         thread.start()
     for scratch in ask:
         time.sleep(0.05)
-        assert StopRequest(scratch).ask()
+        assert StopRequest(scratch).request()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
@@ -64,11 +64,11 @@ def test_nodes_stop_at_the_same_step_though_they_hear_one_after_the_other(tmp_pa
 
 
 def test_workers_that_do_not_train_are_not_asked(tmp_path):
-    assert not StopRequest(tmp_path).ask()
-    assert not StopRequest(tmp_path).asked()
-    StopRequest(tmp_path).heed()
-    assert StopRequest(tmp_path).ask()
-    assert StopRequest(tmp_path).asked()
+    assert not StopRequest(tmp_path).request()
+    assert not StopRequest(tmp_path).requested()
+    StopRequest(tmp_path).worker_ready()
+    assert StopRequest(tmp_path).request()
+    assert StopRequest(tmp_path).requested()
 
 
 BUDGET, STOP = 14, 7

@@ -113,14 +113,14 @@ def test_a_job_under_nohup_outlives_its_terminal():
 def stoppable(tmp_path):
     """A job whose workers heed a request to stop."""
     request = StopRequest(tmp_path)
-    request.heed()
+    request.worker_ready()
     return Job(target=print, nodes=2, logs=Path("nowhere"), stop=request)
 
 
 def test_the_first_signal_asks_workers_to_stop_and_what_they_do_is_waited_for(stoppable, capfd):
     def stop_as_asked():
         send(signal.SIGINT)()
-        assert stoppable.stop.asked()
+        assert stoppable.stop.requested()
 
     launcher = Pretended(wait=stop_as_asked)
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):

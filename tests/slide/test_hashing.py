@@ -110,7 +110,7 @@ def test_no_functions_have_one_bucket(kind):
 
 def test_what_cannot_be_hashed_is_refused():
     family = SimHash(8, 2, 2, seed=0)
-    with pytest.raises(ValueError, match=r"float32 \[n, 8\], not float32 \(3, 7\)"):
+    with pytest.raises(ValueError, match=r"float32 vectors \[n, 8\], not float32 \(3, 7\)"):
         family.codes(normal(3, 7), ONE)
     with pytest.raises(ValueError, match="float64"):
         family.codes(normal(3, 8).astype(np.float64), ONE)

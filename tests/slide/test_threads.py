@@ -44,5 +44,5 @@ def test_an_error_reaches_the_caller(count):
 
 
 def test_there_is_at_least_one_thread():
-    with pytest.raises(ValueError, match="by 0 threads"):
+    with pytest.raises(ValueError, match="0 threads cannot work"):
         Threads(0)
