@@ -1,4 +1,4 @@
-"""Which runs may stand in one table, and which of them are one row."""
+"""Sort runs into tables of comparable runs (groups) and rows (contenders)."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
 from istbench.results.header import Host
 from istbench.results.load import Run
-from istbench.results.stats import median
+from istbench.results.stats import Estimate, estimate, median
 
 # Settings of a run, beside its method's options, in which rows are to be equal to be compared.
 _OF_COMPUTING = ("amp", "channels_last", "compile", "threads", "lab")
@@ -147,6 +147,43 @@ class Group:
         readable = _file_name(self.workload_label) or "workload"
         on = f"-{_file_name(self.machine)}" if self.clock == "cluster_s" else ""
         return f"{readable}{on}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The same runs on one cluster at several bandwidths.
+
+    cluster: its name without a bandwidth. groups: the runs at each bandwidth, rising.
+    """
+
+    cluster: str
+    groups: tuple[Group, ...]
+
+    @property
+    def bandwidths(self) -> tuple[float, ...]:
+        """Bandwidths of a node's link in bits/s, rising."""
+        return tuple(group.profile.bandwidth_out for group in self.groups if group.profile is not None)
+
+    @property
+    def stem(self) -> str:
+        """A file name that no other sweep has."""
+        first = self.groups[0]
+        assert first.profile is not None
+        one = dataclasses.replace(first, profile=dataclasses.replace(first.profile, name=self.cluster))
+        return f"{one.stem}-by-bandwidth"
+
+    def labels(self, nodes: int) -> list[str]:
+        """The labels of the rows on `nodes` nodes, in the order of the table."""
+        return [contender.label for contender in self.groups[0].contenders if contender.nodes == nodes]
+
+    def times(self, label: str, nodes: int, level: float) -> list[Estimate]:
+        """Seconds to `level` at each bandwidth."""
+        return [
+            estimate(list(contender.seconds(level).values()))
+            for group in self.groups
+            for contender in group.contenders
+            if (contender.label, contender.nodes) == (label, nodes)
+        ]
 
 
 def _file_name(text: str) -> str:

@@ -6,11 +6,10 @@ from pathlib import Path
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
-from istbench.report.groups import group_runs
+from istbench.report.groups import Sweep, group_runs
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots
 from istbench.report.selection import check_baseline, select_runs
-from istbench.report.sweep import Sweep
 from istbench.report.tables.crossings import crossings_table
 from istbench.results.load import Run, load_run, load_runs
 from istbench.results.on_cluster import runs_on_clusters

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from istbench.timeline.timeline import Activity, Timeline, Transfer
+from istbench.timeline.timeline import NodeActivity, Timeline, Transfer
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 _COMPUTE, _OUT, _IN = 0, 1, 1001
 _NAMES = {"compute": "compute", "communication": "exposed communication", "idle": "idle"}
@@ -27,7 +27,7 @@ def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
     path.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
-def trace_events(timeline: Timeline) -> list[Event]:
+def trace_events(timeline: Timeline) -> list[TraceEvent]:
     """The events of the file: a process a node, with threads for its computing and each way of its network.
 
     Slices of one thread must not overlap, so transfers at the same time have threads of their own. An arrow leads
@@ -46,14 +46,14 @@ def trace_events(timeline: Timeline) -> list[Event]:
     return events
 
 
-def _activity(activity: Activity) -> Event:
+def _activity(activity: NodeActivity) -> TraceEvent:
     arguments = {}
     if activity.kind == "compute":
         arguments = {"cpu_seconds": activity.busy_s, "wall_seconds": activity.seconds}
     return _slice(_NAMES[activity.kind], activity.node, _COMPUTE, activity, arguments)
 
 
-def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterator[Event]:
+def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterator[TraceEvent]:
     """Its slice at one of its ends, and that end of the arrow between them."""
     operation = transfer.operation.replace("_", "-")
     arguments = {"bytes": transfer.bytes, "source": transfer.source, "target": transfer.target}
@@ -73,7 +73,7 @@ def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterat
         yield {**arrow, "ph": "f", "bp": "e", "ts": round(last, 3)}
 
 
-def _slice(name: str, node: int, thread: int, span: Activity | Transfer, arguments: Event) -> Event:
+def _slice(name: str, node: int, thread: int, span: NodeActivity | Transfer, arguments: TraceEvent) -> TraceEvent:
     start, end = _nanoseconds(span.start), _nanoseconds(span.end)
     return {
         "ph": "X", "name": name, "cat": "activity" if thread == _COMPUTE else "network", "pid": node, "tid": thread,
@@ -86,7 +86,7 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _names(node: int, out_rows: int, in_rows: int) -> Iterator[Event]:
+def _names(node: int, out_rows: int, in_rows: int) -> Iterator[TraceEvent]:
     yield _metadata("process_name", node, 0, {"name": f"node {node}"})
     yield _metadata("process_sort_index", node, 0, {"sort_index": node})
     threads = [(_COMPUTE, "compute")]
@@ -97,7 +97,7 @@ def _names(node: int, out_rows: int, in_rows: int) -> Iterator[Event]:
         yield _metadata("thread_sort_index", node, thread, {"sort_index": thread})
 
 
-def _metadata(name: str, node: int, thread: int, arguments: Event) -> Event:
+def _metadata(name: str, node: int, thread: int, arguments: TraceEvent) -> TraceEvent:
     return {"ph": "M", "name": name, "pid": node, "tid": thread, "args": arguments}
 
 

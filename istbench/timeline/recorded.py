@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WORK, Floats, Trace
 from istbench.timeline.timeline import (
-    Activity,
+    NodeActivity,
     Timeline,
     Transfer,
     check_round,
@@ -84,7 +84,7 @@ def _when_waited_for(events: NDArray[Any], clock: Floats) -> Floats:
 
 def _activities(
     node: int, events: NDArray[Any], clock: Floats, first: int, begin: float, met: Floats
-) -> Iterator[Activity]:
+) -> Iterator[NodeActivity]:
     """From event `first` on, which began at `begin`; `met`: of this node's operations, when all had posted."""
     before = begin
     for place in range(first, len(events)):
@@ -94,13 +94,13 @@ def _activities(
         if code == WAIT:
             all_posted = float(met[_waited_together(events, clock, place)].max())
             middle = min(max(all_posted, start), end)
-            yield Activity(node=node, kind="idle", start=start, end=middle)
-            yield Activity(node=node, kind="communication", start=middle, end=end)
+            yield NodeActivity(node=node, kind="idle", start=start, end=middle)
+            yield NodeActivity(node=node, kind="communication", start=middle, end=end)
             continue
         busy = min(float(events["seconds"][place]), end - start) if code == COMPUTE else 0.0
         if code == COMPUTE and place + 1 < len(events) and events["code"][place + 1] == WAIT:
             end = before = start + busy
-        yield Activity(node=node, kind="compute", start=start, end=end, busy_s=busy)
+        yield NodeActivity(node=node, kind="compute", start=start, end=end, busy_s=busy)
 
 
 def _waited_together(events: NDArray[Any], clock: Floats, place: int) -> NDArray[np.int32]:

@@ -7,7 +7,7 @@ import numpy as np
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.simulator import Span, replay
 from istbench.cluster.trace import KINDS, POST, STEP, Trace, round_ends
-from istbench.timeline.timeline import Activity, Timeline, Transfer, check_round, joined, make_timeline
+from istbench.timeline.timeline import NodeActivity, Timeline, Transfer, check_round, joined, make_timeline
 
 _DIGITS = 4  # of a bandwidth in a title
 # At least so many rounds are replayed before the one that is shown, so that it is like those after it.
@@ -34,7 +34,7 @@ def simulated_round(trace: Trace, profile: ClusterProfile, round_number: int) ->
             sent.append(span)
         elif span.start < end and span.end > begin:
             own[span.node].append(span)
-    activities: list[Activity] = []
+    activities: list[NodeActivity] = []
     for node, spans in enumerate(own):
         step_ends = found.finish_s[node, found.mark_kind == STEP]
         activities += joined(_activities(spans, limits[node]), step_ends)
@@ -47,12 +47,12 @@ def _bandwidth(profile: ClusterProfile) -> str:
     return out if out == into else f"{out} out, {into} in"
 
 
-def _activities(spans: Iterable[Span], limits: tuple[float, float]) -> Iterator[Activity]:
+def _activities(spans: Iterable[Span], limits: tuple[float, float]) -> Iterator[NodeActivity]:
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         start, end = max(span.start, limits[0]), min(span.end, limits[1])
         if span.activity != "message":
             busy = end - start if span.activity == "compute" else 0.0
-            yield Activity(node=span.node, kind=span.activity, start=start, end=end, busy_s=busy)
+            yield NodeActivity(node=span.node, kind=span.activity, start=start, end=end, busy_s=busy)
 
 
 def _transfers(trace: Trace, spans: Sequence[Span]) -> Iterator[Transfer]:

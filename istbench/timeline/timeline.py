@@ -14,7 +14,7 @@ KINDS: tuple[ActivityKind, ...] = ("compute", "communication", "idle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Activity:
+class NodeActivity:
     """What `node` did from `start` to `end`, seconds since the timeline begins.
 
     Attributes:
@@ -67,7 +67,7 @@ class Timeline:
     where: str
     round: int
     limits: tuple[tuple[float, float], ...]
-    activities: tuple[Activity, ...]
+    activities: tuple[NodeActivity, ...]
     transfers: tuple[Transfer, ...]
 
     @property
@@ -124,7 +124,7 @@ def make_timeline(
     where: str,
     round_number: int,
     limits: Sequence[tuple[float, float]],
-    activities: Iterable[Activity],
+    activities: Iterable[NodeActivity],
     transfers: Iterable[Transfer],
 ) -> Timeline:
     """A timeline of what has times by any one clock, cut to the round and moved to begin at 0.
@@ -149,9 +149,9 @@ def make_timeline(
     )
 
 
-def joined(activities: Iterable[Activity], step_ends: Floats) -> list[Activity]:
+def joined(activities: Iterable[NodeActivity], step_ends: Floats) -> list[NodeActivity]:
     """`activities` of one node, in order, with neighbours of one kind made one unless a step ended between."""
-    result: list[Activity] = []
+    result: list[NodeActivity] = []
     ends = set(step_ends.tolist())
     for own in activities:
         if own.end <= own.start:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 from istbench.cluster.profile import bandwidth_text
+from istbench.report.groups import Sweep
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
-from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.sweep import Sweep
+from istbench.report.plots.plot import Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
-from istbench.report.plots.plot import Panel, Plot, Series
+from istbench.report.plots.plot import Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
 from istbench.results.stats import median
 
 # Where the slowest takes this many times longer than the fastest, a linear axis hides the fastest.

@@ -1,9 +1,11 @@
-"""Pictures as plain data: panels of series with labelled axes."""
+"""Plots as plain data: panels of series with labelled axes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from istbench.report.palette import MethodStyle
+from istbench.report.groups import Group
+from istbench.report.palette import MethodStyle, method_styles
+from istbench.report.phrases import is_lower_bound
 
 Scale = Literal["linear", "log"]
 
@@ -55,3 +57,21 @@ class Plot:
     y_scale: Scale = "linear"
     ticks: tuple[str, ...] = ()
     tick_places: tuple[float, ...] = ()
+
+
+def contender_styles(group: Group) -> dict[str, MethodStyle]:
+    """The style of each name in the plots of `group`."""
+    return method_styles(sorted({(contender.method, contender.name) for contender in group.contenders}))
+
+
+def plot_title(group: Group) -> str:
+    """The workload, its data, and the share of the data that the runs saw."""
+    return f"{group.workload_label}, {group.source.seen}"
+
+
+def plot_subtitle(group: Group, spread: str, machine: str = "") -> str:
+    """The budget, the batch size, the machine (`machine` or the group's), and the meaning of lines and bars."""
+    bound = ", seconds at best" if is_lower_bound(group.device, group.profile) else ""
+    shared = f", {' '.join(group.shared)} throughout" if group.shared else ""
+    where = machine or group.machine
+    return f"{group.budget}, batch size {group.batch_size} per node{shared}, on {where}{bound}; {spread}"
