@@ -1,4 +1,4 @@
-"""A timeline as a trace file that ui.perfetto.dev and chrome://tracing open: the Trace Event Format, in JSON."""
+"""A timeline as a file in the Trace Event Format (JSON) for ui.perfetto.dev and chrome://tracing."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -28,10 +28,10 @@ def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
 
 
 def trace_events(timeline: Timeline) -> list[TraceEvent]:
-    """The events of the file: a process a node, with threads for its computing and each way of its network.
+    """The events of the file: a process for each node, with threads for computing and for each way of its network.
 
-    Slices of one thread must not overlap, so transfers at the same time have threads of their own. An arrow leads
-    from each message where it is sent to where it is received.
+    Slices of one thread must not overlap, so simultaneous transfers have threads of their own. An arrow leads from
+    the sending to the arrival of each message.
     """
     events = [_activity(activity) for activity in timeline.activities]
     numbered = list(enumerate(timeline.transfers))
@@ -54,7 +54,7 @@ def _activity(activity: NodeActivity) -> TraceEvent:
 
 
 def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterator[TraceEvent]:
-    """Its slice at one of its ends, and that end of the arrow between them."""
+    """The slice of `transfer` at one of its nodes, and the end of its arrow there."""
     operation = transfer.operation.replace("_", "-")
     arguments = {"bytes": transfer.bytes, "source": transfer.source, "target": transfer.target}
     if transfer.target is None:
@@ -68,7 +68,7 @@ def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterat
     if sends:
         yield {**arrow, "ph": "s", "ts": event["ts"]}
     else:
-        # An arrow ends on the slice that its time lies in, whose end is not its own.
+        # An arrow ends on the slice around its time. The end of a slice is not part of it.
         last = max(event["ts"], event["ts"] + event["dur"] - 1e-3)
         yield {**arrow, "ph": "f", "bp": "e", "ts": round(last, 3)}
 
@@ -82,7 +82,7 @@ def _slice(name: str, node: int, thread: int, span: NodeActivity | Transfer, arg
 
 
 def _nanoseconds(seconds: float) -> int:
-    """Whole, as the viewer keeps them: spans that touch still do when rounded."""
+    """Whole nanoseconds, as in the viewer, so that touching spans still touch."""
     return round(seconds * 1e9)
 
 
@@ -102,7 +102,7 @@ def _metadata(name: str, node: int, thread: int, arguments: TraceEvent) -> Trace
 
 
 def _rows(transfers: Iterable[tuple[int, Transfer]]) -> list[list[tuple[int, Transfer]]]:
-    """`transfers`, given by start, in as few rows as they take without overlapping."""
+    """`transfers`, sorted by start, in as few rows without overlap as possible."""
     rows: list[list[tuple[int, Transfer]]] = []
     for number, transfer in transfers:
         start = _nanoseconds(transfer.start)

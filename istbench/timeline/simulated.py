@@ -1,4 +1,4 @@
-"""One round of a trace as it would be on a cluster."""
+"""One round of a trace, replayed on a cluster."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,19 +10,19 @@ from istbench.cluster.trace import KINDS, POST, STEP, Trace, round_ends
 from istbench.timeline.timeline import NodeActivity, Timeline, Transfer, check_round, joined, make_timeline
 
 _DIGITS = 4  # of a bandwidth in a title
-# At least so many rounds are replayed before the one that is shown, so that it is like those after it.
+# Rounds replayed before the shown one, at least, so that it equals those after it.
 _WARM_ROUNDS = 3
 
 
 def simulated_round(trace: Trace, profile: ClusterProfile, round_number: int) -> Timeline:
-    """Round `round_number` of `trace`, from 1, on a cluster that has gone through all its rounds before.
+    """Round `round_number` of `trace`, from 1, replayed on a cluster after all rounds before it.
 
     Raises:
-        UserError: where it has no such round, or cannot be replayed.
+        UserError: if it has no such round, or cannot be replayed.
     """
     check_round(trace, round_number)
     before = trace.rounds * -(-_WARM_ROUNDS // trace.rounds) + round_number - 1
-    # One round more, so that what the next one sends while this one still lasts on another node is there too.
+    # One round more, because a node may already send in it while another is still in this one.
     found = replay(trace, profile, rounds=before + 2, spans=True)
     ends = round_ends(found.mark_kind)
     limits = [(float(times[ends[before - 1]]), float(times[ends[before]])) for times in found.finish_s]

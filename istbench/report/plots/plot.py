@@ -14,8 +14,8 @@ Scale = Literal["linear", "log"]
 class Series:
     """One line, its points in the units of the axes.
 
-    low, high: the band or error bar at each x, equal to y where there is one seed; high may be infinite.
-    missed: x at which the target was not reached, which have no y.
+    low, high: band or error bar at each x, equal to y for one seed; high may be infinite.
+    missed: each x at which the target was missed. It has no y.
     """
 
     label: str
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One set of axes. levels: heights of light horizontal lines; level_names: what stands beside each."""
+    """One set of axes. levels: heights of light horizontal lines. level_names: their labels."""
 
     title: str
     series: tuple[Series, ...]
@@ -41,9 +41,9 @@ class Panel:
 class Plot:
     """Panels side by side on common axes.
 
-    stem: a file name without its ending, safe everywhere, that no other plot of a report has.
+    stem: file name of this plot alone, without its ending, safe on every system.
     kind: lines with bands, or points with error bars at a few x.
-    ticks: names on the x axis of points; tick_places: their x, 0, 1, 2, ... by default.
+    ticks: labels on the x axis of points. tick_places: their x, by default 0, 1, 2, ...
     """
 
     stem: str
