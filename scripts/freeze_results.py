@@ -17,8 +17,7 @@ from pathlib import Path
 from istbench.cluster.profile import parse_bandwidth, select_clusters
 from istbench.config.defaults import BASELINE
 from istbench.report.on_clusters import build_report_on_clusters
-from istbench.report.output.json_document import table_json
-from istbench.report.output.markdown import table_markdown
+from istbench.report.output.formats import table_json, table_markdown
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.plot import Plot
 from istbench.report.report import Report, build_report

@@ -5,8 +5,7 @@ import dataclasses
 from fake_runs import averaging_trace, header, ramp, write_run
 
 from istbench.cluster.profile import load_profile
-from istbench.report.groups import group_runs
-from istbench.report.sweep import Sweep
+from istbench.report.groups import Sweep, group_runs
 from istbench.results.load import load_runs
 from istbench.results.on_cluster import runs_on_clusters
 

@@ -38,8 +38,8 @@ def command(
     check_name("workloads", given["workload"], plugins)
     from istbench.cli.replaying import replaying
     from istbench.plan.planner import PlanRequest, make_plan
+    from istbench.plan.table import plan_table
     from istbench.report.output.terminal import print_table
-    from istbench.report.tables.plan import plan_table
 
     request = PlanRequest(
         **given,

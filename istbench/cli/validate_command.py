@@ -70,7 +70,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
 
 def _show(errors: Sequence["ReplayError"], title: str, stem: Path, *, as_json: bool) -> None:
     """Write the table, the figures and the picture, and print the table, or JSON."""
-    from istbench.report.output.markdown import table_markdown
+    from istbench.report.output.formats import table_markdown
     from istbench.report.output.terminal import print_table
     from istbench.validation.picture import draw_errors
     from istbench.validation.table import error_table

@@ -1,4 +1,4 @@
-"""What must hold of any method and any workload, ours or other people's, checked on real processes."""
+"""Checks that every method and workload must pass, built-in or plug-in, on real processes."""
 
 from istbench.conformance.check import Outcome, check_method, check_workload
 

@@ -13,7 +13,7 @@ from istbench.registry import load_method
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one check: `detail` says what was seen, or why it was skipped."""
+    """Result of one check. detail: the observation, or the reason of a skip."""
 
     name: str
     outcome: Literal["holds", "failed", "skipped"]
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[Outcome]:
-    """Train a small workload by method `name` on `nodes` real processes and check what must hold of any method."""
+    """Train a small workload by method `name` on `nodes` real processes, and run the checks of every method."""
     outcomes = _together(nodes, name, plugins) or [
         _on_processes(check.__name__, check, nodes, name, plugins) for check in of_methods.CHECKS
     ]
@@ -34,13 +34,13 @@ def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) ->
 
 
 def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[Outcome]:
-    """Check what must hold of any workload, on its synthetic data or what is in the cache."""
+    """Run the checks of every workload, on synthetic data or the data in the cache."""
     workload = of_workloads.prepare(name, plugins)
     return [_here(check, workload) for check in of_workloads.CHECKS]
 
 
 def _together(nodes: int, name: str, plugins: tuple[str, ...]) -> list[Outcome]:
-    """All checks on one group of processes, which saves starting others; none where one of them does not hold."""
+    """All checks on one process group, which saves starting others. Empty if one of them fails."""
     try:
         details = on_nodes(of_methods.every_check, nodes, name, plugins)[0]
     except RunFailed:
@@ -64,7 +64,7 @@ def _here(check: Callable[..., str], workload: Any) -> Outcome:
         return Outcome(_title(check.__name__), "holds", check(workload))
     except (of_workloads.DoesNotHold, UserError, ValueError) as failure:  # ValueError: groups that do not fit
         return Outcome(_title(check.__name__), "failed", str(failure))
-    except Exception as failure:  # whatever a plug-in's code raises
+    except Exception as failure:  # a plug-in may raise anything
         return Outcome(_title(check.__name__), "failed", plugin_line(failure) or said_by(failure))
 
 

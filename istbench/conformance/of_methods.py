@@ -1,6 +1,6 @@
-"""What must hold of any method. Each check runs on every node of one group and returns what was seen.
+"""The checks of every method. Each runs on all nodes of a process group and returns its observation.
 
-A check that does not hold raises `DoesNotHold`.
+A failed check raises `DoesNotHold`.
 """
 
 import copy
@@ -30,7 +30,7 @@ _EXACT = 1e-6
 
 
 class DoesNotHold(AssertionError):  # noqa: N818
-    """A check that does not hold; the message says what was seen instead."""
+    """A failed check, with the observation."""
 
 
 def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
@@ -66,9 +66,9 @@ def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...]) 
 
 
 def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
-    """A model can be assembled after any step, is finite, and training goes on as if it had not been.
+    """The assembled model is finite after every step, and assembling does not change the training.
 
-    Where it can be read in blocks too, they are the assembled model's, bit for bit, inside a round and at its end.
+    Blocks, if the method reads its model in blocks, equal the assembled model bit for bit.
     """
     workload = _workload(fabric, name, plugins)
     weights, blocks = [], ""
@@ -90,9 +90,9 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
 
 
 def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
-    """Rounds are marked after as many local steps as the method tells, also after one that was closed early.
+    """The method marks a round after `round_steps` local steps, also after a round that was closed early.
 
-    Closing exchanges what a round's end does, and leaves the assembled model as it is.
+    Closing a round exchanges like its end, and does not change the assembled model.
     """
     workload = _workload(fabric, name, plugins)
     recorder = fabric.recorder = _RoundCounter(fabric.device)
@@ -126,7 +126,7 @@ def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ..
 
 
 def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
-    """Over all nodes as many training bytes are sent as received, and assembling counts apart."""
+    """All nodes together send and receive equally many training bytes, and assembling counts apart."""
     workload = _workload(fabric, name, plugins)
     traffic = fabric.traffic["training"]
     before = (traffic.sent, traffic.received)
@@ -148,12 +148,12 @@ CHECKS = (
     resumed_run_is_the_run,
     assembling_changes_nothing,
     bytes_sent_are_bytes_received,
-    rounds_are_as_long_as_told,  # the last: it leaves a recorder of its own on the fabric
+    rounds_are_as_long_as_told,  # last, because it leaves its recorder on the fabric
 )
 
 
 def every_check(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> list[str]:
-    """What each of `CHECKS` saw."""
+    """The observation of each of `CHECKS`."""
     return [check(fabric, name, plugins) for check in CHECKS]
 
 

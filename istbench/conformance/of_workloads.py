@@ -1,4 +1,4 @@
-"""What must hold of any workload. Each check takes the workload with its data open and returns what was seen."""
+"""The checks of every workload. Each takes a workload with open data and returns its observation."""
 
 import copy
 import math
@@ -22,7 +22,7 @@ _EXACT = 1e-4
 
 
 def prepare(name: str, plugins: tuple[str, ...]) -> Workload:
-    """Workload `name` with its data made ready and open."""
+    """Workload `name` with prepared and open data."""
     workload = build_workload(name, {}, plugins)
     workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
     return workload
@@ -48,7 +48,7 @@ def permuting_hidden_units_changes_nothing(workload: Workload) -> str:
 
 
 def a_wide_softmax_is_cut_whole(workload: Workload) -> str:
-    """Where one is declared, every parameter is cut by units or by outputs, and a part's have fitting shapes."""
+    """A declared wide softmax cuts each parameter by units or by outputs, and its parts have fitting shapes."""
     with torch.device("meta"):
         model = workload.build_model()
         softmax = workload.wide_softmax(model)
@@ -114,7 +114,7 @@ def the_metric_is_reported(workload: Workload) -> str:
 
 
 def shares_of_the_samples_give_the_metrics_of_all(workload: Workload) -> str:
-    """Where metrics are told to be means over samples, those of uneven shares come to those of all."""
+    """If metrics are declared as means over samples, uneven shares of the samples give the metrics of all."""
     if not workload.metrics_are_means:
         return "not told to be means"
     model = _model(workload).eval()

@@ -1,4 +1,4 @@
-"""Short trainings that checks and tests compare: by a method on a node's fabric, and by a plain loop."""
+"""Short trainings for checks and tests: by a method on the fabric of a node, and by a plain loop."""
 
 import tempfile
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def set_up(
 ) -> Method:
     """`method` with its defaults for `workload` and `options`, ready to step.
 
-    steps: its budget, which a schedule of the learning rate goes by.
+    steps: its budget, for a schedule of the learning rate.
     """
     built = build_method(method, options, workload=workload, seed=seed, plugins=plugins)
     built.total_steps = steps
@@ -48,7 +48,7 @@ def set_up(
 
 
 def batches_of(fabric: Fabric, workload: Workload, method: Method, *, seed: int = 0) -> ShardedBatches:
-    """The minibatches of this node, as a run deals them out."""
+    """The minibatches of this node, as in a run."""
     alike = method.batches == "replicated"
     return ShardedBatches(
         workload.train_size,
@@ -78,7 +78,7 @@ def assembled(fabric: Fabric, method: Method) -> nn.Module | None:
 
 
 def through_disk(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    """`state` after a checkpoint was written and read."""
+    """`state` after writing and reading a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write_rank(Path(folder), 0, rank, state)
         return checkpoint.read_rank(Path(folder), 0, rank)
@@ -87,7 +87,7 @@ def through_disk(state: dict[str, Any], rank: int) -> dict[str, Any]:
 def plain_training(
     workload: Workload, options: OptimizerOptions, steps: int, *, nodes: int = 1, seed: int = 0
 ) -> nn.Module:
-    """One process, no method: `steps` steps on the minibatches of `nodes` nodes joined."""
+    """Train in one process without a method: `steps` steps on the joined minibatches of `nodes` nodes."""
     with torch.device("meta"):
         model = workload.build_model()
     model = materialise(model, workload, seed, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Which row of the baseline stands beside which row: equal settings, or else the best of the baseline's rows."""
+"""Pair each row with a row of the baseline: the one of equal settings, or else the fastest."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Pairing:
     """A row's speed-up over a row of the baseline, `against`, to `target`.
 
     Attributes:
-        equal: whether both have the same value of every setting that both have.
+        equal: whether both rows have equal values of all settings that they share.
     """
 
     against: Contender
@@ -28,7 +28,7 @@ class Pairing:
 
 
 def is_named(name: str, label: str, method: str, settings: Mapping[str, Any]) -> bool:
-    """Whether `name` names a row: by its label, or by its method and the values of some of its `settings`."""
+    """Whether `name` is the label of a row, or its method with values of some of its `settings`."""
     wanted, options = split_label(name)
     return name == label or (
         wanted == method
@@ -49,7 +49,7 @@ def same_value(value: Any, text: str) -> bool:
 
 
 def baseline_rows(group: Group, name: str, nodes: int) -> list[Contender]:
-    """The rows on so many nodes that `name` names: one of that label with options, or all of that method."""
+    """The rows on `nodes` nodes that `name` names: the one with that label, or all of that method."""
     there = [contender for contender in group.contenders if contender.nodes == nodes]
     _, options = split_label(name)
     exact = [contender for contender in there if options and contender.label == name]
@@ -57,10 +57,10 @@ def baseline_rows(group: Group, name: str, nodes: int) -> list[Contender]:
 
 
 def pair(group: Group, name: str, contender: Contender) -> Pairing | None:
-    """What `contender` is compared with, among the rows that `name` names, to the highest target that both reached.
+    """The speed-up of `contender` over a row of baseline `name`, to the highest target that both reached.
 
-    Where none has a ratio, the pairing to the highest target that only `contender` reached; None where there is no
-    row of the baseline, or `contender` is one, or it reached no target.
+    Without such a target, the pairing to the highest target that only `contender` reached. None if the baseline has
+    no row here, if `contender` is such a row, or if it reached no target.
     """
     rows = baseline_rows(group, name, contender.nodes)
     if not rows or contender in rows:
@@ -81,18 +81,18 @@ def pair(group: Group, name: str, contender: Contender) -> Pairing | None:
 
 
 def differing_settings(one: Contender, other: Contender) -> list[str]:
-    """Names of the settings that both have, with other values."""
+    """Names of the settings that both rows have with different values."""
     both = one.settings.keys() & other.settings.keys()
     return sorted(name for name in both if one.settings[name] != other.settings[name])
 
 
 def typed_differences(one: Contender, other: Contender) -> list[str]:
-    """Those of `differing_settings` that the label of either names: the user chose them."""
+    """The `differing_settings` that the user chose: one of the labels names them."""
     typed = split_label(one.label)[1].keys() | split_label(other.label)[1].keys()
     return [name for name in differing_settings(one, other) if name in typed]
 
 
 def _order(row: Contender, target: Target) -> tuple[float, int, str]:
-    """The sooner row first; of rows that are infinitely late, the one that more seeds reached the target by."""
+    """Sort faster rows first; among rows with an infinite median, those with more seeds at the target."""
     seconds = list(row.seconds(target.level).values())
     return median(seconds), -sum(map(math.isfinite, seconds)), row.label

@@ -1,4 +1,4 @@
-"""Which runs may stand in one table, and which of them are one row."""
+"""Sort runs into tables of comparable runs (groups) and rows (contenders)."""
 
 import dataclasses
 import hashlib
@@ -23,15 +23,15 @@ from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
 from istbench.results.header import Host
 from istbench.results.load import Run
-from istbench.results.stats import median
+from istbench.results.stats import Estimate, estimate, median
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One row: a method with its options on so many nodes. runs: the finished ones, one a seed, by seed.
+    """One row: a method with its options on a number of nodes.
 
-    settings: the method's options with their values, and how it computes. name: the label without the options that
-    all rows of the group share.
+    runs: the finished runs, one for each seed, by seed. settings: values of the options of method and computing.
+    name: the label without the options that all rows of the group share.
     """
 
     label: str
@@ -42,20 +42,20 @@ class Contender:
     name: str = ""
 
     def seconds(self, level: float) -> dict[int, float]:
-        """Train seconds to `level` by seed, infinity for a miss."""
+        """Train seconds to `level` by seed; a miss is infinity."""
         found = {run.header.seed: run.reached(level) for run in self.runs}
         return {seed: there.seconds if there else math.inf for seed, there in found.items()}
 
     def from_start(self, level: float) -> bool:
-        """Whether the time of any seed to `level` is interpolated from step 0."""
+        """Whether a seed's time to `level` is interpolated from step 0."""
         return any(there.from_start for run in self.runs if (there := run.reached(level)) is not None)
 
     def trained(self) -> float:
-        """Train seconds that the seeds had, by their median."""
+        """Train seconds of a run, as the median over seeds."""
         return median([run.curve.seconds[-1] for run in self.runs])
 
     def result(self, name: str) -> list[float]:
-        """`name` of the header's result, of the runs that have it."""
+        """Field `name` of the result of each run that has it."""
         results = [run.header.result for run in self.runs]
         values = [getattr(result, name) for result in results if result is not None]
         return [value for value in values if value is not None]
@@ -63,11 +63,11 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that may be compared: the same workload, data, batch size and budget, timed alike on one machine.
+    """Comparable runs: the same workload, data, batch size, budget and timing rule, on one machine.
 
-    data: its kind. source: one of theirs, all of the same content, which names it if one does.
-    contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster whose
-    clock this is, if one's.
+    data: kind of the data. source: data of one of the runs, with a name if any run has one; all have equal content.
+    contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster of a
+    replay.
     """
 
     workload: str
@@ -86,12 +86,12 @@ class Group:
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
-        """The levels that times are given to, rising; see `resolve_targets`."""
+        """The targets of the table, rising; see `resolve_targets`."""
         return resolve_targets([run for contender in self.contenders for run in contender.runs])
 
     @cached_property
     def shared(self) -> tuple[str, ...]:
-        """The options in the labels of all rows, as `lr=0.3`, which names leave out."""
+        """Options that all labels contain and names leave out, such as `lr=0.3`."""
         return _shared_options(self.contenders)
 
     def name_of(self, label: str) -> str:
@@ -100,12 +100,12 @@ class Group:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The numbers of nodes there are finished runs of, rising."""
+        """Numbers of nodes of the finished runs, rising."""
         return tuple(sorted({contender.nodes for contender in self.contenders}))
 
     @property
     def clock(self) -> Clock:
-        """What the seconds are."""
+        """The clock of the seconds."""
         return "train_s" if self.profile is None else "cluster_s"
 
     @property
@@ -118,17 +118,17 @@ class Group:
 
     @property
     def clock_words(self) -> str:
-        """What the seconds of this group are, in words."""
+        """The seconds of this group in words, for titles."""
         return "replayed seconds" if self.clock == "cluster_s" else "train seconds"
 
     @property
     def time_name(self) -> str:
-        """What a time axis of this group shows."""
+        """The name of a time axis."""
         return "replayed time" if self.clock == "cluster_s" else "train time"
 
     @property
     def stem(self) -> str:
-        """A file name, safe everywhere, that no other group has."""
+        """A file name of this group alone, safe on every system."""
         defining = [
             self.workload_label, self.metric, self.data, self.source.fingerprint, self.batch_size, self.budget,
             self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
@@ -139,6 +139,43 @@ class Group:
         return f"{readable}{on}-{digest}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The same runs on one cluster at several bandwidths.
+
+    cluster: its name without a bandwidth. groups: the runs at each bandwidth, rising.
+    """
+
+    cluster: str
+    groups: tuple[Group, ...]
+
+    @property
+    def bandwidths(self) -> tuple[float, ...]:
+        """Bandwidths of a node's link in bits/s, rising."""
+        return tuple(group.profile.bandwidth_out for group in self.groups if group.profile is not None)
+
+    @property
+    def stem(self) -> str:
+        """A file name that no other sweep has."""
+        first = self.groups[0]
+        assert first.profile is not None
+        one = dataclasses.replace(first, profile=dataclasses.replace(first.profile, name=self.cluster))
+        return f"{one.stem}-by-bandwidth"
+
+    def labels(self, nodes: int) -> list[str]:
+        """The labels of the rows on `nodes` nodes, in the order of the table."""
+        return [contender.label for contender in self.groups[0].contenders if contender.nodes == nodes]
+
+    def times(self, label: str, nodes: int, level: float) -> list[Estimate]:
+        """Seconds to `level` at each bandwidth."""
+        return [
+            estimate(list(contender.seconds(level).values()))
+            for group in self.groups
+            for contender in group.contenders
+            if (contender.label, contender.nodes) == (label, nodes)
+        ]
+
+
 def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:40].strip("-")
 
@@ -146,7 +183,7 @@ def _file_name(text: str) -> str:
 def group_runs(runs: Sequence[Run], baseline: str = BASELINE, profile: ClusterProfile | None = None) -> list[Group]:
     """The groups among `runs`; in each, `baseline` leads the rows of every number of nodes.
 
-    profile: the cluster whose clock they are on, if they are; then it does not matter where they ran.
+    profile: the cluster on which the runs were replayed. The machine that ran them then does not matter.
     """
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -212,7 +249,7 @@ def _contenders(runs: list[Run]) -> list[Contender]:
 
 
 def row_settings(run: Run) -> dict[str, Any]:
-    """The options of the run's method with their values, and how it computes."""
+    """Values of the options of the run's method and of computing."""
     everything = _settings(run)
     computing = {name: everything[name] for name in COMPUTING if name in everything}
     return {**run.header.config.method_options, **computing}
@@ -235,7 +272,7 @@ def split_label(label: str) -> tuple[str, dict[str, str]]:
 
 
 def _shared_options(contenders: Sequence[Contender]) -> tuple[str, ...]:
-    """The options that all labels have with the same value, as texts; none where there is but one label."""
+    """Options with one value in all labels, as texts; none for a single label."""
     labels = {contender.label for contender in contenders}
     if len(labels) < 2:
         return ()
@@ -260,13 +297,13 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _lab_words(lab: Lab | None) -> str:
-    """The lab in words that tell it from others; machines of fewer cores slow the same links down further."""
+    """A description of the lab that differs from other labs, also by their slow-down."""
     if lab is None:
         return "none"
     return lab.summary if lab.dilation == 1 else f"{lab.summary}, {lab.dilation:g} times slower"
 
 
 def _label(label: str, settings: Mapping[str, Any], differing: set[str]) -> str:
-    """The label, told apart from rows that would carry the same."""
+    """The label, with the settings that tell it from rows of the same label."""
     extra = [f"{name}={option_text(settings[name])}" for name in sorted(differing) if name in settings]
     return " ".join([label, *(text for text in extra if text not in label.split())])

@@ -1,4 +1,4 @@
-"""A report on recorded runs as they would have gone on other clusters."""
+"""A report on recorded runs, replayed on other clusters."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.errors import UserError
-from istbench.report.groups import group_runs
+from istbench.report.groups import Sweep, group_runs
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots
 from istbench.report.selection import check_baseline, select_runs
-from istbench.report.sweep import Sweep
 from istbench.report.tables.crossings import crossings_table
 from istbench.results.load import Run, load_run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
@@ -28,13 +27,12 @@ def build_report_on_clusters(
 ) -> Report:
     """The report on the runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
-    clusters: by name, the profiles of each, by rising bandwidth. Several give a table of where methods overtake
-    one another, and a plot for each number of nodes.
-    baseline, workload, metric, levels: as `build_report` takes them.
+    clusters: profiles of each cluster by its name, by rising bandwidth. Several profiles add a table of crossings
+    and a plot for each number of nodes.
+    baseline, workload, metric, levels: as in `build_report`.
 
     Raises:
-        UserError: where no run can be replayed, for whatever reason, or there is none of that workload, metric or
-            baseline.
+        UserError: if no run can be replayed, or none has that workload, metric or baseline.
     """
     runs, problems = _read(results)
     runs, unreported = select_runs(runs, results, workload=workload, metric=metric, levels=levels)

@@ -1,4 +1,4 @@
-"""What each method looks like, in every picture of every report."""
+"""Colour, line and marker of each method in every picture of every report."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ Dash = Literal["-", "--", ":", "-."]
 
 @dataclass(frozen=True, kw_only=True)
 class MethodStyle:
-    """How a method is drawn. colour: RGB hex. line: dash pattern, and marker: shape, as matplotlib names them."""
+    """Style of a method. colour: RGB in hex. line and marker: names of matplotlib."""
 
     colour: str
     line: Dash
@@ -35,20 +35,20 @@ _OTHER_COLOURS = ("#B2182B", "#4D4D4D")
 _OTHER_MARKERS = ("X", "h", "<", ">", "p", "d")
 _LINES: tuple[Dash, ...] = ("-", "--", ":", "-.")
 
-# What a node does in a timeline. None is a method's colour: no bar is to be taken for a method.
+# Activities of a node in a timeline. No method has these colours, so no bar looks like a method.
 ACTIVITY_COLOURS = {"compute": "#3A4A6B", "stalled": "#AEB9CE", "communication": "#E8743B", "idle": "#ECECEC"}
 COLLECTIVE_COLOUR = "#767676"
 
-# Paul Tol's muted colours, which colour-blind readers tell apart: of what goes to or comes from each node.
+# Nodes at the other end of a transfer: Paul Tol's muted colours, which colour-blind readers tell apart.
 NODE_COLOURS = (
     "#44AA99", "#CC6677", "#DDCC77", "#88CCEE", "#AA4499", "#117733", "#999933", "#882255", "#332288",
 )  # fmt: skip
 
 
 def method_styles(labels: Iterable[tuple[str, str]]) -> dict[str, MethodStyle]:
-    """The style of each label from (method, label) pairs: the method's colour whatever else is in the picture.
+    """The style of each label from (method, label) pairs. A method has the same colour in every picture.
 
-    A method's bare name has a full line; its labels with options have other lines and markers, by name.
+    The bare name of a method has a solid line. Its labels with options have other lines and markers, by name.
     """
     named = sorted(set(labels), key=lambda pair: (pair[0], pair[1] != pair[0], pair[1]))
     found: dict[str, MethodStyle] = {}
@@ -56,7 +56,7 @@ def method_styles(labels: Iterable[tuple[str, str]]) -> dict[str, MethodStyle]:
         colour, marker = _KNOWN.get(method) or _other(method)
         own = [label for name, label in named if name == method]
         markers = (marker, *(shape for shape in _OTHER_MARKERS if shape != marker))
-        # The full line stays the bare name's also where that is absent.
+        # The solid line is reserved for the bare name, even if it is absent.
         first = 0 if own[0] == method or len(own) == 1 else 1
         for order, label in enumerate(own, start=first):
             line, shape = _LINES[order % len(_LINES)], markers[order % len(markers)]

@@ -1,4 +1,4 @@
-"""Figures of papers and other systems, read from a table to stand beside ours."""
+"""Read published figures of papers and other systems from a CSV file."""
 
 import csv
 import io
@@ -17,12 +17,12 @@ _WAY_OUT = "a line is a figure, with the columns of results/published/figures.cs
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One published figure: the seconds to a level of a metric, or a final value of it; neither where it failed.
+    """One published figure: the seconds to a level of a metric, or its final value; neither if the run failed.
 
     Attributes:
-        paper: where it is from. options, method_options: those of the workload and of the method that it holds
-            for; others may have any value. method: ours by its name, or another system.
-        nodes: None where they are not known. note: what a reader has to know of it.
+        paper: source of the figure. options, method_options: the options of workload and method that it holds for;
+            other options may have any value. method: a name of ours, or another system.
+        nodes: None if unknown. note: a remark for readers.
     """
 
     paper: Name
@@ -43,14 +43,14 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([self.method, *(f"{name}={value}" for name, value in self.method_options.items())])
 
     def is_of(self, group: Group) -> bool:
-        """Whether it is of the workload of `group`, with the options it holds for."""
+        """Whether the runs of `group` have the workload and options of this figure."""
         runs = [run for contender in group.contenders for run in contender.runs]
         return self.workload == group.workload and all(
             _has(run.header.config.workload_options, self.options) for run in runs
         )
 
     def is_like(self, contender: Contender) -> bool:
-        """Whether `contender` is the same method with these options, on as many nodes if that is known."""
+        """Whether `contender` has the same method and options, on as many nodes if they are known."""
         return (
             contender.method == self.method
             and self.nodes in (None, contender.nodes)

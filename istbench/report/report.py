@@ -1,4 +1,4 @@
-"""A report as data: the tables and plots of a results directory, and what could not be read of it."""
+"""A report as data: tables, plots and problems of a results directory."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from istbench.results.on_cluster import runs_on_clusters
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What there is to say of some runs. It writes nothing: every output draws from it.
+    """Tables, plots and problems of runs. It writes nothing; every form of output is made from it.
 
-    tables: for each set of runs that may be compared. plots: of the same sets, each with a file name of its own.
-    problems: a line for each run that was left out.
+    tables: for each group of comparable runs. plots: for the same groups, each with a file name of its own.
+    problems: a line for each run that the report leaves out.
     """
 
     tables: tuple[Table, ...]
@@ -47,12 +47,12 @@ def build_report(
 ) -> Report:
     """The report on results directory `results`.
 
-    baseline: method, or method with its options as the table shows it, that speed-ups are against.
-    workload, metric, levels: as `select_runs` takes them. cells: only those of these names.
-    cluster: where to replay the same runs, for more tables and plots. published: figures to put beside ours.
+    baseline: the baseline of the speed-ups, a method or a method with its options as the table shows it.
+    workload, metric, levels: as in `select_runs`. cells: names of the only cells to report.
+    cluster: replays the same runs there, for more tables and plots. published: figures to show beside ours.
 
     Raises:
-        UserError: where there are no runs to report on, or none of that workload, metric or baseline.
+        UserError: if there are no runs, or none of that workload, metric or baseline.
     """
     runs, problems = load_runs(results, cells)
     runs, unreported = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
@@ -73,7 +73,7 @@ def build_report(
 
 
 def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
-    """The comparison and where the time goes of each of `groups` on a cluster's clock; none without a run."""
+    """The main table and the spending of each of `groups` that has runs, on the clock of a cluster."""
     return [
         table
         for group in groups
@@ -83,7 +83,7 @@ def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
 
 
 def group_plots(groups: Iterable[Group]) -> list[Plot]:
-    """The metric over time of each of `groups`, and its time to each target; none without a run."""
+    """The metric over time and the time to each target, for each of `groups` that has runs."""
     plots = []
     for group in groups:
         if group.contenders:

@@ -1,4 +1,4 @@
-"""The runs that a report is on, by the names that a user gives."""
+"""Select the runs of a report by workload and metric, and check the baseline."""
 
 import dataclasses
 from collections import defaultdict
@@ -18,14 +18,14 @@ from istbench.results.stats import median
 def select_runs(
     runs: list[Run], results: Path, *, workload: str | None, metric: str | None, levels: tuple[float, ...]
 ) -> tuple[list[Run], list[str]]:
-    """Those of `runs` that are asked for, as they are asked for, and a line for each that cannot be reported on.
+    """The selected runs, with metric and levels applied, and a line for each workload that the report leaves out.
 
-    workload: only this one, with or without its options; None for all.
-    metric: of their evaluations, and only workloads that have it; None for each workload's own.
-    levels: of the metric, to give the times to; none for their own.
+    workload: name of the only workload, with or without its options; None for all.
+    metric: selects the workloads that have this metric; None for the metric of each workload.
+    levels: levels of the metric to report times to; none for those of the run.
 
     Raises:
-        UserError: where there are none of the workload or metric, or the metric falls as a model gets better.
+        UserError: if no run has the workload or metric, or the metric falls as a model gets better.
     """
     runs, problems = _by_metric(_of_workload(runs, workload, results), metric, results), list[str]()
     if metric is None:
@@ -66,7 +66,7 @@ def _by_metric(runs: list[Run], metric: str | None, results: Path) -> list[Run]:
 
 
 def _why_falling(metric: str, runs: Sequence[Run]) -> str:
-    """What says that `metric` falls as models get better; empty where nothing does."""
+    """The reason to think that `metric` falls as models get better; empty without one."""
     if named_as_falling(metric):
         return "it falls as a model gets better"
     known = [
@@ -82,10 +82,10 @@ def _why_falling(metric: str, runs: Sequence[Run]) -> str:
 
 
 def _by_own_metric(runs: list[Run]) -> tuple[list[Run], list[str]]:
-    """Those of `runs` whose workload's own metric rises, and a line for each workload whose metric does not.
+    """The runs of workloads whose metric rises, and a line for each other workload.
 
     Raises:
-        UserError: where that is none of several.
+        UserError: if no workload has a rising metric.
     """
     falling = sorted(
         {(r.header.workload_label, r.header.metric) for r in runs if named_as_falling(r.header.metric)}
@@ -104,12 +104,12 @@ def _by_own_metric(runs: list[Run]) -> tuple[list[Run], list[str]]:
 def check_baseline(
     baseline: str, runs: Sequence[Run], results: Path, cluster: ClusterProfile | None = None
 ) -> None:
-    """Refuse a `baseline` that names no method of `runs` and no row; the default needs no run.
+    """Refuse a `baseline` that names no method of `runs` and no row. The default baseline needs no run.
 
-    cluster: where the runs are replayed as well, which may put rows side by side that need longer labels.
+    cluster: replays the runs too. A table of replays may need longer labels.
 
     Raises:
-        UserError: with the methods and labels there are.
+        UserError: with all names of methods and rows.
     """
     groups = group_runs(runs) + (group_runs(runs, profile=cluster) if cluster else [])
     labels = {contender.label for group in groups for contender in group.contenders}

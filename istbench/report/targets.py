@@ -1,4 +1,4 @@
-"""The levels of the metric that a report gives the time to."""
+"""Targets of a report: the levels of the metric to which it gives the time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from istbench.results.load import Run
 
 SHARES = (0.9, 0.95, 0.98)
-"""Of the best final metric, where neither the workload nor the user names a level."""
+"""Shares of the best final metric, used if neither the workload nor the user names a level."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A level of the metric; share: what of the best final metric it is, None where it stands for itself."""
+    """A level of the metric. share: its share of the best final metric; None for a fixed level."""
 
     level: float
     share: float | None = None
@@ -28,7 +28,7 @@ class Target:
 
     @property
     def key(self) -> str:
-        """For programs, the same whatever the best is: `0.77`, `0.9_of_best`."""
+        """A name for programs that does not depend on the best metric: `0.77`, `0.9_of_best`."""
         return f"{self.level:g}" if self.share is None else f"{self.share:g}_of_best"
 
     def of(self, metric: str) -> str:
@@ -39,9 +39,8 @@ class Target:
 def resolve_targets(runs: Sequence[Run]) -> tuple[Target, ...]:
     """The targets of finished `runs` that share a table, rising.
 
-    They are the workload's and the ones that runs were to stop at. Where there are none of either, they are shares
-    of the best final metric among the runs; but of synthetic data, which workloads without levels have for
-    throughput alone, there are none.
+    They are the levels of the workload and of `--target`. Without any, they are shares of the best final metric of
+    the runs. Synthetic data has no such shares: workloads without levels have it for throughput alone.
     """
     levels = sorted({level for run in runs for level in run.targets})
     if levels:
@@ -53,6 +52,6 @@ def resolve_targets(runs: Sequence[Run]) -> tuple[Target, ...]:
 
 
 def best_final(runs: Sequence[Run]) -> float | None:
-    """The highest final metric among `runs`; None where none is above zero."""
+    """The highest final metric of `runs`; None if none is above zero."""
     finals = [run.curve.final() for run in runs]
     return max((final for final in finals if final is not None and final > 0), default=None)

@@ -8,7 +8,7 @@ from typing import Literal
 from istbench.results.events import Evaluation, Event, Resume, Start
 
 Clock = Literal["train_s", "wall_s", "cluster_s"]
-"""train_s and wall_s were measured where the run ran; cluster_s is of a replay on a cluster."""
+"""train_s and wall_s are measured during the run; cluster_s comes from a replay on a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +16,8 @@ class Curve:
     """A run's evaluations, by rising step, on one clock.
 
     Attributes:
-        metric: name of the one that levels refer to, higher is better.
-        clock: what the seconds are. seconds: by that clock, of each evaluation.
+        metric: name of the metric that levels refer to; higher is better.
+        clock: clock of the seconds. seconds: the time of each evaluation on that clock.
     """
 
     metric: str
@@ -27,8 +27,7 @@ class Curve:
 
     @classmethod
     def from_events(cls, events: Iterable[Event], metric: str) -> "Curve":
-        """What counts of a run's events, on train_s: a run that resumed at step s has lost what it evaluated
-        after s."""
+        """The curve of a run's events on train_s. A run that resumed at step s has lost its evaluations after s."""
         kept: list[Evaluation] = []
         for event in events:
             if isinstance(event, Start):
@@ -41,28 +40,28 @@ class Curve:
         return cls(metric=metric, evaluations=tuple(kept), clock="train_s", seconds=seconds)
 
     def on_clock(self, clock: Clock, seconds: Iterable[float]) -> "Curve":
-        """The same evaluations at other times, one of `seconds` for each."""
+        """The same evaluations at other times: `seconds` has one for each."""
         return dataclasses.replace(self, clock=clock, seconds=tuple(seconds))
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """The metric at each evaluation; None where it is missing or was not a number."""
+        """The metric at each evaluation; None if it is missing or not a number."""
         return tuple(evaluation.metrics.get(self.metric) for evaluation in self.evaluations)
 
     def best(self) -> float | None:
-        """The highest value of the metric; None where no evaluation gave a number."""
+        """The highest value of the metric; None if no evaluation gave a number."""
         return max((value for value in self.values if value is not None), default=None)
 
     def final(self) -> float | None:
-        """The metric at the last evaluation; None where there is none, or it gave no number."""
+        """The metric at the last evaluation; None without evaluations, or if it is not a number."""
         return self.values[-1] if self.evaluations else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """Where a curve reaches a level: the interpolated local step and seconds.
+    """The point at which a curve reaches a level: the interpolated local step and seconds.
 
-    from_start: whether it is interpolated from step 0, as no evaluation lies between the start and the crossing.
+    from_start: whether it is interpolated from step 0, because no evaluation lies between the start and this point.
     """
 
     level: float
@@ -74,8 +73,8 @@ class Reached:
 def time_to_target(curve: Curve, level: float) -> Reached | None:
     """The first evaluation at or above `level`, linearly interpolated from the one before; None for a miss.
 
-    An evaluation that gave no number never reaches; nor is interpolated from one: then the evaluation that
-    reached is taken as it is, which can only be too late.
+    An evaluation without a number never reaches a level. After such an evaluation there is no interpolation: the
+    time of the next one counts, which can only be too late.
     """
     before: tuple[float | None, Evaluation, float] | None = None
     for value, evaluation, seconds in zip(curve.values, curve.evaluations, curve.seconds, strict=True):

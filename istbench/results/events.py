@@ -7,7 +7,7 @@ from istbench.results.header import Git, Host, Metrics, Status
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one part of a run trained, up to where it stopped; as in the header, which tells of the last part."""
+    """Machine, versions and source tree of one part of a run. The header holds those of the last part."""
 
     host: Host = Host()
     versions: dict[str, str] = {}
@@ -23,10 +23,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
-    """Training goes on from the checkpoint of `step`; -1 where there is none, and it starts anew.
+    """Training resumes from the checkpoint of `step`. A step of -1 stands for a new start without checkpoint.
 
     Attributes:
-        damage: a line on a newer checkpoint that is damaged; empty where none is.
+        damage: a line about a newer, damaged checkpoint; empty without one.
     """
 
     step: int
@@ -36,7 +36,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
-    """A line that the method has for the user."""
+    """A line from the method to the user."""
 
     message: str
 
@@ -46,10 +46,10 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
     Attributes:
         step: local steps done. samples: training samples seen by all nodes together.
-        train_s, wall_s: the two clocks, seconds. assemble_s, evaluate_s: what this evaluation took off the clock.
+        train_s, wall_s: the two clocks, in seconds. assemble_s, evaluate_s: seconds that train_s leaves out.
         bytes_sent_per_node, bytes_received_per_node: training traffic of the busiest node since the start.
-        train_loss: mean since the evaluation before; None at the start and where it was not a number.
-        metrics: by name; None where one was not a number.
+        train_loss: mean since the previous evaluation; None at the start, and if it is not a number.
+        metrics: by name; None if a metric is not a number.
     """
 
     step: Natural
@@ -65,14 +65,14 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fault"):
-    """Why a run failed."""
+    """The reason of a failed run."""
 
     message: str
     time: str = ""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="stop"):
-    """The run ended, for now or for good; `step` is that of its last evaluation."""
+    """The run ended or was interrupted. `step` is the step of its last evaluation."""
 
     status: Status
     step: Natural = 0

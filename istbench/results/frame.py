@@ -1,4 +1,4 @@
-"""Results as pandas data frames, for notebooks and one's own analyses."""
+"""Results as pandas data frames, for notebooks and further analysis."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _HEADER = ("cell", "status", "workload_label", "data", "method", "method_label",
 
 
 def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> pd.DataFrame:
-    """Every evaluation of every readable run under results directory `results`, a row each.
+    """A row for each evaluation of each readable run in results directory `results`.
 
-    Columns: what the run was (cell, method, nodes, seed, ...), step, samples, train_s and wall_s in seconds, bytes
-    sent and received by the busiest node, train_loss, and a column for each metric. With a `cluster`
-    (`istbench.cluster.profile.load_profile`), cluster_s as well: train seconds as replayed there, NaN for a run
+    Columns: fields of the run (cell, method, nodes, seed, ...), step, samples, train_s and wall_s in seconds, bytes
+    sent and received by the busiest node, train_loss, and a column for each metric. A `cluster`
+    (`istbench.cluster.profile.load_profile`) adds cluster_s, the train seconds replayed there. It is NaN for a run
     that is unfinished or has no sound trace.
 
     Raises:
-        UserError: where there are no runs.
+        UserError: if there are no runs.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""What run.json holds: what was run, where, and what came of it."""
+"""The content of run.json: configuration, machine and result of a run."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,15 +15,15 @@ TIMING_RULE = 3
 Status = Literal["running", "done", "failed", "interrupted"]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Metrics = dict[str, float | None]
-"""Metrics by name; None where one was not a number."""
+"""Metrics by name; None if a metric is not a number."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines that clocks depend on, most often one, and their network where that is a lab's.
+    """The machines of a run, most often one, and the links of its lab.
 
     Attributes:
-        name: of all machines, with commas. count: of machines. cores: of all together, None where not known.
-        machine: architecture of rank 0's. lab: its links in words.
+        name: names of all machines, with commas. count: number of machines. cores: their sum, None if unknown.
+        machine: architecture of rank 0. lab: description of the links.
     """
 
     name: str = "an unnamed machine"
@@ -34,25 +34,25 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cores_words(self) -> str:
-        """`8 cores`; `6 cores together` where they are of several machines; nothing where they are not known."""
+        """`8 cores`; `6 cores together` for several machines; empty if unknown."""
         together = " together" if self.count > 1 else ""
         return f"{self.cores} cores{together}" if self.cores else ""
 
 
 class Git(msgspec.Struct, frozen=True):
-    """The commit of the source tree that istbench ran from, and whether it had changes."""
+    """The commit of the source tree of istbench, and whether the tree had changes."""
 
     commit: str
     dirty: bool
 
 
 class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node did with the train seconds of a run.
+    """Train seconds of one node, by activity.
 
     Attributes:
-        host: the machine's name, in the last part of the run.
-        computing_s: all but its waiting: reading batches, training, and on a shared core the turns of others.
-        waiting_s: inside operations with other nodes, for them or for the network.
+        host: name of the machine in the last part of the run.
+        computing_s: all seconds without waiting: batches, training, and on a shared core the turns of other nodes.
+        waiting_s: seconds inside operations with other nodes, for the nodes or for the network.
     """
 
     rank: Natural
@@ -62,13 +62,13 @@ class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a finished run: totals of all its parts, and its last evaluation.
+    """Result of a finished run: totals of all its parts, and its last evaluation.
 
     Attributes:
         bytes_sent_per_node, bytes_received_per_node: training traffic of the busiest node.
-        peak_memory_bytes_per_node: of training, None where this system does not tell.
+        peak_memory_bytes_per_node: during training; None if the system does not report it.
         weights_sha256: of the assembled model's parameters and buffers.
-        node_seconds: of each node, by rank; empty where a part of the run did not measure them.
+        node_seconds: of each node, by rank; empty if a part of the run did not measure them.
     """
 
     steps: Natural
@@ -88,8 +88,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """One run's header.
 
     Attributes:
-        schema: version of this format. timing_rule: number of the rule of what train_s counts.
-        cell: its name. workload_label, method_label: their names, with the options that are not defaults.
+        schema: version of this format. timing_rule: version of the rules of train_s.
+        cell: name of the cell. workload_label, method_label: names with the options that are not defaults.
         targets: metric levels to report, rising. data: the kind of data. budget: how long it may train, in words.
         versions: of istbench, torch and Python.
     """
@@ -126,14 +126,14 @@ class _Versioned(msgspec.Struct):
 
 
 def schema_of(content: bytes) -> Any:
-    """The schema version that JSON `content` says it has; None where it says none.
+    """The schema version in JSON `content`; None without one.
 
     Raises:
-        ValueError: where it holds no object.
+        ValueError: if it holds no object.
     """
     try:
         return msgspec.json.decode(content, type=_Versioned).schema
     except msgspec.ValidationError:
         raise ValueError("it holds no JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return SCHEMA  # what is wrong, decoding the whole of it says better
+        return SCHEMA  # decoding the whole content gives a better message

@@ -1,4 +1,4 @@
-"""Where a run that was resumed has been: machines, versions and source trees of its parts."""
+"""Machines, versions and source trees of the parts of a resumed run."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -8,20 +8,20 @@ from istbench.results.header import Header
 
 
 def parts(header: Header, events: Sequence[Event]) -> list[tuple[int, Part | None]]:
-    """The parts of a run whose steps count: the step each starts after, and where it ran if that is known."""
+    """The parts of a run whose steps count: the step before each part, and its `Part` if known."""
     found: list[tuple[int, Part | None]] = []
     for event in events:
         if isinstance(event, Start | Resume):
             step = max(0, event.step)  # -1 stands for a new beginning
             found = [*((before, part) for before, part in found if before < step), (step, event.part)]
-    if not found or found[-1][1] is None:  # of before events told: run.json tells of the last
+    if not found or found[-1][1] is None:  # older events hold no part; run.json holds the last one
         last = Part(host=header.host, versions=header.versions, git=header.git)
         found[-1:] = [(found[-1][0] if found else 0, last)]
     return found
 
 
 def changes(header: Header, events: Sequence[Event]) -> list[str]:
-    """A line for each of machine, versions and source tree that is not the same in all parts of a run."""
+    """A line for each of machine, versions and source tree that differs between the parts of a run."""
     there = parts(header, events)
     said = (
         ("resumed on another machine", _machine),

@@ -1,4 +1,4 @@
-"""Reading a results directory: runs with their curves, and what could not be read."""
+"""Read a results directory: its runs with their curves, and a line for each unreadable run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from istbench.results.store import RunDirectory
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One cell as it was recorded: its header and its learning curve.
+    """A recorded run: its header and its learning curve.
 
     Attributes:
-        changes: of machine, versions or source tree between its parts, a line each (`results.hosts`).
-        levels: of the curve's metric, to report in place of its own.
-        cluster: how its time is spent on the cluster that its curve is on the clock of, if any (`run_on_cluster`).
+        changes: a line for each change of machine, versions or source tree between its parts (`results.hosts`).
+        levels: levels of the metric that the user selected for the report.
+        cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
     """
 
     header: Header
@@ -31,20 +31,22 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether it trained to its end, and so counts."""
+        """Whether it trained to its end. Only such runs count."""
         return self.header.status == "done"
 
     @property
     def targets(self) -> tuple[float, ...]:
-        """The levels to report, rising: those asked for, or else the workload's and the one the run was to stop at,
-        which are of the workload's metric: for another one there are none."""
+        """The levels to report, rising: those that the user selected, or else those of the workload and `--target`.
+
+        The latter belong to the metric of the workload. Another metric has none.
+        """
         if self.levels or self.curve.metric != self.header.metric:
             return tuple(sorted(set(self.levels)))
         own = self.header.config.target
         return tuple(sorted({*self.header.targets, *([own] if own is not None else [])}))
 
     def reached(self, level: float) -> Reached | None:
-        """Where the curve reaches `level`, None for a miss."""
+        """The point at which the curve reaches `level`; None for a miss."""
         return time_to_target(self.curve, level)
 
 
@@ -52,7 +54,7 @@ def load_run(directory: RunDirectory) -> Run:
     """The run in `directory`.
 
     Raises:
-        UserError: naming the file, where it cannot be read or lacks something.
+        UserError: with the name of a file that is unreadable or incomplete.
     """
     header = directory.header()
     events = directory.events()
@@ -68,10 +70,10 @@ def load_run(directory: RunDirectory) -> Run:
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:
     """All runs in results directory `results`, in order of their names, and a line for each unreadable one.
 
-    cells: names of the only ones to read; one that was never started is passed over.
+    cells: names of the only cells to read. Names of cells that never started are ignored.
 
     Raises:
-        UserError: where there is no such directory, or no run in it.
+        UserError: if there is no such directory, or no run in it.
     """
     parent = results / "runs"
     way_out = f"`istbench run ... --out {results}` makes one, `istbench report DIR` reads another directory"
@@ -102,5 +104,5 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
 
 
 def _is_copy(run: Run) -> bool:
-    """Whether `run` lies in a directory that is not called by its cell."""
+    """Whether the directory of `run` does not have the name of its cell."""
     return run.directory.path.name != run.header.cell

@@ -1,4 +1,4 @@
-"""Which metrics fall as a model gets better. Tables and pictures take higher values as better."""
+"""Detect metrics that fall as a model gets better. Tables and pictures take higher values as better."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _MOST_PAIRED = 200
 
 
 def named_as_falling(metric: str) -> bool:
-    """Whether `metric` falls as a model gets better, by its name: `val_loss`, `perplexity`, `top5_error`."""
+    """Whether the name says that `metric` falls as a model gets better: `val_loss`, `perplexity`, `top5_error`."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", metric).lower())
     return not _FALLING_WORDS.isdisjoint(words) or any(name in "".join(words) for name in _FALLING_NAMES)
 
@@ -23,8 +23,8 @@ def named_as_falling(metric: str) -> bool:
 def agreement(one: Sequence[float | None], other: Sequence[float | None]) -> float | None:
     """Kendall's rank correlation of two metrics over a run's evaluations, -1 to 1.
 
-    Below zero, `one` falls where `other` rises. None where no two evaluations differ in both. Of a long run, only
-    evenly spaced evaluations count.
+    Below zero, `one` falls while `other` rises. None if no two evaluations differ in both metrics. Of a long run
+    only evenly spaced evaluations count.
     """
     both = [
         (a, b)

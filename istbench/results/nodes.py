@@ -1,4 +1,4 @@
-"""Which node of a run is slow, by the seconds that each node computed and waited."""
+"""Find the slow node of a run from the seconds that each node computed and waited."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from istbench.results.header import NodeSeconds
 from istbench.results.stats import median
 
 SLOWER_BY = 0.1
-"""From so much more computing than the median node's on, a node is called slow."""
+"""A node is slow if it computes longer than the median node by more than this share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Straggler:
     """The node that computes longest, and the one that computes shortest.
 
     Attributes:
-        waited_s: for which the other nodes waited for it: the seconds that it computed beyond their median.
+        waited_s: seconds that the others waited for the slowest: its computing time minus their median.
     """
 
     slowest: NodeSeconds
@@ -24,7 +24,7 @@ class Straggler:
 
 
 def straggler(nodes: Sequence[NodeSeconds]) -> Straggler | None:
-    """The slow node among `nodes`; None where the slowest computes up to a tenth longer than the median node."""
+    """The slow node of `nodes`; None if no node computes over a tenth longer than the median node."""
     if len(nodes) < 2:
         return None
     slowest = max(nodes, key=lambda node: node.computing_s)
@@ -39,7 +39,7 @@ def straggler(nodes: Sequence[NodeSeconds]) -> Straggler | None:
 
 
 def median_node_seconds(runs: Sequence[Sequence[NodeSeconds]]) -> tuple[NodeSeconds, ...]:
-    """Each rank's medians over `runs` of as many nodes, with the host of the first run; empty without runs."""
+    """Medians over `runs` for each rank, with the hosts of the first run; empty without runs."""
     if not runs:
         return ()
     return tuple(

@@ -1,7 +1,7 @@
-"""Recorded runs on the clock of another cluster.
+"""Put recorded runs on the clock of another cluster.
 
-What a synchronous method learns does not depend on how fast the machines are: the evaluations stay, only when they
-were changes.
+The learning curve of a synchronous method does not depend on the speed of the machines. The evaluations stay; only
+their times change.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ _NAMED_AT_MOST = 8
 
 
 def run_on_cluster(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
-    """`run` with its curve on the clock of `profile`; `cluster` says how the time is spent there.
+    """`run` with its curve on the clock of `profile`, and the shares of its time there in `cluster`.
 
     Raises:
-        UserError: where the trace cannot be replayed.
+        UserError: if the trace cannot be replayed.
     """
     time = cluster_time(trace, profile, [evaluation.step for evaluation in run.curve.evaluations])
     return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", time.seconds), cluster=time)
@@ -32,8 +32,7 @@ def run_on_cluster(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
 def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tuple[list[list[Run]], list[str]]:
     """The `runs` on the clock of each of `profiles`, and a line for each finished run that has no clock there.
 
-    Unfinished runs come along without being replayed, so that a report can count them. All runs without a trace
-    share a line.
+    Unfinished runs stay as they are, so that a report can count them. All runs without a trace share a line.
     """
     from istbench.cluster.trace_file import load_trace
 

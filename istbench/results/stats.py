@@ -1,6 +1,6 @@
-"""Statistics of a table entry over seeds. Pure: numbers in, numbers out.
+"""Statistics of a table entry over seeds, without input or output.
 
-A seed that did not reach its target enters as infinity: a method gains nothing from the seeds that fail.
+A seed that missed its target counts as infinity, so a method gains nothing from failing seeds.
 """
 
 import functools
@@ -22,10 +22,10 @@ _Middle = Callable[[float, float], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A median over seeds with its interval, in the unit of what went in; infinity stands for a miss.
+    """A median over seeds with its interval, in the unit of the values; infinity stands for a miss.
 
     low, high: minimum and maximum below `BOOTSTRAP_FROM` seeds, from there a bootstrap 95 % interval.
-    reached, seeds: how many seeds are finite, of how many.
+    reached, seeds: number of finite seeds, and of all seeds.
     """
 
     median: float
@@ -37,10 +37,10 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedUp:
-    """How many times sooner a method reaches a target than the baseline, from seeds that both ran.
+    """Seconds of the baseline to a target over those of a method, from seeds that both ran.
 
-    ratio: None where there is no number to print. Then `baseline_missed` tells the two reasons apart:
-    the method got there and the baseline did not ("> budget"), or the method itself did not.
+    ratio: None if there is no number to print. Then `baseline_missed` gives the reason: true if only the baseline
+    missed the target ("> budget"), false if the method missed it.
     """
 
     ratio: Estimate | None
@@ -49,7 +49,7 @@ class SpeedUp:
 
 
 def interval_name(seeds: int) -> str:
-    """The kind of interval that goes with so many seeds."""
+    """The kind of interval for this number of seeds."""
     return "min–max" if seeds < BOOTSTRAP_FROM else "bootstrap 95 % interval"
 
 
@@ -109,7 +109,7 @@ def _mean(lower: float, upper: float) -> float:
 
 
 def _mean_ratio(lower: float, upper: float) -> float:
-    """The same, where a miss is no number to take the mean with."""
+    """The same for ratios, where a 0 stands for a miss and has no mean with a number."""
     return 0.0 if lower == 0 else _mean(lower, upper)
 
 
@@ -125,9 +125,9 @@ def _estimate(values: Sequence[float], middle: _Middle) -> Estimate:
 
 
 def _bootstrap(values: Sequence[float], middle: _Middle) -> tuple[float, float]:
-    """The percentile interval of the median, from resamples that are the same at every call.
+    """The percentile interval of the median, from the same resamples at every call.
 
-    Percentiles are resampled medians themselves, not interpolated: between a number and a miss is nothing.
+    Percentiles are resampled medians without interpolation, because nothing lies between a number and a miss.
     """
     import numpy as np
 
@@ -140,7 +140,7 @@ def _bootstrap(values: Sequence[float], middle: _Middle) -> tuple[float, float]:
 
 @functools.cache
 def _drawn(count: int) -> "NDArray[np.intp]":
-    """Which of `count` values are in each resample [resamples, count]."""
+    """Indices of `count` values in each resample [resamples, count]."""
     import numpy as np
 
     generator = random.Random(0)

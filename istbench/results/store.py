@@ -21,7 +21,7 @@ _RESERVED_EVENTS_BYTES = 4096
 
 
 class RunDirectory:
-    """One run's files, and the only place that knows their names."""
+    """The files of one run. No other place knows their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class RunDirectory:
 
     @property
     def events_jsonl(self) -> Path:
-        """One JSON line an event, appended."""
+        """One line of JSON for each event, appended."""
         return self.path / "events.jsonl"
 
     @property
@@ -48,7 +48,7 @@ class RunDirectory:
 
     @property
     def checkpoint(self) -> Path:
-        """What an unfinished run resumes from."""
+        """The checkpoints of an unfinished run."""
         return self.path / "checkpoint"
 
     @property
@@ -57,15 +57,15 @@ class RunDirectory:
         return self.path / "logs"
 
     def exists(self) -> bool:
-        """Whether a run was ever started here.
+        """Whether a run ever started here.
 
         Raises:
-            UserError: where this user may not look.
+            UserError: if this user may not read the directory.
         """
         return self._has(self.run_json)
 
     def create(self, header: Header) -> None:
-        """Write `header` as run.json, whole or not at all: where it fails, the header before stays.
+        """Write `header` as run.json in one step. After a failure, the previous header stays.
 
         Raises:
             UserError: where the directory cannot be written.
@@ -78,14 +78,14 @@ class RunDirectory:
             raise _cannot_write(self.run_json, error) from None
 
     def reserve(self) -> None:
-        """Take the space that writing how the run ended needs, so that a full disk does not prevent it.
+        """Reserve disk space to record the end of the run on a full disk.
 
         Raises:
-            UserError: where there is no such space.
+            UserError: if the disk has no such space.
         """
         size = self.run_json.stat().st_size + _RESERVED_EVENTS_BYTES
         try:
-            # No zeros: some file systems give those no space.
+            # Random bytes, because some file systems store zeros without space.
             self._reserve.write_bytes(os.urandom(size))
             sync(self._reserve)
         except OSError as error:
@@ -93,7 +93,7 @@ class RunDirectory:
             raise _cannot_write(self._reserve, error) from None
 
     def free_reserve(self) -> None:
-        """Give back what `reserve` took."""
+        """Free the space of `reserve`."""
         with suppress(OSError):
             self._reserve.unlink(missing_ok=True)
 
@@ -102,10 +102,10 @@ class RunDirectory:
         return self.path / "reserve.tmp"
 
     def header(self) -> Header:
-        """What run.json holds.
+        """The content of run.json.
 
         Raises:
-            UserError: where it is missing, of another schema version, or lacks or says something impossible.
+            UserError: if it is missing, has another schema version, or is incomplete or invalid.
         """
         if not self.exists():
             raise UserError(f"no run in {self.path}: {self.run_json.name} is missing")
@@ -131,12 +131,12 @@ class RunDirectory:
         self.create(msgspec.structs.replace(self.header(), **fields))
 
     def append(self, event: Event) -> None:
-        """Add one line to events.jsonl, on disk when this returns.
+        """Append one line to events.jsonl, and return when it is on disk.
 
-        A last line that a crash has torn is cut off first: readers have ignored it from the start.
+        A last line torn by a crash is cut off first. Readers ignore it anyway.
 
         Raises:
-            UserError: where it cannot be written; what was recorded before stays.
+            UserError: if it cannot be written; earlier lines stay.
         """
         line = msgspec.json.encode(event) + b"\n"
         try:
@@ -155,10 +155,10 @@ class RunDirectory:
             raise _cannot_write(self.events_jsonl, error) from None
 
     def end(self, status: Status, error: str | None) -> None:
-        """Record how the run ended, on a full disk in the space that `reserve` took.
+        """Record the end of the run, on a full disk in the reserved space.
 
         Raises:
-            UserError: where the end of a run that is done cannot be written.
+            UserError: if the end of a finished run cannot be written.
         """
 
         def stop() -> Stop:
@@ -179,10 +179,10 @@ class RunDirectory:
                     raise
 
     def events(self) -> list[Event]:
-        """All events in order; a torn last line is left out.
+        """All events in order, without a torn last line.
 
         Raises:
-            UserError: naming the file and the line of any other broken one.
+            UserError: with the file and the line of any other broken event.
         """
         if not self._has(self.events_jsonl):
             return []
@@ -193,7 +193,7 @@ class RunDirectory:
     def _has(self, path: Path) -> bool:
         try:
             return path.exists()
-        except OSError as error:  # of a directory that is another user's
+        except OSError as error:  # the directory belongs to another user
             way_out = f"make {self.path} readable, or choose another results directory"
             raise UserError(f"cannot read {path}: {error.strerror}; {way_out}") from None
 
@@ -207,12 +207,12 @@ class RunDirectory:
 
 
 def time_now() -> str:
-    """The time as headers and events have it."""
+    """The current time in the format of headers and events."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _cut_torn_line(descriptor: int) -> int:
-    """Cut off what follows the last newline; returns the size of the file that is left."""
+    """Cut off everything after the last newline. Returns the new size of the file."""
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size

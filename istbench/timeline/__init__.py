@@ -1,1 +1,1 @@
-"""One round of a run: what every node did when, as data, a picture, and a file for ui.perfetto.dev. No torch."""
+"""One round of a run by node and time, as data, a picture, a table and a file for ui.perfetto.dev. No torch."""

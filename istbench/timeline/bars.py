@@ -1,4 +1,4 @@
-"""The bars of a timeline's picture: what each node did, and what went out of it and came in."""
+"""The bars in the picture of a timeline: activities of each node, and its transfers out and in."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ class Bar:
     """A bar from `start` to `end`, seconds in the round.
 
     Attributes:
-        kind: an activity's kind, or `stalled` for what of a compute was not computing; of a transfer the node at
-            its other end, or None for a collective of all.
-        merged: whether it stands for what would be too short to be seen.
+        kind: kind of an activity, or `stalled` for the part of a compute span without computing. For a transfer,
+            the node at its other end, or None for a collective of all nodes.
+        merged: whether it stands for several bars that are too short to see.
     """
 
     start: float
@@ -33,7 +33,7 @@ class Bar:
 
 
 def activity_bars(timeline: Timeline, node: int) -> list[Bar]:
-    """What `node` did, in order. When within a compute it computed is not known: it is shown to do so first."""
+    """Activities of `node` in order. A compute span shows its computing first: the trace has only its sum."""
     bars = []
     for own in timeline.activities:
         if own.node != node:
@@ -46,9 +46,9 @@ def activity_bars(timeline: Timeline, node: int) -> list[Bar]:
 
 
 def transfer_rows(timeline: Timeline, node: int, way: Way, tolerance: float) -> list[list[Bar]]:
-    """The transfers one way of `node`, in as few rows as do not overlap by more than `tolerance` seconds.
+    """The transfers of `node` one way, in as few rows as possible. Bars in a row overlap by at most `tolerance` s.
 
-    Overlapping ones with the same peer share a row: they take turns on one connection.
+    Overlapping transfers with the same peer share a row, because they take turns on one connection.
     """
     rows: list[list[Bar]] = []
     for transfer in timeline.transfers:
@@ -61,7 +61,7 @@ def transfer_rows(timeline: Timeline, node: int, way: Way, tolerance: float) -> 
 
 
 def _place(rows: list[list[Bar]], bar: Bar, tolerance: float) -> None:
-    """Append `bar`, which starts after all others, to a row; what it overlaps there ends where it starts."""
+    """Append `bar`, which starts after all others, to a row. A bar that it overlaps there ends at its start."""
     shared = next((row for row in rows if row[-1].kind == bar.kind and row[-1].end > bar.start), None)
     row = shared or next((row for row in rows if row[-1].end <= bar.start + tolerance), None)
     if row is None:
@@ -73,9 +73,9 @@ def _place(rows: list[list[Bar]], bar: Bar, tolerance: float) -> None:
 
 
 def merged(bars: Iterable[Bar], shortest: float) -> list[Bar]:
-    """`bars`, in order, with those shorter than `shortest` seconds merged with such neighbours less than that away.
+    """`bars` in order. Neighbours shorter than `shortest` seconds and less than that apart are merged.
 
-    Where several fit into `shortest`, they look as most of it does.
+    A merged bar has the kind that takes most of its time.
     """
     result: list[Bar] = []
     cluster: list[Bar] = []
@@ -94,7 +94,7 @@ def merged(bars: Iterable[Bar], shortest: float) -> list[Bar]:
 
 
 def _append(result: list[Bar], cluster: Sequence[Bar], shortest: float) -> None:
-    """Add `cluster` as one bar, or to the last one, where that is short bars of the same kind too."""
+    """Add `cluster` as one bar, or extend the last bar if it is a merged one of the same kind."""
     seconds: dict[BarKind, float] = {}
     for bar in cluster:
         seconds[bar.kind] = seconds.get(bar.kind, 0.0) + bar.seconds

@@ -1,13 +1,13 @@
-"""A timeline as a trace file that ui.perfetto.dev and chrome://tracing open: the Trace Event Format, in JSON."""
+"""A timeline as a file in the Trace Event Format (JSON) for ui.perfetto.dev and chrome://tracing."""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from istbench.timeline.timeline import Activity, Timeline, Transfer
+from istbench.timeline.timeline import NodeActivity, Timeline, Transfer
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 _COMPUTE, _OUT, _IN = 0, 1, 1001
 _NAMES = {"compute": "compute", "communication": "exposed communication", "idle": "idle"}
@@ -27,11 +27,11 @@ def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
     path.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
-def trace_events(timeline: Timeline) -> list[Event]:
-    """The events of the file: a process a node, with threads for its computing and each way of its network.
+def trace_events(timeline: Timeline) -> list[TraceEvent]:
+    """The events of the file: a process for each node, with threads for computing and for each way of its network.
 
-    Slices of one thread must not overlap, so transfers at the same time have threads of their own. An arrow leads
-    from each message where it is sent to where it is received.
+    Slices of one thread must not overlap, so simultaneous transfers have threads of their own. An arrow leads from
+    the sending to the arrival of each message.
     """
     events = [_activity(activity) for activity in timeline.activities]
     numbered = list(enumerate(timeline.transfers))
@@ -46,15 +46,15 @@ def trace_events(timeline: Timeline) -> list[Event]:
     return events
 
 
-def _activity(activity: Activity) -> Event:
+def _activity(activity: NodeActivity) -> TraceEvent:
     arguments = {}
     if activity.kind == "compute":
         arguments = {"cpu_seconds": activity.busy_s, "wall_seconds": activity.seconds}
     return _slice(_NAMES[activity.kind], activity.node, _COMPUTE, activity, arguments)
 
 
-def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterator[Event]:
-    """Its slice at one of its ends, and that end of the arrow between them."""
+def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterator[TraceEvent]:
+    """The slice of `transfer` at one of its nodes, and the end of its arrow there."""
     operation = transfer.operation.replace("_", "-")
     arguments = {"bytes": transfer.bytes, "source": transfer.source, "target": transfer.target}
     if transfer.target is None:
@@ -68,12 +68,12 @@ def _transfer(transfer: Transfer, node: int, thread: int, number: int) -> Iterat
     if sends:
         yield {**arrow, "ph": "s", "ts": event["ts"]}
     else:
-        # An arrow ends on the slice that its time lies in, whose end is not its own.
+        # An arrow ends on the slice around its time. The end of a slice is not part of it.
         last = max(event["ts"], event["ts"] + event["dur"] - 1e-3)
         yield {**arrow, "ph": "f", "bp": "e", "ts": round(last, 3)}
 
 
-def _slice(name: str, node: int, thread: int, span: Activity | Transfer, arguments: Event) -> Event:
+def _slice(name: str, node: int, thread: int, span: NodeActivity | Transfer, arguments: TraceEvent) -> TraceEvent:
     start, end = _nanoseconds(span.start), _nanoseconds(span.end)
     return {
         "ph": "X", "name": name, "cat": "activity" if thread == _COMPUTE else "network", "pid": node, "tid": thread,
@@ -82,11 +82,11 @@ def _slice(name: str, node: int, thread: int, span: Activity | Transfer, argumen
 
 
 def _nanoseconds(seconds: float) -> int:
-    """Whole, as the viewer keeps them: spans that touch still do when rounded."""
+    """Whole nanoseconds, as in the viewer, so that touching spans still touch."""
     return round(seconds * 1e9)
 
 
-def _names(node: int, out_rows: int, in_rows: int) -> Iterator[Event]:
+def _names(node: int, out_rows: int, in_rows: int) -> Iterator[TraceEvent]:
     yield _metadata("process_name", node, 0, {"name": f"node {node}"})
     yield _metadata("process_sort_index", node, 0, {"sort_index": node})
     threads = [(_COMPUTE, "compute")]
@@ -97,12 +97,12 @@ def _names(node: int, out_rows: int, in_rows: int) -> Iterator[Event]:
         yield _metadata("thread_sort_index", node, thread, {"sort_index": thread})
 
 
-def _metadata(name: str, node: int, thread: int, arguments: Event) -> Event:
+def _metadata(name: str, node: int, thread: int, arguments: TraceEvent) -> TraceEvent:
     return {"ph": "M", "name": name, "pid": node, "tid": thread, "args": arguments}
 
 
 def _rows(transfers: Iterable[tuple[int, Transfer]]) -> list[list[tuple[int, Transfer]]]:
-    """`transfers`, given by start, in as few rows as they take without overlapping."""
+    """`transfers`, sorted by start, in as few rows without overlap as possible."""
     rows: list[list[tuple[int, Transfer]]] = []
     for number, transfer in transfers:
         start = _nanoseconds(transfer.start)

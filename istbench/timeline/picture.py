@@ -1,4 +1,4 @@
-"""Drawing a `Timeline` as PNG and SVG: a lane a node with what it did, what it sent and what came in."""
+"""Draw a `Timeline` as PNG and SVG: a lane for each node with its activities and its transfers out and in."""
 
 import itertools
 import textwrap
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 _WIDTH_INCHES, _MOST_INCHES = 10.0, 40.0
-# Heights in a node's lane, inches where the picture is not too high: what it did, its transfers one way, gaps.
+# Heights in the lane of a node (inches, unless the picture is too high): activities, transfers one way, gaps.
 _ACTIVITY, _LEAST_WAY, _ROW, _GAP, _BETWEEN = 0.3, 0.13, 0.05, 0.045, 0.16
-# Shares of a view's width above which neighbours of one kind are parted, and absence is marked.
+# Above these shares of the width of a view, neighbours of one kind are separated, and absence is marked.
 _PARTED, _OUTSIDE_SHARE = 1 / 120, 1 / 120
 _LEGEND_COLUMNS = 4
 _OUTSIDE: dict[str, Any] = {"facecolor": "none", "edgecolor": "0.55", "linewidth": 0.8, "linestyle": ":"}
@@ -36,8 +36,8 @@ _NAMES = {
 def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
     """Write `timeline` as `stem`.png and `stem`.svg, over what is there; returns both paths.
 
-    Where its transfers take a small part of the round, that part is drawn again, enlarged. What a node did before
-    and after its own round is left out.
+    If the transfers take a small part of the round, that part is drawn again, enlarged. Activities of a node
+    outside its own round are left out.
 
     Raises:
         OSError: where they cannot be written.
@@ -64,12 +64,12 @@ def _fill(figure: "Figure", timeline: Timeline, title: str) -> None:
 
 
 def _pitch(way: float) -> float:
-    """From one node's lane to the next, with the transfers each way `way` high, 0 without any."""
+    """Distance of two lanes. way: height of the transfers one way, 0 without any."""
     return _ACTIVITY + _BETWEEN + (2 * (way + _GAP) if way else 0.0)
 
 
 def _unit(timeline: Timeline) -> tuple[float, str]:
-    """What to multiply seconds by, and its name."""
+    """The factor from seconds to the unit of the axis, and the name of the unit."""
     if timeline.seconds < 2e-3:
         return 1e6, "µs"
     return (1e3, "ms") if timeline.seconds < 2 else (1.0, "s")
@@ -114,7 +114,7 @@ def _draw_view(area: "Axes", view: View, timeline: Timeline, way: float) -> None
 
 
 def _draw_bars(area: "Axes", bars: Sequence[Bar], place: tuple[float, float], scale: float, parted: float) -> None:
-    """Bars of one row, at `place` (from where, how high)."""
+    """Draw the bars of one row at `place` (bottom and height)."""
     by_kind: dict[BarKind, list[tuple[float, float]]] = {}
     for bar in bars:
         by_kind.setdefault(bar.kind, []).append((bar.start * scale, bar.seconds * scale))
@@ -138,7 +138,7 @@ def _style(kind: BarKind) -> dict[str, Any]:
 
 
 def _outside(timeline: Timeline, node: int) -> list[tuple[float, float]]:
-    """When `node` was not in the round, though another was."""
+    """Spans in which `node` was outside the round and another node inside."""
     begin, end = timeline.limits[node]
     shortest = _OUTSIDE_SHARE * timeline.seconds
     return [(a, b) for a, b in ((0.0, begin), (end, timeline.seconds)) if b - a > shortest]

@@ -1,4 +1,4 @@
-"""One round of a trace as it was recorded, by the clocks of the nodes."""
+"""One recorded round of a trace, on the clocks of the nodes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WORK, Floats, Trace
 from istbench.timeline.timeline import (
-    Activity,
+    NodeActivity,
     Timeline,
     Transfer,
     check_round,
@@ -18,26 +18,26 @@ from istbench.timeline.timeline import (
     make_timeline,
 )
 
-# Waits that end this close together were one wait for several operations.
+# Waits that end this close together are one wait for several operations.
 _TOGETHER_S = 1e-4
 
-# What names the two ends of a transfer, or the parts of a collective: source, target (-1 of all), and number.
+# Name of a transfer or collective: source, target (-1 for all nodes), and number.
 _Key = tuple[int, int, int]
 
 
 def recorded_round(trace: Trace, round_number: int) -> Timeline:
     """Round `round_number` of `trace`, from 1, as it was recorded.
 
-    A transfer is shown from when both nodes (of a collective: all) had posted it until its receiver had waited
-    for it. Where a node waited for an operation after computing beside it, the wall time before the wait that was
-    not spent computing counts as waiting, which is how data parallel waits inside its backward pass. The first
-    round begins with the computing that its first event reports, since when it began was not recorded.
+    A transfer lasts from the moment when both nodes (all, for a collective) have posted it until its receiver has
+    waited for it. If a node computes and then waits, wall time beyond CPU time before the wait counts as waiting.
+    Data parallel waits like this inside its backward pass. The first round begins with the computing of its first
+    event, because its beginning is not recorded.
 
     Raises:
-        UserError: where it has no such round.
+        UserError: if it has no such round.
     """
     check_round(trace, round_number)
-    # The clock of a machine may be set back; time is not.
+    # Somebody may set back the clock of a machine.
     clocks = [np.maximum.accumulate(events["at"]) for events in trace.nodes]
     posts = [events[events["code"] == POST] for events in trace.nodes]
     keys = [[_key(node, post) for post in own] for node, own in enumerate(posts)]
@@ -66,7 +66,7 @@ def _key(node: int, post: Any) -> _Key:
 
 
 def _when_all_posted(trace: Trace, clocks: Sequence[Floats], keys: Sequence[Sequence[_Key]]) -> dict[_Key, float]:
-    """When the last node that takes part in it had posted it."""
+    """The time at which the last participant posted each operation."""
     met: dict[_Key, float] = {}
     for events, clock, own in zip(trace.nodes, clocks, keys, strict=True):
         for key, at in zip(own, clock[events["code"] == POST].tolist(), strict=True):
@@ -75,7 +75,7 @@ def _when_all_posted(trace: Trace, clocks: Sequence[Floats], keys: Sequence[Sequ
 
 
 def _when_waited_for(events: NDArray[Any], clock: Floats) -> Floats:
-    """When every operation had been waited for [operations]; the sample's end where it was not."""
+    """The end of the wait for each operation [operations]; the end of the sample without a wait."""
     waits = events["code"] == WAIT
     ends = np.full(np.count_nonzero(events["code"] == POST), clock[-1])
     ends[events["op"][waits]] = clock[waits]
@@ -84,8 +84,8 @@ def _when_waited_for(events: NDArray[Any], clock: Floats) -> Floats:
 
 def _activities(
     node: int, events: NDArray[Any], clock: Floats, first: int, begin: float, met: Floats
-) -> Iterator[Activity]:
-    """From event `first` on, which began at `begin`; `met`: of this node's operations, when all had posted."""
+) -> Iterator[NodeActivity]:
+    """Activities from event `first` on, which began at `begin`. met: when all had posted each of its operations."""
     before = begin
     for place in range(first, len(events)):
         start, end = before, float(clock[place])
@@ -94,17 +94,17 @@ def _activities(
         if code == WAIT:
             all_posted = float(met[_waited_together(events, clock, place)].max())
             middle = min(max(all_posted, start), end)
-            yield Activity(node=node, kind="idle", start=start, end=middle)
-            yield Activity(node=node, kind="communication", start=middle, end=end)
+            yield NodeActivity(node=node, kind="idle", start=start, end=middle)
+            yield NodeActivity(node=node, kind="communication", start=middle, end=end)
             continue
         busy = min(float(events["seconds"][place]), end - start) if code == COMPUTE else 0.0
         if code == COMPUTE and place + 1 < len(events) and events["code"][place + 1] == WAIT:
             end = before = start + busy
-        yield Activity(node=node, kind="compute", start=start, end=end, busy_s=busy)
+        yield NodeActivity(node=node, kind="compute", start=start, end=end, busy_s=busy)
 
 
 def _waited_together(events: NDArray[Any], clock: Floats, place: int) -> NDArray[np.int32]:
-    """The operations of the wait at `place` and of those that ended with it."""
+    """The operations of the wait at `place` and of the waits that ended with it."""
     after = place + 1
     while after < len(events) and events["code"][after] == WAIT and clock[after] - clock[place] < _TOGETHER_S:
         after += 1

@@ -1,4 +1,4 @@
-"""One round of a trace as a timeline: what every node did when, and what was on its network."""
+"""One round of a trace as a timeline: activities of each node, and transfers between them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ KINDS: tuple[ActivityKind, ...] = ("compute", "communication", "idle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Activity:
-    """What `node` did from `start` to `end`, seconds since the timeline begins.
+class NodeActivity:
+    """An activity of `node` from `start` to `end`, seconds since the beginning of the timeline.
 
     Attributes:
-        kind: `compute`; or waiting: `communication` from when every node that takes part has posted its part,
-            `idle` before.
-        busy_s: of a compute, the seconds it computed; in the rest it had no core, or evaluated. 0 of waiting.
+        kind: `compute`, or two kinds of waiting: `idle` until all participating nodes have posted their part,
+            then `communication`.
+        busy_s: seconds of computing in a compute span; in the rest the node had no core, or evaluated.
     """
 
     node: int
@@ -37,11 +37,11 @@ class Activity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """`bytes` on their way from node `source` to node `target`, seconds since the timeline begins.
+    """A transfer of `bytes` from node `source` to node `target`, seconds since the beginning of the timeline.
 
     Attributes:
         operation: one of `trace.KINDS`.
-        target: None where it is the node's whole part of a collective, of which no single messages are known.
+        target: None for the whole part of a node in a collective without recorded messages.
     """
 
     operation: str
@@ -57,17 +57,17 @@ class Timeline:
     """One round of all nodes.
 
     Attributes:
-        where: what the times are of, for readers: `as recorded`, or the cluster.
+        where: origin of the times for readers: `as recorded`, or the cluster.
         round: its number in the trace, from 1.
-        limits: of every node, when its round began and ended; the first to begin does so at 0.
-        activities: of every node, without gaps from its beginning to its end, split where a local step ended.
-        transfers: on the network between the first beginning and the last end, cut to that, by start.
+        limits: begin and end of the round of each node; the first begins at 0.
+        activities: of each node, without gaps from begin to end, split at the ends of local steps.
+        transfers: between the first begin and the last end, cut to these, by start.
     """
 
     where: str
     round: int
     limits: tuple[tuple[float, float], ...]
-    activities: tuple[Activity, ...]
+    activities: tuple[NodeActivity, ...]
     transfers: tuple[Transfer, ...]
 
     @property
@@ -86,9 +86,9 @@ class Timeline:
 
 
 def typical_round(trace: Trace) -> int:
-    """The round, from 1, of median length as recorded: neither an evaluation nor a hiccup of the machine is in it.
+    """The recorded round of median length, from 1. An evaluation or a hiccup of the machine is unlikely in it.
 
-    The first is left out where there are others, since its beginning was not recorded.
+    The first round is left out if there are others, because its beginning is not recorded.
     """
     marks = ends_of_rounds(trace)
     ends = np.max([events["at"][mark] for events, mark in zip(trace.nodes, marks, strict=True)], axis=0)
@@ -100,7 +100,7 @@ def check_round(trace: Trace, round_number: int) -> None:
     """Refuse a round, counted from 1, that `trace` does not have.
 
     Raises:
-        UserError: with the rounds there are.
+        UserError: with the recorded rounds.
     """
     if not 1 <= round_number <= trace.rounds:
         there = "only round 1" if trace.rounds == 1 else f"rounds 1 to {trace.rounds}"
@@ -108,13 +108,13 @@ def check_round(trace: Trace, round_number: int) -> None:
 
 
 def ends_of_rounds(trace: Trace) -> list[Ints]:
-    """Events that end the rounds of every node [rounds]; its steps are its rounds where none are marked."""
+    """Events that end the rounds of each node [rounds]. Without marked rounds, each step is a round."""
     marks = [np.flatnonzero(events["code"] == MARK) for events in trace.nodes]
     return [own[round_ends(events["kind"][own])] for own, events in zip(marks, trace.nodes, strict=True)]
 
 
 def ends_of_steps(trace: Trace, node: int, times: Floats) -> Floats:
-    """When each local step of `node` ended, by `times` of its events."""
+    """The end of each local step of `node`, from the `times` of its events."""
     events = trace.nodes[node]
     ended: Floats = times[(events["code"] == MARK) & (events["kind"] == STEP)]
     return ended
@@ -124,13 +124,13 @@ def make_timeline(
     where: str,
     round_number: int,
     limits: Sequence[tuple[float, float]],
-    activities: Iterable[Activity],
+    activities: Iterable[NodeActivity],
     transfers: Iterable[Transfer],
 ) -> Timeline:
-    """A timeline of what has times by any one clock, cut to the round and moved to begin at 0.
+    """A timeline from times on one clock, cut to the round and moved to begin at 0.
 
     Raises:
-        UserError: where the round took no time.
+        UserError: if the round took no time.
     """
     zero, last = min(begin for begin, _ in limits), max(end for _, end in limits)
     if not last > zero:
@@ -149,9 +149,9 @@ def make_timeline(
     )
 
 
-def joined(activities: Iterable[Activity], step_ends: Floats) -> list[Activity]:
-    """`activities` of one node, in order, with neighbours of one kind made one unless a step ended between."""
-    result: list[Activity] = []
+def joined(activities: Iterable[NodeActivity], step_ends: Floats) -> list[NodeActivity]:
+    """`activities` of one node in order. Neighbours of one kind are joined unless a step ends between them."""
+    result: list[NodeActivity] = []
     ends = set(step_ends.tolist())
     for own in activities:
         if own.end <= own.start:

@@ -1,4 +1,4 @@
-"""The views of a timeline's picture, as data: the whole round, and its transfers enlarged where they are short."""
+"""The views in the picture of a timeline, as data: the whole round, and short transfers enlarged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from istbench.timeline.bars import WAYS, Bar, BarKind, Way, activity_bars, merge
 from istbench.timeline.timeline import Timeline, Transfer
 
 _ZOOM_BELOW, _ZOOM_MARGIN = 0.35, 0.12
-# Shares of a view: what is shorter is merged with its neighbours, and bars in one row may overlap so much.
+# Shares of a view: shorter bars are merged with neighbours, and bars in a row may overlap by this much.
 _SHORTEST, _OVERLAP = 1 / 1500, 1 / 300
-# Of a view, so that a picture can be opened: an SVG has some 200 bytes a bar.
+# Bars of a view. More would make the picture too large: an SVG has about 200 bytes for each bar.
 _MOST_BARS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """What a node did, as bars in order, and its transfers each way, in rows of such bars; cut to the view.
+    """Activities of a node as bars in order, and its transfers each way in rows of bars, cut to the view.
 
-    transfers: empty where no node has any.
+    transfers: empty if no node has any.
     """
 
     activities: list[Bar]
@@ -26,7 +26,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """From `start` to `end` of the round, seconds, a lane a node. Bars shorter than `shortest` were merged."""
+    """The round from `start` to `end` in seconds, a lane for each node. Bars shorter than `shortest` are merged."""
 
     start: float
     end: float
@@ -35,11 +35,11 @@ class View:
 
     @property
     def seconds(self) -> float:
-        """How much of the round it shows."""
+        """Length of the view."""
         return self.end - self.start
 
     def kinds(self) -> set[BarKind]:
-        """What can be seen in it."""
+        """The kinds of bars that are long enough to see."""
         seconds: dict[BarKind, float] = {}
         for row in (row for lane in self.lanes for row in _rows(lane)):
             for bar in row:
@@ -47,12 +47,12 @@ class View:
         return {kind for kind, total in seconds.items() if total >= self.shortest}
 
     def most_rows(self) -> int:
-        """The rows of transfers that a node has one way, at most."""
+        """The most rows of transfers one way of any node."""
         return max((len(rows) for lane in self.lanes for rows in lane.transfers.values()), default=0)
 
 
 def timeline_views(timeline: Timeline) -> list[View]:
-    """The whole round and, where that is a small part of it, from the first to the last of its transfers."""
+    """The whole round and, if its transfers take a small part of it, this part."""
     exchange = _exchange(timeline)
     windows = [(0.0, timeline.seconds)]
     if exchange and exchange[1] - exchange[0] < _ZOOM_BELOW * timeline.seconds:
@@ -61,10 +61,10 @@ def timeline_views(timeline: Timeline) -> list[View]:
 
 
 def _exchange(timeline: Timeline) -> tuple[float, float] | None:
-    """From the first to the last transfer of the round itself, with a margin.
+    """The span from the first to the last transfer of this round, with a margin.
 
-    What late nodes still send of the round before, or early ones already of the next, is left out; None where
-    rounds are not apart, because messages of one are under way in another, or there are no transfers.
+    Transfers of the previous round by late nodes, or of the next round by early nodes, are left out. None without
+    transfers, or if messages of one round are in transfer during another.
     """
     latest_begin = max(begin for begin, _ in timeline.limits)
     earliest_end = min(end for _, end in timeline.limits)
@@ -80,7 +80,7 @@ def _exchange(timeline: Timeline) -> tuple[float, float] | None:
 def _starts_within(timeline: Timeline, transfer: Transfer) -> bool:
     ends = (transfer.source, transfer.source if transfer.target is None else transfer.target)
     limits = [timeline.limits[node] for node in ends]
-    # What was under way when the first node began is cut to start just there.
+    # A transfer in progress when the first node began is cut to start at this moment.
     return all(begin < transfer.start <= end for begin, end in limits)
 
 

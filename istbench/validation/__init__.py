@@ -1,1 +1,1 @@
-"""Replays checked against the same training on a really shaped network."""
+"""Compare replays with the same training on shaped links of a lab."""

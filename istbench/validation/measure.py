@@ -1,4 +1,4 @@
-"""Replays against measurement: the same training on really shaped links, and as its trace replays there."""
+"""Train in labs, replay the traces of the same runs, and return the error of each replay."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,19 @@ from istbench.registry import build_method
 from istbench.results.load import load_run
 from istbench.validation.measurement import ReplayError
 
-# A round to warm up, in which links fill their buckets and connections their windows, and so many measured.
+# Measured rounds, after a warm-up round in which links fill their buckets and connections their windows.
 _MEASURED = 3
 _LEAST_STEPS = 10
 
 _CARRYING_BANDWIDTH = 3e9
 
-# Of a full Ethernet frame, 1448 of 1514 bytes are a TCP segment's payload.
+# A full Ethernet frame of 1514 bytes carries 1448 bytes of a TCP segment.
 _PAYLOAD = 1448 / 1514
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What one run gave: the data it saw, seconds of the measured steps, how many they are, and its trace."""
+    """The data of one run, the seconds and number of its measured steps, and its trace."""
 
     data: str
     seconds: float
@@ -46,18 +46,18 @@ class Timed:
 def validate(
     requests: Sequence[RunRequest], bandwidths: Sequence[str], repeats: int, latency_s: float, display: Any
 ) -> Iterator[ReplayError]:
-    """Run each of `requests` on loopback and in a lab of every bandwidth, `repeats` times in turn, and replay.
+    """Run each of `requests` on loopback and in a lab of each bandwidth, `repeats` times in turn, and replay.
 
     Raises:
-        UserError: where a request or bandwidth cannot work, or this machine cannot have a lab.
-        RunFailed: where a run does not finish.
+        UserError: if a request or bandwidth cannot work, or this machine cannot make a lab.
+        RunFailed: if a run does not finish.
     """
     networks = {
         text: ShapedNetwork(nodes=requests[0].nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s)
         for text in bandwidths
     }
     timed = [_in_whole_rounds(request, display) for request in requests]
-    # What carrying costs does not depend on how fast links are, and takes long where they are slow.
+    # The cost of a message does not depend on the bandwidth, and slow links make its measurement slow.
     fast = ShapedNetwork(nodes=requests[0].nodes, bandwidth=_CARRYING_BANDWIDTH)
     ways = measure_carrying(fast.nodes, fast, fast.lab.dilation)
     for repeat in range(repeats):
@@ -91,7 +91,7 @@ def _run(request: RunRequest, network: ShapedNetwork | None, display: Any) -> Ti
 
 
 def _in_whole_rounds(request: RunRequest, display: Any) -> RunRequest:
-    """`request` with evaluations that part the warm-up and the measured steps, in whole rounds."""
+    """`request` with an evaluation between warm-up and measured steps, both in whole rounds."""
     config = prepare_cell(msgspec.structs.replace(request, steps=1), display.preparing).config
     method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
     round_steps = method.round_steps
@@ -106,7 +106,7 @@ def _replayed(trace: Trace, lab: Lab, ways: Ways, steps: int) -> float:
 
 
 def lab_profile(lab: Lab, carrying: MessageCosts, share: int) -> ClusterProfile:
-    """The lab as a cluster whose nodes have a `share` of this machine's cores each."""
+    """The lab as a cluster. Each node has `share` cores of this machine."""
     payload = lab.bandwidth * _PAYLOAD
     return ClusterProfile(
         name="lab",

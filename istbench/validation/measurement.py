@@ -1,4 +1,4 @@
-"""What replays were worth: their seconds beside those of the same training on a really shaped network."""
+"""Errors of replays: their seconds compared with the same training on shaped links."""
 
 import dataclasses
 import statistics
@@ -14,17 +14,17 @@ from istbench.cluster.profile import MessageCosts
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayError:
-    """One measurement: so many local steps of a method, timed on shaped links and replayed.
+    """One measurement: local steps of a method, timed on shaped links and replayed.
 
     Attributes:
-        bandwidth: of the links, as the user wrote it.
-        measured_s: seconds of the steps on the shaped network.
-        replayed_s: of the trace recorded in that run, which holds CPU seconds and message sizes, no waiting.
-        recorded_elsewhere_s: of a trace recorded in another run, on this machine's loopback interface: with
-            what the machine's speed changed between the two runs.
-        dilation: how many times slower than it means to be the network ran.
-        data: what was trained on. doubt: what speaks against the seconds in the traces; may be empty.
-        carrying: costs of the run's messages, as measured before in the same lab.
+        bandwidth: bandwidth of the links, as the user wrote it.
+        measured_s: seconds of the steps on the shaped links.
+        replayed_s: seconds of its replayed trace, which holds CPU seconds and message sizes, no waiting.
+        recorded_elsewhere_s: seconds of a replayed trace of another run, on the loopback interface. They include
+            the change of the machine's speed between the two runs.
+        dilation: the factor by which the lab slows down computing and links.
+        data: the training data. doubt: a reason to distrust the seconds in the traces; may be empty.
+        carrying: cost of the run's messages, measured before in the same lab.
     """
 
     method: str

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from istbench.cluster.profile import load_profile
-from istbench.report.output.markdown import table_markdown
+from istbench.report.output.formats import table_markdown
 from istbench.report.published import read_figures
 from istbench.report.tables.numbers import NOTHING, plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill

@@ -56,7 +56,7 @@ def test_a_plan_takes_the_sizes_of_data_that_is_named(istbench, tmp_path):
 def test_the_table_says_what_does_not_fit_and_what_would(istbench):
     status, out, _ = istbench(*PLAN, "--workload-set", "hidden=1000000")
     assert status == 0
-    assert "GiB beyond of 14.9 GiB a node" in out
+    assert "GiB more than 14.9 GiB per node" in out
     assert "largest hidden that fits" in out
     assert "no data looked at" in out
 

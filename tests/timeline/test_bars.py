@@ -5,7 +5,7 @@ from timed_traces import swapping
 
 from istbench.timeline.bars import Bar, activity_bars, merged, transfer_rows
 from istbench.timeline.recorded import recorded_round
-from istbench.timeline.timeline import Activity, Timeline, Transfer
+from istbench.timeline.timeline import NodeActivity, Timeline, Transfer
 
 
 def bars(*spans):
@@ -19,7 +19,7 @@ def sends(*spans):
         for start, end, peer in spans
     ]
     limits = ((0.0, 10.0),) * 4
-    working = tuple(Activity(node=n, kind="compute", start=0.0, end=10.0, busy_s=10.0) for n in range(4))
+    working = tuple(NodeActivity(node=n, kind="compute", start=0.0, end=10.0, busy_s=10.0) for n in range(4))
     return Timeline(where="made up", round=1, limits=limits, activities=working, transfers=tuple(transfers))
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
-    """Write what `fill` draws into a figure as `stem`.png and `stem`.svg, over what is there; returns both paths.
+    """Let `fill` draw a figure, and write it as `stem`.png and `stem`.svg over older files. Returns both paths.
 
     Raises:
         OSError: where they cannot be written.
@@ -22,7 +22,7 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
-    # Fixed ids and no date: the same results give the same file. No text is mathematics, even with a $.
+    # Fixed ids and no date make equal files from equal results. A $ in a text does not start mathematics.
     with matplotlib.rc_context(
         {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
     ):

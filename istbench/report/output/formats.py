@@ -1,17 +1,19 @@
-"""Printing a report in one of its formats."""
+"""A report as text for a terminal, markdown, CSV or JSON."""
 
+import csv
+import io
+import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO, assert_never
+from typing import Any, TextIO, assert_never
 
 from istbench.errors import printable
 from istbench.report.output import Format
-from istbench.report.output.csv_rows import tables_csv
-from istbench.report.output.json_document import report_json
-from istbench.report.output.markdown import table_markdown
 from istbench.report.output.terminal import print_table
 from istbench.report.report import Report
+from istbench.report.tables.table import Column, Scalar, Table
 
 
 def print_report(
@@ -22,9 +24,10 @@ def print_report(
     pictures: Sequence[Path] = (),
     notes: TextIO | None = None,
 ) -> None:
-    """Print the tables of `report` to `stream`, and its problems and pictures to `notes`, by default stderr.
+    """Print the tables of `report` to `stream`, its problems and pictures to `notes` (stderr by default).
 
-    output_format: JSON is one object, which also has the problems and pictures. pictures: files drawn for `report`.
+    output_format: `json` is one object, which holds the problems and pictures too.
+    pictures: paths of the drawn plots of `report`.
     """
     if output_format == "json":
         stream.write(report_json(report, pictures) + "\n")
@@ -43,3 +46,80 @@ def print_report(
     for path in pictures:
         if path.suffix == ".png":
             notes.write(f"picture: {printable(str(path))} (and .svg)\n")
+
+
+def table_markdown(table: Table) -> str:
+    """`table` in markdown, with every special character of markdown and HTML escaped."""
+    lines = [f"### {_markdown(table.title)}", ""]
+    if table.rows:
+        lines.append(_markdown_row(column.title for column in table.columns))
+        lines.append("| " + " | ".join("---:" if c.align == "right" else ":---" for c in table.columns) + " |")
+        lines += [_markdown_row(entry.text for entry in row) for row in table.rows]
+    else:
+        lines.append(_markdown(table.empty))
+    lines += ["", *(f"- {_markdown(line)}" for line in table.footer), ""]
+    return "\n".join(lines)
+
+
+def _markdown_row(entries: Iterable[str]) -> str:
+    return "| " + " | ".join(_markdown(entry) for entry in entries) + " |"
+
+
+def _markdown(text: str) -> str:
+    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escaped)
+
+
+def tables_csv(tables: Iterable[Table]) -> str:
+    """All rows of `tables` as one CSV with a header line; missing values are empty.
+
+    The first columns are the context of the table, the others belong to the row. An entry of several values has a
+    column for each, such as `train_s_to_0.77_median`. Rows of two tables about the same thing share a line.
+    """
+    lines: dict[object, dict[str, Scalar]] = {}
+    for table in tables:
+        for row in table.rows:
+            values = [entry.value for entry in row]
+            about = (*table.context.items(), *values[: table.keys]) if table.keys else len(lines)
+            lines.setdefault(about, dict(table.context)).update(_flat(table.columns, values))
+    records = list(lines.values())
+    names = list(dict.fromkeys(name for record in records for name in record))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()
+
+
+def _flat(columns: Sequence[Column], values: Sequence[Scalar | Mapping[str, Scalar]]) -> dict[str, Scalar]:
+    flat: dict[str, Scalar] = {}
+    for column, value in zip(columns, values, strict=True):
+        if isinstance(value, Mapping):
+            flat.update({f"{column.key}_{name}": part for name, part in value.items()})
+        elif value is not None:
+            flat[column.key] = value
+    return flat
+
+
+def table_json(table: Table) -> dict[str, Any]:
+    """`table` for JSON: its context, and its rows as {column key: value}; missing values are null."""
+    keys = [column.key for column in table.columns]
+    return {
+        "title": table.title,
+        "context": dict(table.context),
+        "rows": [dict(zip(keys, (entry.value for entry in row), strict=True)) for row in table.rows],
+        "notes": list(table.footer),
+    }
+
+
+def report_json(report: Report, pictures: Iterable[Path] = ()) -> str:
+    """The tables and problems of `report` and the paths of its `pictures`, as one JSON object."""
+    return json.dumps(
+        {
+            "tables": [table_json(table) for table in report.tables],
+            "problems": list(report.problems),
+            "pictures": [str(path) for path in pictures],
+        },
+        indent=1,
+        allow_nan=False,
+    )

@@ -56,7 +56,7 @@ def _fill(plot: Plot, figure: "Figure") -> None:
         if with_band:
             _draw_missed_band(area, named=(index + 1) % across == 0 or index + 1 == len(plot.panels))
     if plot.kind == "points" and not _finite_heights(plot):
-        # Without a number of seconds anywhere any scale would be made up.
+        # Without any seconds a scale would be invented.
         axes[0].set_yticks([])
         axes[0].yaxis.minorticks_off()
     for panel, area in zip(plot.panels, axes, strict=False):
@@ -119,7 +119,7 @@ def _draw_panel(area: "Axes", panel: Panel, plot: Plot, labels: list[str]) -> No
 
 
 def _name_levels(area: "Axes", panel: Panel) -> None:
-    """Names right of the level lines, each clear of the one below; limits of the axis must be final."""
+    """Write names right of the level lines without overlap. The limits of the axis must be final."""
     low, high = area.get_ylim()
     lowest = -math.inf
     for level, name in zip(panel.levels, panel.level_names, strict=True):
@@ -165,7 +165,7 @@ def _draw_line(area: "Axes", series: Series) -> None:
 
 
 def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> None:
-    """Points that `shift` keeps apart; on a logarithmic axis only the missed ones: lines cross where they do."""
+    """Draw points, kept apart by `shift`. On a logarithmic axis only missed ones shift, so crossings stay exact."""
     style = series.style
     places = [x if x_scale == "log" else x + shift for x in series.x]
     area.plot(
@@ -185,7 +185,7 @@ def _draw_points(area: "Axes", series: Series, shift: float, x_scale: str) -> No
 
 
 def _draw_error_bar(area: "Axes", place: float, low: float, high: float, colour: str) -> None:
-    """A bar from `low` to `high`, out of sight with an arrow head where `high` is infinite."""
+    """Draw a bar from `low` to `high`. If `high` is infinite, the bar leaves the axes and has an arrow head."""
     shown = high if math.isfinite(high) else area.get_ylim()[1]
     area.vlines(place, low, shown, color=colour, linewidth=1.4)
     ends = [low, high] if math.isfinite(high) else [low]
@@ -195,7 +195,7 @@ def _draw_error_bar(area: "Axes", place: float, low: float, high: float, colour:
 
 
 def _draw_missed_band(area: "Axes", named: bool) -> None:
-    """The strip at the top where targets that were not reached are marked."""
+    """Draw the strip at the top that marks missed targets."""
     from matplotlib.patches import Rectangle
 
     # The strip has no scale: its markers stand for no number of seconds.
@@ -224,7 +224,7 @@ def _finite_heights(plot: Plot) -> list[float]:
 
 
 def _seconds_limits(plot: Plot, with_band: bool) -> tuple[float, float]:
-    """Limits of a logarithmic axis that show all finite points, below the band of the missed ones if any."""
+    """Limits of a logarithmic axis that show all finite points, below the strip of missed ones."""
     heights = _finite_heights(plot)
     low, high = (min(heights), max(heights)) if heights else (1.0, 10.0)
     span = max(math.log10(high / low), 0.3)

@@ -1,4 +1,4 @@
-"""A table for a reader at a terminal."""
+"""Print a table to a terminal."""
 
 import shutil
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ _WIDEST_KEY = 32
 
 
 def print_table(table: Table, stream: TextIO, *, width: int | None = None) -> None:
-    """Print `table` for a reader, in `width` characters, those of the terminal by default.
+    """Print `table` in `width` characters, by default the width of the terminal.
 
-    Where it is too wide, its columns are printed in several blocks, each with the columns that name the row.
+    A table that is too wide is printed in several blocks of columns. Each block has the columns that name the row.
     """
     from rich import box
     from rich.console import Console
@@ -42,7 +42,7 @@ def print_table(table: Table, stream: TextIO, *, width: int | None = None) -> No
 
 
 def _blocks(table: Table, width: int) -> list[list[int]]:
-    """The columns of each block that fits in `width`, the naming ones first in every block."""
+    """The columns of each block of at most `width` characters. Every block starts with the naming columns."""
     widths = _least_widths(table, range(len(table.columns)))
     keys = list(range(table.keys))
     used_by_keys = _EDGES + sum(widths[index] + _GAP for index in keys)
@@ -57,7 +57,7 @@ def _blocks(table: Table, width: int) -> list[list[int]]:
 
 
 def _widths(table: Table, columns: Sequence[int], width: int) -> list[int]:
-    """Characters of each of the columns of a block: the least, and what the titles can use of the rest."""
+    """Width of each column of a block: the least, plus room for its title if there is any."""
     widths = _least_widths(table, columns)
     room = width - _EDGES - sum(widths) - _GAP * (len(widths) - 1)
     for place, index in enumerate(columns):
@@ -68,7 +68,7 @@ def _widths(table: Table, columns: Sequence[int], width: int) -> list[int]:
 
 
 def _least_widths(table: Table, columns: Iterable[int]) -> list[int]:
-    """Characters that each column needs: its longest text, folded if it names the row, or title word."""
+    """Characters that each column needs for its longest text (folded in naming columns) or title word."""
     least = []
     for index in columns:
         words = [len(word) for word in table.columns[index].title.split()]

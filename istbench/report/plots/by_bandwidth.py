@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 from istbench.cluster.profile import bandwidth_text
+from istbench.report.groups import Sweep
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
-from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.sweep import Sweep
+from istbench.report.plots.plot import Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name
 
@@ -19,7 +18,7 @@ _DIGITS = 3
 
 
 def time_by_bandwidth(sweep: Sweep, nodes: int) -> Plot:
-    """Seconds to the highest two targets that anything reached, by bandwidth in bits/s: a line for each method."""
+    """Seconds to the two highest targets that any method reached, by bandwidth in bits/s, a line a method."""
     group = sweep.groups[0]
     styles = contender_styles(group)
     labels = sweep.labels(nodes)
@@ -71,7 +70,7 @@ def _series(sweep: Sweep, label: str, style: MethodStyle, nodes: int, level: flo
 
 
 def _not_drawn(sweep: Sweep, labels: Sequence[str], nodes: int, targets: Sequence[Target]) -> str:
-    """The methods that reached a target before their first step: a logarithmic axis has no zero."""
+    """A remark on methods that reached a target in 0 s, which a logarithmic axis cannot show."""
     at_once = [
         f"{', '.join(map(sweep.groups[0].name_of, found))} to {target.short}"
         for target in targets
@@ -85,7 +84,7 @@ def _takes_no_time(sweep: Sweep, label: str, nodes: int, level: float) -> bool:
 
 
 def _tick_places(bandwidths: Sequence[float]) -> tuple[float, ...]:
-    """Powers of ten between the bandwidths where there are two, else bandwidths; not so near that names touch."""
+    """Powers of ten among the bandwidths if there are two, else bandwidths, far enough apart for their names."""
     low, high = math.log10(bandwidths[0]), math.log10(bandwidths[-1])
     decades = [10.0**power for power in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)]
     places: list[float] = []

@@ -4,8 +4,7 @@ import math
 
 from istbench.report.groups import Group
 from istbench.report.palette import MethodStyle
-from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
-from istbench.report.plots.plot import Panel, Plot, Series
+from istbench.report.plots.plot import Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
 from istbench.results.stats import estimate, interval_name
 
 

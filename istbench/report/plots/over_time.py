@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.of_group import contender_styles, plot_subtitle, plot_title
-from istbench.report.plots.plot import Panel, Plot, Series
+from istbench.report.plots.plot import Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
 from istbench.results.stats import median
 
-# Where the slowest takes this many times longer than the fastest, a linear axis hides the fastest.
+# If the slowest takes this many times longer than the fastest, a linear axis hides the fastest.
 _LOG_FROM = 6.0
 
 
 def metric_over_time(group: Group) -> Plot:
     """The metric over train seconds: a panel for each number of nodes, a line for each method.
 
-    A line is the median over seeds at equal train time, its band their minimum to maximum; it ends with the
-    first seed that ends.
+    A line is the median over seeds at equal train time, its band their minimum to maximum. The line ends with the
+    shortest run.
     """
     styles = contender_styles(group)
     ends = [min(run.curve.seconds[-1] for run in contender.runs) for contender in group.contenders]
@@ -59,7 +58,7 @@ def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -
     for time in times:
         found = [_value_at(seconds, values, time) for seconds, values in curves]
         values = [value for value in found if value is not None]
-        # With a seed missing the median would jump to that of the others.
+        # Without one of the seeds the median would jump.
         if len(values) == len(curves):
             points.append((time, median(values), min(values), max(values)))
     x, y, low, high = (tuple(column) for column in zip(*points, strict=True)) if points else ((),) * 4
@@ -67,7 +66,7 @@ def _over_time(contender: Contender, style: MethodStyle, *, after_start: bool) -
 
 
 def _value_at(seconds: Sequence[float], values: Sequence[float | None], time: float) -> float | None:
-    """The metric at `time`, which is not after the last evaluation: linear between two; None next to a None."""
+    """The metric at `time`, interpolated linearly; None beside a None. `time` is at most the last evaluation."""
     after = bisect_left(seconds, time)
     if seconds[after] == time or after == 0:
         return values[after] if seconds[after] == time else None

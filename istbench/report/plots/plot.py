@@ -1,9 +1,11 @@
-"""Pictures as plain data: panels of series with labelled axes."""
+"""Plots as plain data: panels of series with labelled axes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from istbench.report.palette import MethodStyle
+from istbench.report.groups import Group
+from istbench.report.palette import MethodStyle, method_styles
+from istbench.report.phrases import is_lower_bound
 
 Scale = Literal["linear", "log"]
 
@@ -12,8 +14,8 @@ Scale = Literal["linear", "log"]
 class Series:
     """One line, its points in the units of the axes.
 
-    low, high: the band or error bar at each x, equal to y where there is one seed; high may be infinite.
-    missed: x at which the target was not reached, which have no y.
+    low, high: band or error bar at each x, equal to y for one seed; high may be infinite.
+    missed: each x at which the target was missed. It has no y.
     """
 
     label: str
@@ -27,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One set of axes. levels: heights of light horizontal lines; level_names: what stands beside each."""
+    """One set of axes. levels: heights of light horizontal lines. level_names: their labels."""
 
     title: str
     series: tuple[Series, ...]
@@ -39,9 +41,9 @@ class Panel:
 class Plot:
     """Panels side by side on common axes.
 
-    stem: a file name without its ending, safe everywhere, that no other plot of a report has.
+    stem: file name of this plot alone, without its ending, safe on every system.
     kind: lines with bands, or points with error bars at a few x.
-    ticks: names on the x axis of points; tick_places: their x, 0, 1, 2, ... by default.
+    ticks: labels on the x axis of points. tick_places: their x, by default 0, 1, 2, ...
     """
 
     stem: str
@@ -55,3 +57,21 @@ class Plot:
     y_scale: Scale = "linear"
     ticks: tuple[str, ...] = ()
     tick_places: tuple[float, ...] = ()
+
+
+def contender_styles(group: Group) -> dict[str, MethodStyle]:
+    """The style of each name in the plots of `group`."""
+    return method_styles(sorted({(contender.method, contender.name) for contender in group.contenders}))
+
+
+def plot_title(group: Group) -> str:
+    """The workload, its data, and the share of the data that the runs saw."""
+    return f"{group.workload_label}, {group.source.seen}"
+
+
+def plot_subtitle(group: Group, spread: str, machine: str = "") -> str:
+    """The budget, the batch size, the machine (`machine` or the group's), and the meaning of lines and bars."""
+    bound = ", seconds at best" if is_lower_bound(group.device, group.profile) else ""
+    shared = f", {' '.join(group.shared)} throughout" if group.shared else ""
+    where = machine or group.machine
+    return f"{group.budget}, batch size {group.batch_size} per node{shared}, on {where}{bound}; {spread}"

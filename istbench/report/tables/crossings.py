@@ -8,9 +8,8 @@ from functools import partial
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
-from istbench.report.groups import Group
+from istbench.report.groups import Group, Sweep
 from istbench.report.phrases import data_line, guide_line
-from istbench.report.sweep import Sweep
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.of_group import group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -44,16 +43,12 @@ class Crossing:
         return self.target.level
 
 
-def crossings(sweep: Sweep) -> list[Crossing]:
-    """Bandwidths at which the medians over seeds of two methods on as many nodes are equal.
-
-    Times between the replayed bandwidths are interpolated linearly in logarithms.
-    """
-    return [standing for standing in standings(sweep) if standing.bandwidth is not None]
-
-
 def standings(sweep: Sweep) -> list[Crossing]:
-    """The `crossings`, and for each pair of methods that never cross, the faster one."""
+    """For each pair of methods on as many nodes, the bandwidths at which they cross, or else the faster method.
+
+    They cross where their medians over seeds are equal. Times between the replayed bandwidths are interpolated
+    linearly in logarithms.
+    """
     found: list[Crossing] = []
     group = sweep.groups[0]
     for nodes, target in itertools.product(group.nodes, group.targets):

@@ -1,4 +1,4 @@
-"""How numbers are written in tables, for readers and for programs."""
+"""Numbers in tables, as texts for readers and values for programs."""
 
 import math
 
@@ -19,7 +19,7 @@ def rounded(value: float) -> Entry:
 
 
 def number(value: float) -> str:
-    """`value` to three significant digits, all digits of whole thousands."""
+    """`value` with three significant digits, or with all digits before the point."""
     if math.isinf(value):
         return "∞"
     if value == 0 or abs(value) >= 99.95:
@@ -30,7 +30,7 @@ def number(value: float) -> str:
 
 
 class NumberForm:
-    """How an entry's numbers are written: significant digits by default, or so many decimals."""
+    """Format of the numbers of an entry: three significant digits, or a number of decimals."""
 
     def __init__(self, decimals: int | None = None) -> None:
         self._decimals = decimals
@@ -46,17 +46,17 @@ METRIC = NumberForm(decimals=3)
 
 
 def with_interval(estimate: Estimate, form: NumberForm) -> str:
-    """The median with the interval in brackets, which a single seed has not."""
+    """The median, with the interval in brackets for several seeds."""
     return form(estimate.median) + interval(estimate, form)
 
 
 def interval(estimate: Estimate, form: NumberForm) -> str:
-    """The interval in brackets after a space; nothing for a single seed, which has none."""
+    """The interval in brackets after a space; empty for a single seed."""
     return f" [{form(estimate.low)}–{form(estimate.high)}]" if estimate.seeds > 1 else ""
 
 
 def finite(value: float) -> float | None:
-    """`value` for programs: None for infinity, which stands for a miss, and for NaN."""
+    """`value` for programs: None for infinity (a miss) and NaN."""
     return value if math.isfinite(value) else None
 
 

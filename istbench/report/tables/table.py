@@ -1,4 +1,4 @@
-"""A table as plain data, and the columns that it is made of."""
+"""Tables as plain data, and the columns that make them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column. key: its name in CSV and JSON, unit included; title: what a reader sees."""
+    """A column. key: its name in CSV and JSON, with the unit. title: its heading for readers."""
 
     key: str
     title: str
@@ -20,9 +20,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What stands in a column of a row.
+    """One cell of a table.
 
-    text: for readers. value: for programs, one value or several by name, None for what there is not.
+    text: for readers. value: for programs, one value or several by name; None if missing.
     """
 
     text: str
@@ -31,12 +31,11 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of so many columns.
+    """A table.
 
-    rows: one entry a column. footer: one line a remark. keys: leading columns that name the row.
-
-    context: what holds for every row, for programs. Rows of two tables with the same context and the same name
-    are about the same thing. empty: what to say where there are no rows.
+    rows: an entry for each column. footer: lines below the table. keys: number of leading columns that name a row.
+    context: fields for programs that hold for every row. Rows of two tables with the same context and name describe
+    the same thing. empty: the text of a table without rows.
     """
 
     title: str
@@ -50,9 +49,9 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOf(Generic[Row]):
-    """A column, with how its entry is made of what a row is about.
+    """A column with the function that makes its entry for a row.
 
-    optional: it is left out where no row has a value in it.
+    optional: the column is left out if no row has a value in it.
     """
 
     key: str
@@ -65,7 +64,7 @@ class ColumnOf(Generic[Row]):
 def fill(
     columns: Iterable[ColumnOf[Row]], rows: Sequence[Row]
 ) -> tuple[tuple[Column, ...], tuple[tuple[Entry, ...], ...]]:
-    """The columns and the rows of a table with a row about each of `rows`."""
+    """The columns and rows of a table, made of `rows`."""
     filled = [(column, [column.entry(row) for row in rows]) for column in columns]
     shown = [
         (Column(key=column.key, title=column.title, align=column.align), entries)

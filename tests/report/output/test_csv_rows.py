@@ -9,7 +9,7 @@ from fake_runs import header, ramp, write_run
 from read_tables import printed
 
 from istbench.report.on_clusters import build_report_on_clusters
-from istbench.report.output.csv_rows import tables_csv
+from istbench.report.output.formats import tables_csv
 from istbench.report.report import build_report
 
 

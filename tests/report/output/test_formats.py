@@ -7,7 +7,7 @@ import json
 from fake_runs import header, ramp, write_plausible, write_run
 from read_tables import printed
 
-from istbench.report.output.markdown import table_markdown
+from istbench.report.output.formats import table_markdown
 from istbench.report.report import build_report
 
 HOSTILE = "a|b<script>[red]x[/red]`*_\x1b[31m\n=1+1"

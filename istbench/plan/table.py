@@ -44,11 +44,10 @@ def _fits(plan: Estimate) -> tuple[str, Scalar]:
     memory = plan.memory
     if memory is None or plan.fits is None:
         return "unknown", None
-    spare = (plan.limit - memory.total) / GIB
-    of = f"of {plan.cluster.memory_gib:g} GiB per node"
-    return (
-        f"yes, {spare:,.2f} GiB to spare {of}" if plan.fits else f"no, {-spare:,.2f} GiB beyond {of}"
-    ), plan.fits
+    spare, memory_gib = (plan.limit - memory.total) / GIB, f"{plan.cluster.memory_gib:g} GiB per node"
+    if plan.fits:
+        return f"yes, {spare:,.2f} GiB free of {memory_gib}", True
+    return f"no, {-spare:,.2f} GiB more than {memory_gib}", False
 
 
 def _answer(plan: Estimate, value: int | None) -> tuple[str, Scalar]:
