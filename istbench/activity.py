@@ -1,6 +1,6 @@
-"""What a worker does now, in a few bytes of a file that its launcher reads too: no cost to training.
+"""The current activity of a worker, in a small file that its launcher reads. It costs training no time.
 
-The bytes outlive a worker that is killed. `current` is the activity of this process.
+The file outlives a killed worker. `current` is the activity of this process.
 """
 
 import mmap
@@ -18,14 +18,14 @@ _SIZE = _OPERATION_AT + _TEXT.size
 
 
 class Record(NamedTuple):
-    """One look at an activity.
+    """A snapshot of an activity.
 
     Attributes:
-        ticks: rises with everything that the worker begins or ends.
-        step: the local step that `phase` is about, -1 for none.
-        timed: whether the worker is in a step, or in one batch of an evaluation, which `--timeout` bounds.
-        waits: whether the worker waits for others in `operation`, which the fabric bounds.
-        phase: such as "computing training step"; empty where nobody said.
+        ticks: a counter that rises whenever the worker begins or ends something.
+        step: the local step of `phase`, -1 for none.
+        timed: whether `--timeout` bounds the work: a training step, or one batch of an evaluation.
+        waits: whether the worker waits for other ranks in `operation`. The fabric bounds that wait.
+        phase: for example "computing training step"; may be empty.
     """
 
     ticks: int
@@ -41,7 +41,7 @@ class Record(NamedTuple):
 
 
 class Activity:
-    """The activity of one worker. Its main thread writes; any thread may look."""
+    """The activity of one worker. Its main thread writes; any thread may read."""
 
     def __init__(self) -> None:
         self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
@@ -50,10 +50,10 @@ class Activity:
         self._write()
 
     def share(self, path: Path) -> None:
-        """Keep the activity in file `path` from now on, for `read_activity`.
+        """Write the activity to file `path` from now on, for `read_activity`.
 
         Raises:
-            OSError: where the file cannot be written.
+            OSError: if the file cannot be written.
         """
         path.write_bytes(bytes(self._bytes))
         with path.open("r+b") as file:
@@ -61,7 +61,7 @@ class Activity:
         self._tick()
 
     def begin(self, phase: str, step: int = -1, *, timed: bool = False) -> None:
-        """Say that `phase` begins, of local step `step`."""
+        """Begin `phase`, in local step `step`."""
         if phase != self._phase:
             self._phase = phase
             _TEXT.pack_into(self._bytes, _PHASE_AT, phase.encode())
@@ -70,7 +70,7 @@ class Activity:
 
     @contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
-        """Inside, this worker waits for others in `operation`."""
+        """Inside, this worker waits for other ranks in `operation`."""
         before, self._waits = self._waits, True
         if operation != self._operation:
             self._operation = operation
@@ -83,7 +83,7 @@ class Activity:
             self._tick()
 
     def timing(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield `items`; until the last one is used, `--timeout` bounds the time between two of them."""
+        """Yield `items`. `--timeout` bounds the time that the worker spends on each."""
         try:
             for item in items:
                 self._timed = True
@@ -109,7 +109,7 @@ current = Activity()
 
 
 def read_activity(path: Path) -> Record | None:
-    """The activity last kept in file `path`; None where there is none."""
+    """The last activity in file `path`; None if there is none."""
     try:
         return _record(path.read_bytes())
     except (OSError, struct.error):
@@ -127,9 +127,9 @@ def _text(content: bytes) -> str:
 
 
 class Unchanged:
-    """Seconds for which each of several values has stayed the same, as seen by one who looks again and again.
+    """Counts for how many seconds each of several values has not changed. The caller polls it.
 
-    No more than `longest_look_s` counts between two looks: a looker that was stopped meanwhile has seen nothing.
+    Between two polls at most `longest_look_s` seconds count, since the polling process may have been stopped.
     """
 
     def __init__(self, longest_look_s: float) -> None:
@@ -137,7 +137,7 @@ class Unchanged:
         self._seen: dict[Hashable, tuple[object, float, float]] = {}
 
     def seconds(self, key: Hashable, value: object, now: float) -> float:
-        """Seconds for which `value` has been that of `key`; `now` is a monotonic time."""
+        """Seconds since the value of `key` changed to `value`; `now` is a monotonic time."""
         before, looked, seconds = self._seen.get(key, (value, now, 0.0))
         seconds = seconds + min(now - looked, self._longest_look_s) if value == before else 0.0
         self._seen[key] = (value, now, seconds)
