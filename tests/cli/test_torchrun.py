@@ -70,7 +70,9 @@ def on_one_host(tmp_path, istbench):
     return run
 
 
-def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where_the_two_were(tmp_path, on_one_host):
+def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where_the_two_were(
+    tmp_path, on_one_host
+):
     plugin = tmp_path / "falls.py"
     plugin.write_text(FALLS.replace("FELL", str(tmp_path / "fell")))
     words = ["run", "--plugin", plugin, "--workload", "falls", "--method", "p3", "--steps", 20, "--eval-every", 5]
