@@ -18,7 +18,7 @@ import torch
 from istbench.cluster.carrying import Carrying
 from istbench.cluster.trace import POST, SEND, Trace
 from istbench.fabric import Fabric
-from istbench.fabric.transport import Message
+from istbench.fabric.transport import TransportMessage
 from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
 from istbench.processes.place import Place, ThisMachine
@@ -150,5 +150,5 @@ class _Background:
         with fabric.transport.lock:
             self._expected += count
         payload = memoryview(bytearray(size))
-        fabric.transport.send(partner, [Message(self._channel, 0, size, payload)] * count)
+        fabric.transport.send(partner, [TransportMessage(self._channel, 0, size, payload)] * count)
         fabric.wait_for_messages(lambda: self._received >= self._expected, lambda: {partner}, "measuring")

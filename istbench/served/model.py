@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.fabric.transport import Message, payload_of
+from istbench.fabric.transport import TransportMessage, payload_of
 from istbench.memory_order import flattened, memory_format
 from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
@@ -210,13 +210,13 @@ class ServedModel:
         raw = memoryview(b"") if host is None else payload_of(host)
         itemsize = self._parameters[number].element_size()
         mine: list[Slice] = []
-        messages: dict[int, list[Message]] = {}
+        messages: dict[int, list[TransportMessage]] = {}
         for slice in self._slices[number]:
             if slice.server == self._rank:
                 mine.append(slice)
             else:
                 payload = raw[itemsize * slice.start : itemsize * slice.stop]
-                message = Message(self._channel, self._order(slice.index), 2 * slice.index, payload)
+                message = TransportMessage(self._channel, self._order(slice.index), 2 * slice.index, payload)
                 messages.setdefault(slice.server, []).append(message)
         for server, batch in messages.items():
             self._transport.send(server, batch)
@@ -266,7 +266,7 @@ class ServedModel:
         started = self._stopwatch()
         changed = self._memory.update(self._all[index], partial(self._server.update, index))
         payload = self._outgoing[index] if changed else memoryview(b"")
-        reply = Message(self._channel, self._order(index), 2 * index + 1, payload)
+        reply = TransportMessage(self._channel, self._order(index), 2 * index + 1, payload)
         for peer in self._peers:
             self._transport.send(peer, [reply])
         self._record.updated(index, self._stopwatch() - started)
