@@ -1,6 +1,6 @@
-"""The present activity of a worker, in a few bytes that its launcher reads too: it costs training nothing.
+"""The current activity of a worker, in a small file that its launcher reads. It costs training no time.
 
-The bytes outlive a worker that is killed. `current` is the activity of this process.
+The file outlives a killed worker. `current` is the activity of this process.
 """
 
 import mmap
@@ -18,14 +18,14 @@ _SIZE = _OPERATION_AT + _TEXT.size
 
 
 class Record(NamedTuple):
-    """An activity at one moment.
+    """A snapshot of an activity.
 
     Attributes:
-        ticks: rises whenever the worker begins or ends something.
+        ticks: a counter that rises whenever the worker begins or ends something.
         step: the local step of `phase`, -1 for none.
-        timed: whether the worker is in a step or a batch of an evaluation, whose time `--timeout` bounds.
-        waits: whether the worker waits for other ranks in `operation`, whose time the fabric bounds.
-        phase: such as "computing training step"; empty before the first.
+        timed: whether `--timeout` bounds the work: a training step, or one batch of an evaluation.
+        waits: whether the worker waits for other ranks in `operation`. The fabric bounds that wait.
+        phase: for example "computing training step"; may be empty.
     """
 
     ticks: int
@@ -53,7 +53,7 @@ class Activity:
         """Write the activity to file `path` from now on, for `read_activity`.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: if the file cannot be written.
         """
         path.write_bytes(bytes(self._bytes))
         with path.open("r+b") as file:
@@ -61,7 +61,7 @@ class Activity:
         self._tick()
 
     def begin(self, phase: str, step: int = -1, *, timed: bool = False) -> None:
-        """Begin `phase`, in local step `step` if it has one."""
+        """Begin `phase`, in local step `step`."""
         if phase != self._phase:
             self._phase = phase
             _TEXT.pack_into(self._bytes, _PHASE_AT, phase.encode())
@@ -83,7 +83,7 @@ class Activity:
             self._tick()
 
     def timing(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield `items`; `--timeout` bounds the time from each item to the next, and to the end."""
+        """Yield `items`. `--timeout` bounds the time that the worker spends on each."""
         try:
             for item in items:
                 self._timed = True
@@ -109,7 +109,7 @@ current = Activity()
 
 
 def read_activity(path: Path) -> Record | None:
-    """The last activity in file `path`; None where there is none."""
+    """The last activity in file `path`; None if there is none."""
     try:
         return _record(path.read_bytes())
     except (OSError, struct.error):
@@ -127,9 +127,9 @@ def _text(content: bytes) -> str:
 
 
 class Unchanged:
-    """Counts the seconds for which each of several values stays the same, for a caller who checks them repeatedly.
+    """Counts for how many seconds each of several values has not changed. The caller polls it.
 
-    Between two checks it counts at most `longest_look_s`: a caller that was stopped meanwhile has seen nothing.
+    Between two polls at most `longest_look_s` seconds count, since the polling process may have been stopped.
     """
 
     def __init__(self, longest_look_s: float) -> None:
@@ -137,7 +137,7 @@ class Unchanged:
         self._seen: dict[Hashable, tuple[object, float, float]] = {}
 
     def seconds(self, key: Hashable, value: object, now: float) -> float:
-        """Seconds for which `key` has had `value`; `now` is a monotonic time."""
+        """Seconds since the value of `key` changed to `value`; `now` is a monotonic time."""
         before, looked, seconds = self._seen.get(key, (value, now, 0.0))
         seconds = seconds + min(now - looked, self._longest_look_s) if value == before else 0.0
         self._seen[key] = (value, now, seconds)

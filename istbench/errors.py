@@ -1,4 +1,4 @@
-"""Errors a user can act on: one line that names the thing, the place and the way out."""
+"""Errors for users: one line that names the thing, the place and the way out."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ class UserError(Exception):
     """Wrong use or bad input. The command line prints the message as one line and exits with status 2."""
 
 
-class RunFailed(Exception):  # noqa: N818  (the name says what happened, as KeyboardInterrupt does)
-    """A run that started correctly did not finish. The command line prints the message and exits with 1."""
+class RunFailed(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
+    """A run started but did not finish. The command line prints the message and exits with status 1."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
@@ -28,15 +28,15 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, without escape sequences and what UTF-8 cannot write."""
+    """`text` on one line, without escape sequences and characters outside UTF-8."""
     written = text.encode("utf-8", "backslashreplace").decode()
     return "".join(character if character.isprintable() else "?" for character in written)
 
 
 def shown(value: object) -> str:
-    """`value` as Python writes it, on one line and not too long."""
+    """The `repr` of `value`, shortened, on one line."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+    except (ValueError, RecursionError):  # an integer with too many digits for `repr`
         return "a value too large to show"
     return printable(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
-    """Return once the content of file `path`, or the names in directory `path`, are on disk."""
+    """Flush the content of file `path`, or the names in directory `path`, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -18,10 +18,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` where all went well, on disk; else what was there stays.
+    """A new file that replaces `path`, flushed to disk, if no error occurs inside. Else `path` stays unchanged.
 
     Raises:
-        OSError: where it cannot be written.
+        OSError: if the file cannot be written.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)

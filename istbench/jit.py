@@ -14,17 +14,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class NumbaImportError(UserError, ImportError):
-    """numba does not load. The fork server, which imports in advance, goes on after an `ImportError`."""
+    """numba does not load. An `ImportError`, because the fork server ignores those in its early imports."""
 
 
 def jit(function: _Function, **options: Any) -> _Function:
-    """`function` compiled on its first call, with numba's `options`, and cached on disk.
+    """Compile `function` on its first call, with numba's `options`, and cache it on disk.
 
-    It may call and read what is compiled, or constant, in its own package of istbench, and no other's: a change
-    there has it compiled again.
+    It may use compiled functions and constants of its own package of istbench only: a change in that package
+    compiles it again.
 
     Raises:
-        NumbaImportError: numba does not load, because it needs another version of numpy for example.
+        NumbaImportError: if numba does not load, for example because it needs another version of numpy.
     """
     try:
         import numba  # takes a third of a second, and few commands need it
@@ -33,7 +33,7 @@ def jit(function: _Function, **options: Any) -> _Function:
             f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
         ) from None
     with _cache_of(package_of(function.__module__), numba.config):
-        # A package in a folder nobody may write, with no home either, has nowhere to cache.
+        # Without a cache, if neither the package's folder nor a home is writable.
         try:
             compiled: _Function = numba.njit(cache=True, error_model="numpy", **options)(function)
         except RuntimeError:
@@ -43,9 +43,9 @@ def jit(function: _Function, **options: Any) -> _Function:
 
 @contextmanager
 def _cache_of(package: str, config: Any) -> Iterator[None]:
-    """Inside, numba caches in a folder that is named after what the sources of `package` say.
+    """Inside, numba caches in a folder with a digest of the sources of `package` in its name.
 
-    By itself it compiles a function again when its own file has changed, but not when another has that it calls.
+    By default, numba compiles a function again after a change of its own file, but not of files that it calls.
     """
     before = config.CACHE_DIR
     folder = f"compiled-{package}-{sources_digest(package)}"
@@ -57,9 +57,9 @@ def _cache_of(package: str, config: Any) -> Iterator[None]:
 
 
 def _cache() -> Path:
-    """Beside the sources of a checkout, which a clean-up takes along; else among the user's.
+    """The cache folder: beside the sources of a checkout, else in the user's cache.
 
-    Of an installed package pip removes what it wrote itself: a folder left there hides a checkout installed next.
+    Not beside an installed package: pip would leave the folder, and it would hide a checkout installed later.
     """
     beside = Path(__file__).parent / "__pycache__"
     users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -69,13 +69,13 @@ def _cache() -> Path:
 
 
 def package_of(module: str) -> str:
-    """The package of istbench that `module` is in, "cluster" say."""
+    """The package of istbench with `module`, for example "cluster"."""
     return module.split(".")[1]
 
 
 @functools.cache
 def sources_digest(package: str) -> str:
-    """A few digits that change with any source of that package, all that its compiled functions use."""
+    """A short digest of all sources of `package`."""
     here = Path(__file__).parent / package
     digest = hashlib.sha256()
     for path in sorted(here.rglob("*.py")):

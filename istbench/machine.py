@@ -1,11 +1,11 @@
-"""What this process may use of its machine, within the limits of its control groups, and how busy that is."""
+"""Cores and memory of this process within the limits of its control groups, and how busy the cores are."""
 
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-HOST = "ISTBENCH_HOST"  # in the environment: this machine's name, as the host that asked for a run calls it
+HOST = "ISTBENCH_HOST"  # environment variable: this machine's name on the host that requested the run
 _ROOT = Path("/")
 
 # Cores that this process could be scheduled on before `keep_to_share`.
@@ -13,14 +13,14 @@ _before: set[int] | None = None
 
 
 def host_name() -> str:
-    """This machine's name, as the user knows it."""
+    """This machine's name for users."""
     return os.environ.get(HOST) or socket.gethostname()
 
 
 def keep_to_share(number: int, shares: int) -> None:
-    """Keep this process, which has one thread, to share `number` of `shares` equal ones of its cores.
+    """Restrict this process, which has one thread, to share `number` of `shares` equal shares of its cores.
 
-    Cores that are left over are nobody's. `cores` and `busy_seconds` go on telling of all.
+    No share has the remaining cores. `cores` and `busy_seconds` still count all cores.
     """
     global _before
     own = sorted(os.sched_getaffinity(0))
@@ -30,24 +30,24 @@ def keep_to_share(number: int, shares: int) -> None:
 
 
 def own_cores() -> int:
-    """Cores of this process's share, or all, where it has not been kept to one."""
+    """Number of cores in this process's share, or of all its cores without `keep_to_share`."""
     return cores() if _before is None else len(os.sched_getaffinity(0))
 
 
 def cores(root: Path = _ROOT) -> int:
-    """Cores that this process may keep busy, at least 1: those it is scheduled on, or its CPU quota if lower.
+    """Number of cores for this process, at least 1: the cores it is scheduled on, or its CPU quota if lower.
 
-    `root` holds the `proc` and `sys` that say what the control groups allow.
+    `root` has the `proc` and `sys` with the limits of control groups.
     """
     schedulable = len(_schedulable()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([schedulable, *map(int, _cpu_quotas(root))]))
 
 
 def busy_seconds(root: Path = _ROOT) -> float | None:
-    """CPU seconds that this process's cores have worked since the machine started, for whatever process.
+    """CPU seconds of all processes on this process's cores since the machine started.
 
-    What a virtual machine's host took away counts, what the kernel did for its devices and networks does not. None
-    where the system does not tell.
+    They include time taken by a virtual machine's host, but not the kernel's interrupts for devices and networks.
+    None if the system has no such count.
     """
     try:
         lines = (root / "proc/stat").read_text().splitlines()
@@ -60,7 +60,7 @@ def busy_seconds(root: Path = _ROOT) -> float | None:
 
 
 def memory_bytes(root: Path = _ROOT) -> int:
-    """Bytes of memory that this process may have: what the machine has, or its control groups' limit if lower.
+    """Bytes of memory for this process: the machine's memory, or the limit of its control groups if lower.
 
     `root` is as for `cores`.
     """
@@ -73,7 +73,7 @@ def _schedulable() -> set[int]:
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """CPU seconds a second, of every control group that limits them."""
+    """CPU seconds per second, for every control group with a limit."""
     for group in _groups(root, ""):
         match _words(group / "cpu.max"):
             case [quota, period] if quota != "max":
@@ -85,7 +85,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
-    """Bytes, of every control group that limits them."""
+    """Bytes, for every control group with a limit."""
     for group in _groups(root, ""):
         match _words(group / "memory.max"):
             case [limit] if limit != "max":
@@ -97,10 +97,10 @@ def _memory_limits(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Directories of this process's control group and all above it; of version 2 where `controller` is "".
+    """Directories of this process's control group and all groups above; version 2 if `controller` is "".
 
-    A container often sees its own group mounted as the top, under a path that is the host's: directories of such
-    a path are not there, and the top is.
+    In a container, the top directory is often the container's own group, and the paths are the host's. Then only
+    the top directory exists.
     """
     top = root / "sys/fs/cgroup" / controller
     try:

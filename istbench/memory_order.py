@@ -1,4 +1,4 @@
-"""Tensors as they lie in memory: those of images and their filters may have their channels last."""
+"""Memory order of tensors: contiguous, or channels last for images and filters."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _MANY_CHANNELS = 3 * _VECTOR
 
 
 def channels_last(tensor: Tensor) -> bool:
-    """Whether `tensor`, of images or of filters [n, channels, height, width], has its channels last in memory."""
+    """Whether `tensor`, images or filters [n, channels, height, width], has channels last in memory."""
     last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     return last and not tensor.is_contiguous()
 
@@ -21,9 +21,9 @@ def memory_format(tensor: Tensor) -> torch.memory_format:
 
 
 def flattened(tensor: Tensor, like: Tensor) -> Tensor:
-    """The elements of `tensor` in the order of the memory of `like`, of the same shape.
+    """The elements of `tensor` in the memory order of `like`, which has the same shape.
 
-    A view where that is its own order, else a copy.
+    A view if `tensor` has that order, else a copy.
     """
     return (tensor.permute(0, 2, 3, 1) if channels_last(like) else tensor).reshape(-1)
 

@@ -1,4 +1,4 @@
-"""Which modules are a plug-in's, and the line of a plug-in that an error comes from."""
+"""The modules of plug-ins, and the line of a plug-in in a traceback."""
 
 import traceback
 from pathlib import Path
@@ -7,19 +7,19 @@ from istbench.errors import printable
 
 _LONGEST_REASON = 300
 
-# Names of modules made of plug-in files, and of packages whose methods or workloads were loaded.
+# Names of modules from plug-in files, and of packages with loaded methods or workloads.
 _modules: set[str] = set()
 
 
 def note_plugin(module: str) -> None:
-    """Remember that `module`, or a package with all its modules, is a plug-in's."""
+    """Register `module`, or a package with all its modules, as a plug-in."""
     _modules.add(module)
 
 
 def plugin_line(error: BaseException) -> str | None:
-    """`plug-in p.py, line 12, in loss: ValueError: no good`, of the innermost frame that is a plug-in's.
+    """A line like `plug-in p.py, line 12, in loss: ValueError: no good`, for the innermost frame of a plug-in.
 
-    None where `error` went through no code of a plug-in.
+    None if no frame of `error` is in a plug-in.
     """
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         module = str(frame.f_globals.get("__name__", ""))

@@ -4,6 +4,6 @@ from istbench.fabric.connect import connect
 from istbench.fabric.errors import FabricError
 from istbench.fabric.fabric import Fabric
 from istbench.fabric.pending import Pending
-from istbench.fabric.traffic import Traffic
+from istbench.fabric.transport import Traffic
 
 __all__ = ["Fabric", "FabricError", "Pending", "Traffic", "connect"]

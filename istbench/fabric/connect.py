@@ -1,4 +1,4 @@
-"""Joining the process group this worker was launched into."""
+"""Join the process group of this worker's job."""
 
 import os
 from datetime import timedelta
@@ -12,19 +12,19 @@ from istbench.fabric.pulse import introduce, not_come
 from istbench.fabric.signed_store import SignedStore
 
 RUN_KEY = "ISTBENCH_RUN_KEY"
-"""Names the environment variable that holds the key of a job, in hexadecimal: its launcher makes one for each."""
+"""The environment variable with the key of a job, in hexadecimal. The launcher makes a key for each job."""
 
 
 def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float = 0.0) -> Fabric:
     """Join the process group named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
 
-    ISTBENCH_RUN_KEY signs what the ranks tell one another through the group's store.
+    The key in ISTBENCH_RUN_KEY signs the ranks' texts in the group's store.
 
-    Uses nccl where every rank has a GPU of its own and gloo otherwise; with gloo, ranks may share a GPU.
-    `timeout_s` bounds every operation of the returned fabric, in seconds; `latency_s` is added to every message.
+    Uses nccl if every rank has a GPU of its own, else gloo. With gloo, ranks may share a GPU. `timeout_s` bounds
+    every operation of the returned fabric, in seconds; the fabric adds `latency_s` to every message.
 
     Raises:
-        FabricError: where others do not come in time, or leave before all have met.
+        FabricError: if other ranks do not come in time, or leave before all have connected.
     """
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -32,10 +32,10 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     own_gpu = place.type == "cuda" and torch.cuda.device_count() >= local_world_size
     timeout = timedelta(seconds=timeout_s)
-    with peers_needed(f"rank {rank} could not meet the others"):
+    with peers_needed(f"rank {rank} could not connect to the other ranks"):
         store, rank, world_size = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
-        beside = SignedStore(dist.PrefixStore("fabric", store), bytes.fromhex(os.environ[RUN_KEY]))
-        introduce(beside, rank)
+        signed = SignedStore(dist.PrefixStore("fabric", store), bytes.fromhex(os.environ[RUN_KEY]))
+        introduce(signed, rank)
         try:
             dist.init_process_group(
                 "nccl" if own_gpu else "gloo",
@@ -45,13 +45,13 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
                 timeout=timeout,
             )
         except RuntimeError:
-            if missing := not_come(beside, world_size):
+            if missing := not_come(signed, world_size):
                 names = ", ".join(map(str, missing))
                 who = f"rank {names} did not come within {timeout_s:g} s"
-                raise FabricError(f"rank {rank} could not meet the others: {who}") from None
+                raise FabricError(f"rank {rank} could not connect to the other ranks: {who}") from None
             raise
         several_hosts = local_world_size < world_size
-        return Fabric(beside, place, timeout_s, latency_s, several_hosts)
+        return Fabric(signed, place, timeout_s, latency_s, several_hosts)
 
 
 def _device_of_rank(device: str) -> torch.device:

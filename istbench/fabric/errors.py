@@ -1,4 +1,4 @@
-"""What the fabric raises."""
+"""Errors of the fabric."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,18 +11,21 @@ class FabricError(RuntimeError):
 
 
 def is_of_peers(error: Exception) -> bool:
-    """Whether `error` comes from torch's process group or store, and not from the code that called them."""
+    """Whether `error` comes from torch's process group or store, not from the code that calls them."""
     return not isinstance(error, FabricError) and (isinstance(error, DistError) or "gloo" in str(error))
 
 
 def timed_out(error: Exception) -> bool:
-    """Whether `error` says that time was out, in one of the ways in which torch and Python do."""
+    """Whether `error` is a time-out of torch or Python, by its text."""
     return any(word in str(error) for word in ("imed out", "imeout"))
 
 
 @contextmanager
 def peers_needed(failed: str) -> Iterator[None]:
-    """Have what torch's stores and groups raise be for want of peers, who mostly ended first: what `failed`."""
+    """Turn errors of torch's stores and process groups into a `FabricError` that says what `failed`.
+
+    Usually another rank ended first.
+    """
     try:
         yield
     except FabricError:

@@ -1,7 +1,7 @@
-"""What every method talks through.
+"""The communication of every method.
 
-Because nothing crosses the network but through here, this is the one place that counts bytes, names the
-operation and the rank when a peer does not answer, and sees the whole sequence of operations.
+All network traffic of training passes through this file. So it counts bytes, sees the sequence of operations, and
+names the operation and the missing ranks when a peer does not answer.
 """
 
 import math
@@ -24,28 +24,27 @@ from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.pulse import hosts_by_rank
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.signed_store import SignedStore
-from istbench.fabric.traffic import Traffic
-from istbench.fabric.transport import Transport
+from istbench.fabric.transport import Traffic, Transport
 from istbench.fabric.words import Words
 
 
 class Fabric:
     """Collectives and point-to-point transfers of one node.
 
-    Bytes are counted by purpose: `training` is what a method exchanges to learn, `assemble` what is moved to
-    evaluate or save, `control` the runner's own few scalars. A collective counts what its algorithm puts on the
-    wire of one node (round a ring 2 M (n-1)/n each way for an all-reduce of M bytes), a transfer its payload.
+    The fabric counts bytes by purpose: `training` for a method's exchanges, `assemble` for evaluation and
+    checkpoints, `control` for the runner's own scalars. A collective counts the bytes that its algorithm sends from
+    one node (for a ring all-reduce of M bytes, 2 M (n-1)/n each way). A transfer counts its payload.
+
+    Every message waits `latency_s`, also the successive messages of a collective: for shaped networks without added
+    latency.
 
     Attributes:
-        rank, world_size: this node and how many there are.
-        device: where this node's tensors live.
-        several_hosts: whether the nodes are on more than one.
+        rank, world_size: the rank of this node, and the number of nodes.
+        device: the device of this node's tensors.
+        several_hosts: whether the nodes run on more than one host.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
-        words: what nodes tell one another beside tensors, not counted.
-
-    `latency_s` is waited for every message, one after another in a collective: for networks that are really shaped
-    but in their latency.
+        words: short texts between ranks, not counted.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Fabric:
 
     @cached_property
     def mesh(self) -> DeviceMesh:
-        """All nodes, for what of torch asks for a mesh. Nothing may be moved over it: that would go uncounted."""
+        """All nodes as a mesh, for torch APIs that need one. Send nothing over it: it is not counted."""
         assert dist.group.WORLD is not None
         return DeviceMesh.from_group(dist.group.WORLD, self.device.type)
 
@@ -104,11 +103,11 @@ class Fabric:
         tensor.div_(self.world_size)
 
     def all_reduce_mean_async(self, tensor: Tensor, name: str) -> "torch.futures.Future[Tensor]":
-        """Start averaging `tensor` over nodes in place; the future yields it when done.
+        """Start averaging `tensor` over nodes in place; the future yields it.
 
-        Once the caller has waited for all such futures, it says so by `recorder.wait_all`.
+        After waiting for all such futures, the caller calls `recorder.wait_all`.
         """
-        if self.world_size > 1:  # a pass over all gradients, which one node need not make
+        if self.world_size > 1:  # one node saves a pass over all gradients
             tensor.div_(self.world_size)
         self._post_collective("all_reduce", tensor.nbytes)
         with self._operation(name):
@@ -117,9 +116,9 @@ class Fabric:
             return work.get_future().then(self._delayed_value)
 
     def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending:
-        """Start filling flat `parts` with every node's `mine`, all of one size, in rank order.
+        """Start to fill flat `parts` with every node's `mine`, all of one size, in rank order.
 
-        `mine` may be this node's own place in `parts`.
+        `mine` may be this node's slice of `parts`.
         """
         op = self._post_collective("all_gather", mine.nbytes)
         with self._operation(name):
@@ -127,10 +126,10 @@ class Fabric:
         return self._pending(op, work, name, self.world_size - 1)
 
     def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
-        """Start averaging flat `parts` over nodes; `mine` is to hold this node's part of the mean, of n equal ones.
+        """Start averaging flat `parts` over nodes; `mine` receives this node's part, the rank-th of n equal ones.
 
-        By gloo the parts go to their nodes, which add them up themselves: its own reduce-scatter is an all-reduce,
-        and sends twice as much.
+        With gloo, every part goes to its node, which adds them up: gloo's own reduce-scatter is an all-reduce and
+        sends twice as much.
         """
         op = self._post_collective("reduce_scatter", parts.nbytes)
         arrived = parts.new_empty(self.world_size, mine.numel()) if dist.get_backend() == "gloo" else None
@@ -171,7 +170,7 @@ class Fabric:
         return math.fsum(self.numbers(value))
 
     def barrier(self, name: str = "barrier") -> None:
-        """Wait until every node is here."""
+        """Wait until every node has called this."""
         with self._operation(name):
             dist.barrier()
 
@@ -180,8 +179,7 @@ class Fabric:
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange") -> None:
         """Send one contiguous buffer to each peer in `sends` and fill each buffer in `receives`.
 
-        Both ends must agree on the sizes; empty buffers are skipped on both sides. Returns when every transfer
-        is complete.
+        Both ends must agree on the sizes. Empty buffers are skipped on both sides. Returns after the last transfer.
         """
         leaving, arriving = not_empty(sends), not_empty(receives)
         if dist.get_backend() != "nccl":
@@ -192,8 +190,8 @@ class Fabric:
     def _exchange_in_turns(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> None:
         """In turn d, send to the rank d after this one and receive from the rank d before it.
 
-        A receiver takes one message at a time: gloo sends nothing that is not asked for. All at once, TCP shares
-        the links unevenly and some are done before others: four nodes' exchanges took 10 to 25 % longer.
+        So a receiver gets one message at a time: gloo sends only to posted receives. With all messages at once, TCP
+        shares the links unevenly, and the exchanges of four nodes took 10 to 25 % longer.
         """
         for distance in range(1, self.world_size):
             to, source = (self.rank + distance) % self.world_size, (self.rank - distance) % self.world_size
@@ -203,8 +201,8 @@ class Fabric:
             works, numbers = [], []
             target = self._incoming(arriving[source]) if source in arriving else None
             with self._operation(f"{name} with ranks {', '.join(map(str, peers))}"):
-                # The receive first: gloo announces it on the connection that carries the data, so that one
-                # posted after a send would be announced behind it, and the two directions would take turns.
+                # The receive first: gloo announces it on the connection of the data. After a send, the announcement
+                # would follow the data, and the two directions would take turns.
                 if target is not None:
                     numbers.append(self._post_receive(source, target))
                     works.append(dist.irecv(target, source))
@@ -222,15 +220,15 @@ class Fabric:
     def exchange_async(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange"
     ) -> Transfers:
-        """Start what `exchange` does, all at once, while training. All ranks must, in the same order.
+        """Start all transfers of an `exchange` at once, while training. All ranks must call it in the same order.
 
-        Nothing of `receives` may be read until it is complete, and what is sent not be changed at all.
+        Until the transfers are complete, do not read `receives` or change `sends`.
         """
         start = self._start_by_nccl if dist.get_backend() == "nccl" else self._start_by_transport
         return start(not_empty(sends), not_empty(receives), name)
 
     def _start_by_nccl(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> Transfers:
-        """From GPU to GPU, as NCCL wants it: all in one group, which it orders itself."""
+        """Start transfers from GPU to GPU in one group, which NCCL orders itself."""
         name = with_ranks(name, leaving, arriving)
         numbers = [self._post_receive(peer, buffer) for peer, buffer in arriving.items()]
         numbers += [self._post_send(peer, buffer) for peer, buffer in leaving.items()]
@@ -243,16 +241,16 @@ class Fabric:
             with self._explained(name):
                 for work in works:
                     work.wait()
-            operations.clear()  # until here they keep what is sent
+            operations.clear()  # until here they keep the sent buffers alive
 
         return Transfers(complete, self.recorder, numbers)
 
     def _start_by_transport(
         self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str
     ) -> Transfers:
-        """From host memory. By gloo's own messages streaming was as fast at best: results/bench.md."""
+        """Start transfers from host memory. gloo's own messages made streaming no faster: results/bench.md."""
         name = with_ranks(name, leaving, arriving)
-        # The transport counts them.
+        # The transport counts their bytes.
         numbers = [self._post("receive", buffer.nbytes, peer) for peer, buffer in arriving.items()]
         numbers += [self._post("send", buffer.nbytes, peer) for peer, buffer in leaving.items()]
         targets = {peer: self._incoming(buffer) for peer, buffer in arriving.items()}
@@ -270,7 +268,7 @@ class Fabric:
         return Transfers(complete, self.recorder, numbers)
 
     def prepare_exchange_async(self) -> None:
-        """Connect what `exchange_async` moves over, ahead of the clock; every rank must call this."""
+        """Open the connections for `exchange_async` before the clock starts; every rank must call this."""
         if dist.get_backend() != "nccl":
             _ = self._exchanges
 
@@ -289,10 +287,10 @@ class Fabric:
     def gather_to_zero(
         self, mine: Tensor, sizes: Sequence[int], name: str = "gather"
     ) -> Iterator[tuple[int, Tensor]]:
-        """Hand every node's flat buffer `mine` to rank 0, which yields (rank, buffer) in rank order.
+        """Send every node's flat buffer `mine` to rank 0, which yields (rank, buffer) in rank order.
 
-        `sizes` is the number of elements of every node's buffer. Rank 0 holds one buffer of another node at a
-        time. The other ranks yield nothing, but must run the loop.
+        `sizes` is the number of elements of every node's buffer. Rank 0 holds one other buffer at a time. The other
+        ranks yield nothing, but must run the loop.
         """
         if self.rank != 0:
             self.exchange({0: mine}, {}, name)
@@ -307,7 +305,7 @@ class Fabric:
 
     @cached_property
     def transport(self) -> Transport:
-        """Connections to all peers beside the process group's; every rank must ask for it. Counts as training."""
+        """Connections to all peers beside the process group's. Every rank must use it. Bytes count as training."""
         with self._operation("connecting to all ranks"):
             return Transport(
                 self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"], self._latency_s
@@ -315,11 +313,11 @@ class Fabric:
 
     @property
     def uses_transport(self) -> bool:
-        """Whether anything asked for the transport."""
+        """Whether the transport exists."""
         return "transport" in vars(self)
 
     def wait_for_messages(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]], name: str) -> None:
-        """Return once `done()`; see `Transport.wait`."""
+        """Wait until `done()`; see `Transport.wait`."""
         self._operations += 1
         try:
             with current.waiting(name):
@@ -328,7 +326,7 @@ class Fabric:
             raise self._explain(name, error) from error
 
     def close(self) -> None:
-        """Send what is queued, and leave the process group."""
+        """Send the queued messages and leave the process group."""
         self.words.pulse.stop()
         if self.uses_transport:
             self.transport.close()
@@ -336,7 +334,7 @@ class Fabric:
 
     @property
     def _ring_messages(self) -> int:
-        """Messages one after another in a ring all-reduce."""
+        """The number of successive messages in a ring all-reduce."""
         return 2 * (self.world_size - 1)
 
     def _delay(self, messages: int) -> None:
@@ -344,7 +342,7 @@ class Fabric:
             time.sleep(messages * self._latency_s)
 
     def _delayed_value(self, done: "torch.futures.Future[list[Tensor]]") -> Tensor:
-        """Runs on the thread of the collective, which takes on no other while it sleeps."""
+        """Wait for the latency on the collective's thread, which blocks the next collective."""
         self._delay(self._ring_messages)
         return done.value()[0]
 
@@ -365,10 +363,10 @@ class Fabric:
     def _pending(
         self, op: int, work: Any, name: str, messages: int, finish: Callable[[], object] = lambda: None
     ) -> Pending:
-        """`work`, of so many messages one after another, as something to wait for; `finish` is called then."""
+        """A handle for `work`, which has `messages` successive messages. After the wait it calls `finish`."""
 
         def delayed(done: Any) -> None:
-            done.value()  # raises what went wrong
+            done.value()  # raises its error
             self._delay(messages)
 
         done = work.get_future().then(delayed) if self._latency_s else work
@@ -387,14 +385,14 @@ class Fabric:
 
     @contextmanager
     def _operation(self, name: str) -> Iterator[None]:
-        """Every operation passes here, in order: the place to observe them."""
+        """Count an operation. All operations pass here, in order."""
         self._operations += 1
         with self._explained(name):
             yield
 
     @contextmanager
     def naming_peers(self) -> Iterator[None]:
-        """Name the missing ranks in errors of the process group outside its operations, as in a backward pass."""
+        """Name the missing ranks in errors of the process group elsewhere, as in a backward pass."""
         try:
             yield
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A collective, or transfers, under way."""
+"""Collectives and transfers in flight."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -9,9 +9,9 @@ from istbench.fabric.recorder import Recorder
 
 
 class Pending(dist.Work):
-    """A collective that was started, to be waited for; what it fills is there from then on.
+    """A collective in flight. After `wait`, its output is complete.
 
-    torch.distributed takes it for a work of its own.
+    torch.distributed accepts it as a work handle of its own.
     """
 
     def __init__(self, wait: Callable[[], None]) -> None:
@@ -19,10 +19,10 @@ class Pending(dist.Work):
         self._wait: Callable[[], None] | None = wait
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return once the collective is complete; at once where it was waited for before.
+        """Wait until the collective is complete. A second call returns at once.
 
         Raises:
-            FabricError: when a peer does not answer in the fabric's own time, whatever `timeout` is.
+            FabricError: if a peer does not answer within the fabric's time-out; `timeout` is ignored.
         """
         wait, self._wait = self._wait, None
         if wait is not None:
@@ -31,17 +31,17 @@ class Pending(dist.Work):
 
 
 class Transfers:
-    """Transfers under way beside what the node computes."""
+    """Transfers in flight while the node computes."""
 
     def __init__(self, complete: Callable[[], None], recorder: Recorder, numbers: Sequence[int]) -> None:
         self._complete: Callable[[], None] | None = complete
         self._recorder, self._numbers = recorder, numbers
 
     def finish(self) -> None:
-        """Return once they are complete; the trace does not have it, as they are not needed here.
+        """Wait until the transfers are complete, without a wait in the trace: the method does not need them here.
 
         Raises:
-            FabricError: when a peer does not answer in time.
+            FabricError: if a peer does not answer in time.
         """
         complete, self._complete = self._complete, None
         if complete is not None:
@@ -49,10 +49,10 @@ class Transfers:
                 complete()
 
     def wait(self) -> None:
-        """Return once they are complete, and are needed.
+        """Wait until the transfers are complete, with a wait in the trace: the method needs them here.
 
         Raises:
-            FabricError: when a peer does not answer in time.
+            FabricError: if a peer does not answer in time.
         """
         with self._recorder.waiting(*self._numbers, for_nodes=False):  # `finish` counts the seconds
             self.finish()

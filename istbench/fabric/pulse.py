@@ -1,7 +1,7 @@
-"""Signs of life: every rank tells the others through the store that it lives, and what it does.
+"""Heartbeats: every rank writes to the store that it lives, and its current activity.
 
-A thread of Python tells it, also while the rank computes or evaluates. C code that keeps Python's global lock for
-longer than the time-out keeps the thread from telling, and counts as silence.
+A Python thread writes them, also while the rank computes or evaluates. C code that holds Python's global lock for
+longer than the time-out stops the thread, and counts as silence.
 """
 
 import os
@@ -18,12 +18,12 @@ _WAITS, _WORKS = "waits", "works"
 
 
 def introduce(store: SignedStore, rank: int) -> None:
-    """Tell the others that this rank has come, and the name of its host."""
+    """Write to the store that this rank has come, with the name of its host."""
     store.set(f"host/{rank}", host_name())
 
 
 def not_come(store: SignedStore, world_size: int) -> list[int]:
-    """The ranks that have not introduced themselves; none where the store does not answer either."""
+    """The ranks that have not introduced themselves; none if the store does not answer."""
     try:
         return [rank for rank in range(world_size) if not store.check([f"host/{rank}"])]
     except RuntimeError:
@@ -31,48 +31,48 @@ def not_come(store: SignedStore, world_size: int) -> list[int]:
 
 
 def hosts_by_rank(store: SignedStore, world_size: int) -> tuple[str, ...]:
-    """The host of every rank, once all have introduced themselves."""
+    """The host of every rank. Call it after all ranks have introduced themselves."""
     return tuple(bytes(store.get(f"host/{rank}")).decode() for rank in range(world_size))
 
 
 class Pulse:
-    """This rank's signs of life, and those of the others.
+    """The heartbeats of this rank and of the others.
 
     Attributes:
-        every_s: seconds between two signs.
+        every_s: seconds between two heartbeats.
     """
 
     def __init__(self, store: SignedStore, rank: int, timeout_s: float, hosts: Sequence[str] = ()) -> None:
         self.every_s = min(_EVERY_S, timeout_s / _BEATS_PER_TIMEOUT)
         self._store, self._rank, self._hosts = store, rank, hosts
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start the thread that writes heartbeats."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell no more."""
+        """Stop that thread."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(_STOPS_S)
 
     def sign_of(self, rank: int) -> str:
-        """The last sign of `rank`: its number and what the rank did, empty before the first.
+        """The last heartbeat of `rank`: a number and the rank's activity; empty before the first.
 
         Raises:
-            RuntimeError: where the store is lost.
+            RuntimeError: if the store is lost.
         """
         key = f"alive/{rank}"
         return bytes(self._store.get(key)).decode() if self._store.check([key]) else ""
 
     def named(self, rank: int) -> str:
-        """`rank`, with its host where there are several."""
+        """The text "rank R", with its host if there are several hosts."""
         return f"rank {rank} on {self._hosts[rank]}" if self._hosts else f"rank {rank}"
 
     def all_named(self, ranks: Iterable[int]) -> str:
-        """Several ranks as `named` has one."""
+        """The same for several ranks."""
         ranks = list(ranks)
         if self._hosts or len(ranks) == 1:
             return ", ".join(map(self.named, ranks))
@@ -83,7 +83,7 @@ class Pulse:
         while not self._over.is_set():
             try:
                 self._store.set(f"alive/{self._rank}", f"{os.getpid()}.{count} {_state()}")
-            except RuntimeError:  # the store is gone, which whoever waits for a word says
+            except RuntimeError:  # the store is lost; ranks that wait for a text report it
                 return
             count += 1
             self._over.wait(self.every_s)
@@ -95,10 +95,10 @@ def _state() -> str:
 
 
 def waits(sign: str) -> bool:
-    """Whether a rank waited for others by its `sign`."""
+    """Whether the rank waited for others at its heartbeat `sign`."""
     return sign.split(" ")[1:2] == [_WAITS]
 
 
 def doing(sign: str) -> str:
-    """What a rank did by its `sign`."""
+    """The rank's activity at its heartbeat `sign`."""
     return sign.split(" ", 2)[-1]

@@ -1,4 +1,4 @@
-"""Recording of what a node computes and sends, for some rounds after warm-up."""
+"""Records the computation and messages of a node in some rounds after warm-up."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,10 @@ _LEAST_STEPS = 20
 class Recorder:
     """Turns the fabric's operations and a method's marks into one node's trace.
 
-    Records whole rounds: from the end of the first one until at least 3 rounds and 20 local steps are in the
-    sample.
+    Records whole rounds, from the end of the first one until the sample has at least 3 rounds and 20 local steps.
 
     Attributes:
-        window: messages to a node that a priority queue lets go at a time, where the method has one.
+        window: messages that a method's priority queue sends to a node at a time; None if it has no queue.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -41,24 +40,24 @@ class Recorder:
 
     @property
     def running(self) -> bool:
-        """Whether what happens now is recorded."""
+        """Whether the recorder records now."""
         return self._running
 
     def waited_s(self) -> float:
-        """Seconds that this node has waited for operations with other nodes, of all rounds, sampled or not.
+        """Seconds that this node has waited for other nodes, in all rounds, sampled or not.
 
-        On a GPU, call it once its kernels are finished.
+        On a GPU, call it after all kernels have finished.
         """
         return self._waits.seconds()
 
     def resume(self) -> None:
-        """Training goes on here: what this node did since the last event was not training."""
+        """Restart the stopwatch: the time since the last event was not training."""
         self._stopwatch.restart()
 
     def post(
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
     ) -> int:
-        """An operation starts, or does by itself once `after` are done; returns its number, for `waiting`."""
+        """Record the start of an operation, now or after operations `after`; returns its number for `waiting`."""
         self._waits.posted()
         if not self._running:
             return -1
@@ -68,15 +67,15 @@ class Recorder:
         return op
 
     def worked(self, op: int, seconds: float) -> None:
-        """Work `op` took `seconds` of the thread that did it. Call it on that thread."""
+        """Record that work `op` took `seconds` on its thread. Call it on that thread."""
         if op >= 0:
             self._worked[op] = seconds
 
     @contextmanager
     def waiting(self, *ops: int, for_nodes: bool = True) -> Iterator[None]:
-        """Inside, the node waits for the operations `ops`, and computes nothing; -1 stands for unrecorded ones.
+        """Inside, the node waits for the operations `ops` and computes nothing. -1 means an unrecorded operation.
 
-        for_nodes: whether `waited_s` counts it: other nodes take part.
+        for_nodes: whether `waited_s` counts the wait, because other nodes take part.
         """
         recorded = [op for op in ops if op >= 0]
         if recorded:
@@ -89,16 +88,16 @@ class Recorder:
             self._wait(recorded)
 
     def wait_all(self) -> None:
-        """The node has just waited for every transfer posted so far, and computed nothing since the last."""
+        """Record that the node has just waited for all posted transfers, without computing since the last one."""
         self._waits.add_since_post()
         if self._running:
-            # The CPU's stopwatch stands still in a wait; the time of a GPU's stream goes on.
+            # In a wait, the CPU stopwatch stands still; the time of a GPU stream runs.
             if self._stopwatch.stands_still_in_waits:
                 self._compute()
             self._wait([op for op, kind in self._unawaited.items() if kind != "work"])
 
     def mark(self, what: str) -> None:
-        """A "step" or a "round" ended. A round is marked inside the step that ends it."""
+        """Record the end of a "step" or a "round". Mark a round inside its last step."""
         if self._running:
             self._compute()
             self._builder.mark(what)
@@ -120,7 +119,7 @@ class Recorder:
         self._stopwatch.restart()
 
     def _between_rounds(self) -> None:
-        """A step that ended a round is over: the place to start and to stop."""
+        """After the last step of a round: start or stop recording."""
         if self._running:
             self._whole_rounds = len(self._builder)
             if self._rounds >= _LEAST_ROUNDS and self._steps >= _LEAST_STEPS:
@@ -131,7 +130,7 @@ class Recorder:
             self.resume()
 
     def events(self) -> NDArray[Any]:
-        """The whole rounds recorded, as an array of dtype `istbench.cluster.trace.EVENT`; may be empty."""
+        """The recorded whole rounds, as an array of dtype `istbench.cluster.trace.EVENT`; may be empty."""
         events = self._builder.to_arrays()
         seconds = [self._stopwatch.seconds(lap) for lap in self._laps]
         events["seconds"][events["code"] == COMPUTE] = seconds
@@ -146,19 +145,19 @@ class _Waits(Protocol):
     def now(self) -> Any: ...
 
     def add(self, started: Any) -> None:
-        """A wait that `started` is over."""
+        """Add a wait from `started` to now."""
 
     def posted(self) -> None:
-        """An operation starts, beside what the node computes."""
+        """Note the start of an asynchronous operation."""
 
     def add_since_post(self) -> None:
-        """A wait is over that started as the last operation was posted."""
+        """Add a wait from the start of the last operation to now."""
 
     def seconds(self) -> float: ...
 
 
 class _HostWaits:
-    """By the wall clock: a node that waits computes nothing, whether it has a core or not."""
+    """Waits by the wall clock: a waiting node computes nothing, with or without a core."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -183,7 +182,7 @@ class _HostWaits:
 
 
 class _CudaWaits:
-    """By events in the current stream, which stands still where the host or the stream waits for other nodes."""
+    """Waits by events in the current stream, which stands still while host or stream wait for other nodes."""
 
     _FOLD_FROM = 4096
 
@@ -198,7 +197,7 @@ class _CudaWaits:
     def add(self, started: torch.cuda.Event) -> None:
         self._pairs.append((started, _cuda_event()))
         self._posted = None
-        if len(self._pairs) >= self._FOLD_FROM:  # the earlier half is long over
+        if len(self._pairs) >= self._FOLD_FROM:  # the earlier half has finished long ago
             self._fold(self._FOLD_FROM // 2)
 
     def posted(self) -> None:
@@ -220,7 +219,7 @@ class _CudaWaits:
 
 
 class _Stopwatch(Protocol):
-    """Laps of computing, whose seconds may be known only later."""
+    """Measures laps of computing. Their seconds may be known only later."""
 
     stands_still_in_waits: bool
 
@@ -232,7 +231,7 @@ class _Stopwatch(Protocol):
 
 
 class _ThreadStopwatch:
-    """CPU time of this thread, which nodes that share a core leave nearly alone."""
+    """CPU time of this thread. Other nodes on the same core hardly change it."""
 
     stands_still_in_waits = True
 
@@ -251,7 +250,7 @@ class _ThreadStopwatch:
 
 
 class _CudaStopwatch:
-    """Time of the current stream, by events in it, so that no kernel is waited for while training."""
+    """Time of the current stream, by events in it, without waiting for kernels during training."""
 
     stands_still_in_waits = False
 

@@ -1,7 +1,7 @@
-"""A store between ranks whose values are signed: anybody who reaches torch's stores can write to them.
+"""A store between ranks with signed values, since any process that reaches torch's stores can write to them.
 
-torch's TCPStore has no password. Each value of ours carries an HMAC-SHA-256 of its name and content, under a key
-that only the ranks of the run have. A value without a valid one counts as absent.
+torch's TCPStore has no password. Each signed value has an HMAC-SHA-256 of its name and content, under a key that
+only the ranks of the run have. A value without a valid HMAC counts as absent.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ _MAC_CHARACTERS = 64
 _POLL_S = 0.05
 
 
-class NotSigned(RuntimeError):  # noqa: N818  (it says what is wrong with a value)
-    """A value that was waited for is there, but nobody who has the key wrote it."""
+class NotSigned(RuntimeError):  # noqa: N818  (the name says what is wrong with a value)
+    """The store holds an awaited value without a valid signature."""
 
 
 class SignedStore:
@@ -26,21 +26,21 @@ class SignedStore:
         self._store, self._key = store, key
 
     def set(self, name: str, value: str) -> None:
-        """Put `value` at `name`."""
+        """Write `value` to `name`."""
         self._store.set(name, self._mac(name, value) + value)
 
     def find(self, name: str) -> str | None:
-        """The value at `name`; None where there is none.
+        """The value at `name`; None if there is none.
 
         Raises:
-            NotSigned: where there is one that nobody with the key wrote.
+            NotSigned: if its signature is not valid.
         """
         if not self._store.check([name]):
             return None
         content = bytes(self._store.get(name)).decode(errors="replace")
         mac, value = content[:_MAC_CHARACTERS], content[_MAC_CHARACTERS:]
         if not hmac.compare_digest(mac.encode(), self._mac(name, value).encode()):
-            raise NotSigned(f"{name} in the store is not signed with this run's key: someone else writes to it")
+            raise NotSigned(f"{name} in the store is not signed with this run's key: another process wrote it")
         return value
 
     def check(self, names: Sequence[str]) -> bool:
@@ -51,18 +51,18 @@ class SignedStore:
             return False
 
     def get(self, name: str) -> bytes:
-        """The signed value at `name`, which is there."""
+        """The signed value at `name`, which must exist."""
         value = self.find(name)
         if value is None:
             raise RuntimeError(f"{name} is not in the store")
         return value.encode()
 
     def wait(self, names: Sequence[str], timeout: timedelta) -> None:
-        """Return once there is a signed value at each of `names`.
+        """Wait until there is a signed value at each of `names`.
 
         Raises:
-            NotSigned: where time is out and one is there that nobody with the key wrote.
-            RuntimeError: where time is out otherwise, or the store is gone; as torch's own stores do.
+            NotSigned: after the time-out, if a value has no valid signature.
+            RuntimeError: after the time-out otherwise, or if the store is lost; as torch's own stores do.
         """
         until = time.monotonic() + timeout.total_seconds()
         for name in names:
@@ -78,7 +78,7 @@ class SignedStore:
                 time.sleep(_POLL_S)
 
     def derived(self, purpose: str) -> bytes:
-        """A key for `purpose`, which tells nothing of this store's own."""
+        """A key for `purpose`. It does not reveal the store's own key."""
         return derived_key(self._key, purpose)
 
     def _mac(self, name: str, value: str) -> str:
@@ -87,5 +87,5 @@ class SignedStore:
 
 
 def derived_key(key: bytes, purpose: str) -> bytes:
-    """A key of 32 bytes for `purpose`, from which `key` cannot be told."""
+    """A key of 32 bytes for `purpose`. It does not reveal `key`."""
     return hmac.new(key, f"istbench {purpose}".encode(), hashlib.sha256).digest()

@@ -1,4 +1,4 @@
-"""Short texts between ranks through the process group's store, waited for as long as their sender lives."""
+"""Short texts between ranks through the process group's store. A reader waits while the sender lives."""
 
 import queue
 import threading
@@ -13,16 +13,16 @@ from istbench.fabric.pulse import Pulse, doing, waits
 from istbench.fabric.signed_store import SignedStore
 
 T = TypeVar("T")
-_GRACE_S = 3.0  # how long a rank that gave up waits for the others to say that they did too
+_GRACE_S = 3.0  # seconds a rank that timed out waits for others to report the same
 _SHORTEST_S, _LONGEST_S, _LATE = 3e-4, 0.05, 0.1
 _SLACK_S = 2.0
 
 
 class Words:
-    """Words between rank 0 and the others, in the same order on every node.
+    """Texts between rank 0 and the others. Every node sends and reads them in the same order.
 
-    A word may take long, since its sender may have work that only it does. What counts is whether the sender shows
-    signs of life: `timeout_s` seconds without one end the wait. `hosts` are by rank, where there are several.
+    A text may take long, since its sender may have work of its own. The wait ends after `timeout_s` seconds without
+    a heartbeat of the sender. `hosts` are the hosts by rank, if there are several.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Words:
         self._said = 0
 
     def follow_zero(self, word: str = "") -> str:
-        """Wait until rank 0 gets here too: it may have work that only it does. Returns its `word`.
+        """Wait until rank 0 calls this too, and return its `word`. Rank 0 may have work of its own before.
 
         Raises:
-            FabricError: where rank 0 falls silent, or the store does.
+            FabricError: if rank 0 or the store falls silent.
         """
         self._said += 1
         key = f"followed/{self._said}"
@@ -48,10 +48,10 @@ class Words:
         return self._from([0], lambda _: key)[0]
 
     def tell_zero(self, word: str) -> list[str]:
-        """Every node's `word`, by rank, on rank 0, which waits for them; none on the others.
+        """Send `word` to rank 0, which waits for all and returns them by rank. Other ranks return an empty list.
 
         Raises:
-            FabricError: where a rank falls silent, or the store does.
+            FabricError: if a rank or the store falls silent.
         """
         self._said += 1
         key = f"told/{self._said}"
@@ -60,20 +60,20 @@ class Words:
         return [] if self._rank else self._from(range(self._world_size), lambda rank: f"{key}/{rank}")
 
     def post(self, key: str, word: str) -> None:
-        """Say `word` under `key`, to whoever looks. From any thread."""
+        """Write `word` under `key`, for every rank. Any thread may call this."""
         self._store.set(f"posted/{key}", word)
 
     def posted(self, key: str) -> str | None:
-        """What was posted under `key`, None where nothing was so far; does not wait. From any thread."""
+        """The text posted under `key`, or None; does not wait. Any thread may call this."""
         if not self._store.check([f"posted/{key}"]):
             return None
         return bytes(self._store.get(f"posted/{key}")).decode()
 
     def who_is_missing(self, operations: int, timed_out: bool) -> str:
-        """Who did not come to an operation that this rank gave up, or lost a connection in; empty if nobody.
+        """Name the ranks that did not come to this rank's failed operation; empty if none is missing.
 
-        A rank that gave up too, at so many `operations`, is not missing. Where no rank gave up, but connections
-        broke, a rank is missing if it shows no sign of life.
+        A rank that reports a time-out itself is not missing. If no rank timed out but connections broke, a rank
+        without heartbeats is missing.
         """
         try:
             return self._answers.of(lambda: self._missing(operations, timed_out), _GRACE_S + _SLACK_S)
@@ -87,7 +87,7 @@ class Words:
             self._give_up(operations)
         time.sleep(_GRACE_S)
         absent = [rank for rank in others if not self._store.check([f"gave-up/{rank}"])]
-        if not timed_out and len(absent) < len(others):  # the connection broke as others gave up
+        if not timed_out and len(absent) < len(others):  # the connection broke because others timed out
             timed_out = True
             self._give_up(operations)
         after = {rank: self.pulse.sign_of(rank) for rank in absent}
@@ -104,15 +104,15 @@ class Words:
         self._store.set(f"gave-up/{self._rank}", str(operations))
 
     def _doing(self, ranks: Sequence[int], signs: dict[int, str]) -> str:
-        """What `ranks` did by their last signs of life, in brackets."""
+        """The activity of `ranks` at their last heartbeats, in brackets."""
         did = {doing(signs[rank]) for rank in ranks} - {""}
         return f" ({'; '.join(sorted(did))})" if did else ""
 
     def _told(self) -> AbstractContextManager[None]:
-        return peers_needed(f"rank {self._rank} could not hear from the others")
+        return peers_needed(f"rank {self._rank} lost the store of the ranks")
 
     def _from(self, ranks: Sequence[int], key_of: Callable[[int], str]) -> list[str]:
-        """The word of each of `ranks`, at the key that `key_of` gives."""
+        """The text of each of `ranks`, at the key `key_of(rank)`."""
         try:
             with self._told(), current.waiting(f"hearing from {self.pulse.all_named(ranks)}"):
                 return self._answers.of(
@@ -136,30 +136,31 @@ class Words:
                         f"{self.pulse.named(self._rank)} gave up after {self._timeout_s:g} s: "
                         f"nothing heard from {self.pulse.named(rank)}{self._doing([rank], {rank: sign})}"
                     )
-            # Not by the store's own wait: it keeps signs of life from being sent meanwhile.
+            # The store's own wait would block the heartbeats.
             time.sleep(min(_LONGEST_S, max(_SHORTEST_S, _LATE * (now - began))))
         self._answers.heard()
         return bytes(self._store.get(key)).decode()
 
 
 class _Answers:
-    """Calls of the store on a thread of their own: where the store's host is lost, a call never returns."""
+    """Calls the store on a thread of its own, since a call to a lost host never returns."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._heard = 0.0
 
     def heard(self) -> float:
-        """Say that the store answered; returns the time."""
+        """Note that the store answered; returns the time."""
         self._heard = time.monotonic()
         return self._heard
 
     def of(self, ask: "Callable[[], T]", silence_s: float) -> "T":
-        """What `ask` returns or raises. It may take long, as long as it says `heard` every so often.
+        """Call `ask` and return its result. It may take long if it calls `heard` from time to time.
 
         Raises:
-            TimeoutError: where it has not said so for `silence_s` seconds.
+            TimeoutError: after `silence_s` seconds without a call of `heard`.
+            BaseException: the error of `ask`.
         """
         answered = threading.Event()
         found: list[T] = []
@@ -176,7 +177,7 @@ class _Answers:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="words", daemon=True)
             self._thread.start()
-        self._asked.put(answer)
+        self._calls.put(answer)
         unchanged = Unchanged(1.0)
         while not answered.wait(min(1.0, silence_s)):
             if unchanged.seconds("heard", self._heard, time.monotonic()) >= silence_s:
@@ -187,4 +188,4 @@ class _Answers:
 
     def _run(self) -> None:
         while True:
-            self._asked.get()()
+            self._calls.get()()

@@ -1,4 +1,4 @@
-"""Control groups that hold a process to a share of a core."""
+"""Control groups that limit a process to a share of a core."""
 
 import os
 from pathlib import Path
@@ -14,26 +14,26 @@ GROUPS = _VERSION_1 if _VERSION_1.is_dir() else _VERSION_2
 
 
 def check() -> None:
-    """Whether `limit` can work here.
+    """Check that `limit` works on this machine.
 
     Raises:
-        UserError: where this kernel has no control group for cores, or this process may not make one.
+        UserError: if the kernel has no cpu control group, or this process may not create one.
     """
     try:
         limit("istbench-lab-probe", 0.5)
         (GROUPS / "istbench-lab-probe").rmdir()
     except OSError as error:
         raise UserError(
-            "more nodes than cores need the cpu control group, to give every node the same share, and it "
-            f"cannot be had here ({error.strerror}); use at most {cores()} nodes"
+            "more nodes than cores need the cpu control group, which gives every node the same share; it is "
+            f"not available here ({error.strerror}); use at most {cores()} nodes"
         ) from None
 
 
 def limit(name: str, share: float) -> None:
-    """Make a control group whose processes together have `share` of one core.
+    """Create a control group whose processes together get `share` of one core.
 
     Raises:
-        OSError: where that cannot be.
+        OSError: if the kernel refuses.
     """
     group = GROUPS / name
     quota = max(1000, round(share * _PERIOD_US))

@@ -1,4 +1,4 @@
-"""Network namespaces of the lab: made, entered, and taken down when the process that made them ends."""
+"""Network namespaces of the lab. They are removed when the process that created them ends."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ _LOCK = Path("/run/istbench-lab.lock")
 _LOCK_S = 15.0
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of <sched.h>
 
-# Waits for the end of its standard input, which comes when the lab's process ends in whatever way.
+# Waits for the end of its standard input: the lab's process closes it, however that process ends.
 _REAP = f"""
 cat > /dev/null
 for namespace in $(ip netns list | grep -o '^{PREFIX}[a-z0-9]*'); do
@@ -34,14 +34,14 @@ done
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Be the machine's only lab inside. Afterwards, or when this process dies, there is nothing left of it.
+def exclusive() -> Iterator[None]:
+    """Inside, no other lab runs on this machine. On exit, or when this process dies, the lab is removed.
 
     Raises:
-        UserError: where another lab is running.
+        UserError: if another lab is running.
     """
     with _lock() as lock:
-        # A lab whose reaper was killed too has left something.
+        # A lab leaves namespaces if its reaper was killed too.
         subprocess.run(["sh", "-c", _REAP], stdin=subprocess.DEVNULL, capture_output=True)
         reaper = _start_reaper(lock)
         try:
@@ -63,7 +63,7 @@ def enter(name: str) -> None:
 
 @contextlib.contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Have the calling thread in namespace `name` inside."""
+    """Inside, the calling thread is in namespace `name`."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         enter(name)
@@ -80,7 +80,7 @@ def set_parameter(name: str, parameter: str, value: str) -> None:
 
 
 def ip(commands: list[str]) -> None:
-    """Run `ip` with the words of each of `commands`; raises as `run` does."""
+    """Run `ip` with each of `commands` as arguments; raises as `run` does."""
     for command in commands:
         run(["ip", *command.split()])
 
@@ -89,12 +89,12 @@ def run(command: list[str]) -> None:
     """Run `command`, which builds a part of the lab.
 
     Raises:
-        UserError: where it fails, with what it said.
+        UserError: if it fails; with the first line of its error.
     """
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise UserError(f"this machine cannot have a lab: `{' '.join(command)}` failed: {said[0]}")
+        raise UserError(f"cannot build a lab on this machine: `{' '.join(command)}` failed: {said[0]}")
 
 
 def _set(descriptor: int) -> None:
@@ -105,7 +105,7 @@ def _set(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _lock() -> Iterator[IO[str]]:
-    """One lab at a time; a lab that has just ended, however it did, holds on until it is taken down."""
+    """Hold the lock of the machine's only lab. A lab that has ended keeps it until its namespaces are removed."""
     with _LOCK.open("w") as lock:
         until = time.monotonic() + _LOCK_S
         while True:
@@ -120,7 +120,7 @@ def _lock() -> Iterator[IO[str]]:
 
 
 def _start_reaper(lock: IO[str]) -> "subprocess.Popen[bytes]":
-    """A process that takes the lab down when this one closes its pipe or dies, and holds `lock` until it has."""
+    """Start a process that removes the lab when this one closes its pipe or dies. It holds `lock` until then."""
     return subprocess.Popen(
         ["sh", "-c", _REAP],
         stdin=subprocess.PIPE,

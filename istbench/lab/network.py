@@ -1,11 +1,13 @@
-"""The lab: nodes in network namespaces of this machine, behind links that `tc` really shapes (Linux, root).
+"""The lab: nodes in network namespaces of this machine, with links that `tc` shapes (Linux, root).
 
-Every node has a namespace with one interface, `eth0`, linked to a bridge in a namespace of its own, so that the
-machine's own network sees nothing of it. Token buckets shape both ends of every link. Every node has cores of its
-own, as machines have: where all shared all, what one node carried slowed down what another computed. Its threads
-hand them over at once, as a machine with a core to spare has one for a thread that carries. Where nodes outnumber
-cores, each is held to its share of a core, and compute and links are dilated by the same factor (Gupta et al., "To
-infinity and beyond: time-warped network emulation", NSDI 2006): clocks are divided by it.
+Every node has a namespace with one interface, `eth0`. A bridge in another namespace connects them, apart from the
+machine's own network. Token buckets shape both ends of every link.
+
+Every node has cores of its own, as machines have: on shared cores, the communication of one node slowed down the
+computation of another. Short time slices let a node's communication threads start at once, as on a machine with a
+spare core. If there are more nodes than cores, each node gets a share of a core. Then computation and links are
+dilated by the same factor, and clocks are divided by it (Gupta et al., "To infinity and beyond: time-warped network
+emulation", NSDI 2006).
 """
 
 import contextlib
@@ -22,33 +24,33 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.config.run import Lab
 from istbench.errors import UserError
 from istbench.lab import control_groups, namespaces
-from istbench.lab.time_slices import hand_cores_over_soon
+from istbench.lab.time_slices import use_short_time_slices
 from istbench.machine import cores, keep_to_share
 
 _HUB = f"{namespaces.PREFIX}hub"
 _SUBNET = "10.77.0"
 MOST_NODES = 250
 _QUEUE_MS = 100
-# Share of the cores for nodes, where they share them: the rest is for the kernel, which carries all packets.
+# The nodes' part of the cores if they share them. The kernel forwards all packets on the rest.
 _NODES_SHARE = 0.8
-# A bucket must hold a segment as large as the kernel hands it over (64 KiB and its headers), and what comes by
-# while a busy machine is late to look; what an idle link has in it goes at once, which replays count.
+# A bucket must hold the largest segment of the kernel (64 KiB and headers), and the bytes that arrive while a busy
+# machine polls late. An idle link sends a full bucket at once; replays count that.
 _LEAST_BURST, _BURST_S = 256_000, 2e-3
-# Parameters under /proc/sys/net/ipv4. BBR, which some systems use by default, all but stops for 200 ms every ten
-# seconds to measure, and CUBIC leaves slow start too early where data goes both ways. Evaluations are long pauses,
-# off the clock, after which the next exchange is not to start slowly.
+# Parameters under /proc/sys/net/ipv4. BBR, the default of some systems, almost stops for 200 ms every ten seconds
+# to measure. CUBIC leaves slow start too early if data flows both ways. Evaluations are long pauses off the clock;
+# the next exchange must not start slowly.
 _TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
-# What a socket may have waiting in its node's own queue. Acknowledgements wait behind it: a network card's queue is
-# short for that reason, and with 4 MB in it one of two directions at 100 Mbit/s took 196 ms for what takes 152.
+# Bytes of one socket in its node's send queue. Acknowledgements wait behind them, as in a network card's queue: it
+# is short for that reason. With 4 MB in it, one of two directions at 100 Mbit/s took 196 ms in place of 152 ms.
 _LEAST_UNSENT = 262_144
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedNetwork:
-    """A place for n nodes: one network namespace each, links between them as slow as asked.
+    """A place for n nodes: one network namespace each, with shaped links between them.
 
     Attributes:
-        bandwidth: of every link, each way, bits/s. latency_s: added one way between two nodes, seconds.
+        bandwidth: of every link, each way, in bit/s. latency_s: added one way between two nodes, in seconds.
     """
 
     nodes: int
@@ -63,7 +65,7 @@ class ShapedNetwork:
 
     @cached_property
     def lab(self) -> Lab:
-        """What runs record of it. Workers get the launching process's, which their share of a core leaves alone."""
+        """The record for run headers. Workers get the launcher's copy, which counts all cores."""
         crowd = self.nodes / cores()
         dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
         by = "netem" if self._by_netem else "waiting in the fabric"
@@ -79,39 +81,39 @@ class ShapedNetwork:
 
     @cached_property
     def _by_netem(self) -> bool:
-        """Whether the network itself adds the latency; where this kernel cannot, the fabric waits."""
+        """Whether netem adds the latency. If the kernel has no netem, the fabric waits instead."""
         return self.latency_s > 0 and has_netem()
 
     @property
     def address(self) -> str:
-        """Address of the hub, where the launching process listens."""
+        """Address of the hub, where the launcher listens."""
         return f"{_SUBNET}.254"
 
     def listening(self) -> AbstractContextManager[None]:
-        """Have the calling thread in the hub's namespace inside."""
+        """Inside, the calling thread is in the hub's namespace."""
         return namespaces.inside(_HUB)
 
     def enter(self, rank: int) -> None:
-        """Move the calling process to node `rank`'s namespace, and to its cores or share of one."""
+        """Move the calling process to the namespace of node `rank`, and to its cores or its share of a core."""
         namespaces.enter(_name(rank))
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
         if self.lab.dilation > 1:
             control_groups.join(_name(rank))
         else:
             keep_to_share(rank, self.nodes)
-            hand_cores_over_soon()
+            use_short_time_slices()
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:
-        """Have the network inside; afterwards, or when this process dies, there is nothing left of it.
+        """Build the network; remove it on exit, or when this process dies.
 
         Raises:
-            UserError: where this machine cannot have a lab, or another one is running.
+            UserError: if this machine does not support a lab, or another one is running.
         """
         check()
         if self.lab.dilation > 1:
             control_groups.check()
-        with namespaces.alone():
+        with namespaces.exclusive():
             namespaces.ip(self._network())
             for rank in range(self.nodes):
                 for name, value in self._tcp().items():
@@ -123,7 +125,7 @@ class ShapedNetwork:
             yield
 
     def _network(self) -> list[str]:
-        """What `ip` is to build."""
+        """The `ip` commands that build the network."""
         commands = [
             f"netns add {_HUB}",
             f"-n {_HUB} link add switch type bridge",
@@ -144,7 +146,7 @@ class ShapedNetwork:
         return commands
 
     def _tcp(self) -> dict[str, str]:
-        # No less than a bucket holds, or it runs dry where the machine is late to refill the queue.
+        # At least a bucket, or the bucket runs dry when a busy machine refills the queue late.
         return {**_TCP, "tcp_limit_output_bytes": str(max(_LEAST_UNSENT, self.lab.burst_bytes))}
 
     def _shape(self) -> None:
@@ -161,22 +163,22 @@ class ShapedNetwork:
 
 
 def check() -> None:
-    """Whether this machine can have a lab.
+    """Check that this machine supports a lab.
 
     Raises:
-        UserError: saying what is missing.
+        UserError: naming the missing requirement.
     """
     if not hasattr(os, "geteuid") or not Path("/proc/self/ns/net").exists():
         raise UserError("a lab needs Linux with network namespaces; `istbench replay` works everywhere")
     if os.geteuid() != 0:
-        raise UserError("a lab needs root, for network namespaces; use sudo, or `istbench replay`, which does not")
+        raise UserError("a lab needs root, for network namespaces; use sudo, or `istbench replay` without root")
     for program in ("ip", "tc"):
         if shutil.which(program) is None:
             raise UserError(f"a lab needs `{program}`; install iproute2")
 
 
 def has_netem() -> bool:
-    """Whether this kernel can delay packets; call where `check` passes."""
+    """Whether this kernel can delay packets. Call it only after `check`."""
     name = f"{namespaces.PREFIX}probe"
     try:
         namespaces.ip([f"netns add {name}"])

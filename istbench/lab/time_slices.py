@@ -1,4 +1,4 @@
-"""How long a thread keeps a core from another that wakes up (Linux from 6.12; before, it cannot be asked for)."""
+"""The time slice of a thread: how long it keeps a core from a thread that wakes up (Linux 6.12 or later)."""
 
 import ctypes
 import os
@@ -25,26 +25,20 @@ class _Attributes(ctypes.Structure):
     )
 
 
-def hand_cores_over_soon() -> None:
-    """Have this thread, and those that it starts, keep a core from a thread that wakes up for 0.1 ms at most.
+def use_short_time_slices() -> None:
+    """Set time slices of 0.1 ms for this thread and the threads that it starts.
 
-    By itself Linux lets a thread go on for some milliseconds, up to its next timer tick. Where it cannot be asked
-    for, nothing changes.
+    By default Linux lets a thread keep its core for some milliseconds, up to its next timer tick. Older kernels
+    ignore this call.
     """
-    asked = _attributes()
-    if asked is not None:
-        asked.runtime = _SHORTEST_NS
-        ctypes.CDLL(None).syscall(_SET, 0, ctypes.byref(asked), 0)
-
-
-def time_slice() -> float:
-    """Seconds for which this thread asked to keep a core; 0 where that is left to the kernel."""
-    found = _attributes()
-    return 0.0 if found is None else float(found.runtime) / 1e9
+    attributes = _attributes()
+    if attributes is not None:
+        attributes.runtime = _SHORTEST_NS
+        ctypes.CDLL(None).syscall(_SET, 0, ctypes.byref(attributes), 0)
 
 
 def _attributes() -> _Attributes | None:
-    """What the kernel has of this thread; None where it does not say, or where runtime means something else."""
+    """The scheduling attributes of this thread; None if unknown, or if `runtime` is not a time slice."""
     found = _Attributes()
     size = ctypes.sizeof(found)
     if _GET is None or ctypes.CDLL(None).syscall(_GET, 0, ctypes.byref(found), size, 0) != 0:

@@ -1,10 +1,10 @@
-"""What carrying messages costs a node, measured by itself.
+"""Measure the cost of sending and receiving messages on a node, in wall and CPU seconds.
 
-Nodes exchange small messages and large ones; the CPU time of their processes, all threads and what the kernel does
-for them, is divided by what was carried. How long a small one takes is measured behind some computing, as messages
-come in training: where a node has one core, threads that compute and carry take turns, and an all-reduce there
-takes several times what one in a row of many does. All-reduces, direct transfers and the fabric's transport, which
-`p3` uses, are measured apart: their messages take different ways through threads.
+Nodes exchange small and large messages. The CPU time of all their threads, with the kernel's work for them, is
+divided by the number of messages and bytes. The latency of a small message is measured after some computing, as in
+training: on a node with one core, the threads that compute and communicate take turns, and one all-reduce takes
+several times as long as one in a row of many. All-reduces, direct transfers and the fabric's transport (for `p3`)
+are measured separately: their messages pass through different threads.
 """
 
 import statistics
@@ -18,7 +18,7 @@ import torch
 from istbench.cluster.profile import MessageCosts
 from istbench.cluster.trace import POST, SEND, Trace
 from istbench.fabric import Fabric
-from istbench.fabric.transport import Message
+from istbench.fabric.transport import TransportMessage
 from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
 from istbench.processes.place import Place, ThisMachine
@@ -30,14 +30,14 @@ _REPEATS = 5
 
 
 class Ways(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of each way that messages can go: in an all-reduce, directly, or by the transport."""
+    """The message costs of all-reduces, of direct transfers and of the transport."""
 
     all_reduce: MessageCosts
     transfer: MessageCosts
     transport: MessageCosts
 
     def of(self, trace: Trace) -> MessageCosts:
-        """The costs of the messages in `trace`, whose method uses one of these ways."""
+        """The costs of the messages in `trace`, whose method uses one of these three."""
         if trace.meta.transport:
             return self.transport
         directly = any(bool(np.any(events["kind"][events["code"] == POST] == SEND)) for events in trace.nodes)
@@ -45,17 +45,17 @@ class Ways(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_carrying(nodes: int = 2, place: Place | None = None, dilation: float = 1.0) -> Ways:
-    """Measure between `nodes` nodes in `place`, by default this machine's loopback interface.
+    """Measure between `nodes` nodes in `place`, by default over this machine's loopback interface.
 
     Args:
-        dilation: how many times slower than meant clocks run there.
+        dilation: the lab's time dilation in `place`; measured seconds are divided by it.
 
     Raises:
-        UserError, RunFailed: where its processes do not start, or fail.
+        UserError, RunFailed: if the processes do not start, or fail.
     """
     answers = on_nodes(carry, nodes, launcher=LocalLauncher(place=place or ThisMachine()))
     all_reduce, transfer, transport = zip(*(answer for answer in answers if answer), strict=True)
-    # A ring all-reduce is so many messages one after another, each of an n-th of the tensor.
+    # A ring all-reduce sends this many messages one after another, each with 1/n of the tensor.
     hops = 2 * (nodes - 1)
     return Ways(
         all_reduce=_costs(all_reduce, dilation * hops, _LARGE / nodes, hops),
@@ -65,21 +65,21 @@ def measure_carrying(nodes: int = 2, place: Place | None = None, dilation: float
 
 
 def _costs(figures: Sequence[Sequence[float]], slower: float, size: float, messages: int) -> MessageCosts:
-    """Of figures of operations of so many `messages` each way, the large ones of `size` bytes a message."""
-    alone, following, small, large = (statistics.median(figure) for figure in zip(*figures, strict=True))
+    """Costs from measured operations of `messages` messages each way; large messages have `size` bytes."""
+    single, following, small, large = (statistics.median(figure) for figure in zip(*figures, strict=True))
     return MessageCosts(
-        message_s=alone / slower,
-        next_s=min(alone, following) / slower,
+        message_s=single / slower,
+        next_s=min(single, following) / slower,
         cpu_s_per_message=small / (2 * messages),
         cpu_s_per_byte=max(0.0, large - small) / (2 * messages * size),
     )
 
 
 def carry(fabric: Fabric) -> list[list[float]]:
-    """Runs on every node: for each way of carrying, medians of some repeats, of one operation.
+    """Measure on this node: for all-reduces, transfers and the transport, four medians for one operation each.
 
-    Wall seconds of a small one behind some computing and of one in a row, CPU seconds of a small and of a large
-    one. Nothing from a node without a partner to exchange messages with.
+    The four are: wall seconds of a small operation after some computing, wall seconds of a small one in a row, CPU
+    seconds of a small one, CPU seconds of a large one. A node without a partner returns an empty list.
     """
     background = _Background(fabric)
     partner = fabric.rank ^ 1
@@ -102,17 +102,17 @@ def _figures(fabric: Fabric, partner: int, way: Callable[[Fabric, int, int, int]
         messages = count * times
         return (time.perf_counter() - wall) / messages, (time.process_time() - cpu) / messages
 
-    alone = []
+    single = []
     for _ in range(_COMPUTED_ONES):
         _compute(_COMPUTED_S)
-        alone.append(timed(_SMALL, 1, 1)[0])
+        single.append(timed(_SMALL, 1, 1)[0])
     following, small = timed(_SMALL, _SMALL_ONES, 1)
     _, large = timed(_LARGE, _LARGE_ONES, 1)
-    return [statistics.fmean(alone), following, small, large]
+    return [statistics.fmean(single), following, small, large]
 
 
 def _compute(seconds: float) -> None:
-    """Multiply matrices for so many CPU seconds of this thread."""
+    """Multiply matrices for `seconds` CPU seconds of this thread."""
     until, matrix = time.thread_time() + seconds, torch.ones(128, 128)
     while time.thread_time() < until:
         torch.mm(matrix, matrix)
@@ -132,7 +132,7 @@ def _transfers(fabric: Fabric, partner: int, size: int, count: int) -> None:
 
 
 class _Background:
-    """Messages through the transport, counted as they come."""
+    """Messages through the transport, counted on arrival."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._received = self._expected = 0
@@ -150,5 +150,5 @@ class _Background:
         with fabric.transport.lock:
             self._expected += count
         payload = memoryview(bytearray(size))
-        fabric.transport.send(partner, [Message(self._channel, 0, size, payload)] * count)
+        fabric.transport.send(partner, [TransportMessage(self._channel, 0, size, payload)] * count)
         fabric.wait_for_messages(lambda: self._received >= self._expected, lambda: {partner}, "measuring")

@@ -1,4 +1,4 @@
-"""Which worker failed first, and what it said: one message out of many processes' ends."""
+"""Failed workers: their reports, and the one error message that names the first cause."""
 
 import json
 import signal
@@ -14,9 +14,9 @@ _LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload option
 
 
 class WorkerLost(RunFailed):
-    """A worker was killed, lost or stuck, which says nothing against the run: the same command may go on.
+    """A worker was killed, lost or stuck. The run itself may be sound: the same command may continue it.
 
-    `what` is one line, `lines` what the worker printed last.
+    `what` is one line; `lines` is the last output of the worker.
     """
 
     def __init__(self, what: str, lines: str = "") -> None:
@@ -24,78 +24,82 @@ class WorkerLost(RunFailed):
         self.what, self.lines = what, lines
 
     def with_way_out(self, way_out: str) -> "WorkerLost":
-        """The same, with a way out at the end of its line."""
+        """The same error, with a way out at the end of its line."""
         return type(self)(f"{self.what}; {way_out}", self.lines)
 
 
 class PeersLost(WorkerLost):
-    """A worker failed because others did, as far as is known: a connection broke, or time was out."""
+    """A worker lost a connection or timed out. Probably another worker failed first."""
 
 
 def log_directory(logs: Path, rank: int) -> Path:
-    """Where a worker's stdout.log and stderr.log lie, and its last word."""
+    """The directory of a worker's stdout.log, stderr.log and failure report."""
     return logs / f"rank-{rank}"
 
 
-def last_word_path(logs: Path, rank: int) -> Path:
-    """Where a worker's last word is written: message, and kind: user, run, memory, plugin, fabric or error."""
+def failure_path(logs: Path, rank: int) -> Path:
+    """The failure report of a worker: a message and its kind (user, run, memory, plugin, fabric or error)."""
     return log_directory(logs, rank) / "failure.json"
 
 
 def same_command(step: int) -> str:
-    """The way out after a loss: whether the same command goes on, from the checkpoint of `step`; 0 for none."""
+    """The way out after a lost worker: the same command goes on from the checkpoint of `step` (0 for none)."""
     if step:
         return f"the same command goes on from the checkpoint of step {step}"
     return "the same command starts anew: no checkpoint was written yet"
 
 
 def activity_path(logs: Path, rank: int) -> Path:
-    """Where a worker keeps what it does now; see `istbench.activity`."""
+    """The file with a worker's current activity; see `istbench.activity`."""
     return log_directory(logs, rank) / "activity"
 
 
 def done_path(logs: Path, rank: int) -> Path:
-    """Where a worker leaves a mark when it has done all it was to do: an exit status of 0 does not say that."""
+    """The mark of a worker that finished its job. An exit status of 0 does not prove that."""
     return log_directory(logs, rank) / "done"
 
 
 def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exception:
-    """The error to raise for workers that failed: `exit_codes` by rank, of those that did first.
+    """The error to raise for failed workers.
 
-    `logs` is their job's, and `early` what was said before their output went there. When one worker dies, its
-    peers lose their connections and fail too: they are not the cause.
+    When one worker dies, its peers lose their connections and fail too. They are not the cause.
+
+    Args:
+        exit_codes: of the workers that failed first, by rank.
+        logs: the directory of the job's logs.
+        early: output of the workers before it went to `logs`.
     """
-    words = _last_words(logs)
-    for word in words.values():
-        if word["kind"] == "user":
-            return UserError(word["message"])
-        if word["kind"] == "run":
-            return RunFailed(word["message"])
+    reports = _reports(logs)
+    for report in reports.values():
+        if report["kind"] == "user":
+            return UserError(report["message"])
+        if report["kind"] == "run":
+            return RunFailed(report["message"])
     for rank, exit_code in sorted(exit_codes.items()):
-        if exit_code < 0 or rank not in words:
+        if exit_code < 0 or rank not in reports:
             while_ = _while(logs, rank)
-            return WorkerLost(f"worker {rank} {_how(exit_code, while_)}", last_lines(_said(logs, rank), early))
-    for rank, word in words.items():
-        if word["kind"] == "memory":
-            return RunFailed(f"worker {rank} ran out of memory{word['message']}; {_LESS_MEMORY}")
+            return WorkerLost(f"worker {rank} {_how(exit_code, while_)}", last_lines(_printed(logs, rank), early))
+    for rank, report in reports.items():
+        if report["kind"] == "memory":
+            return RunFailed(f"worker {rank} ran out of memory{report['message']}; {_LESS_MEMORY}")
     for kind in ("plugin", "error", "fabric"):
-        for rank, word in words.items():
-            if word["kind"] == kind:
-                tail = last_lines(_said(logs, rank)) if kind == "error" else ""
+        for rank, report in reports.items():
+            if report["kind"] == kind:
+                tail = last_lines(_printed(logs, rank)) if kind == "error" else ""
                 if kind == "fabric":
-                    return PeersLost(f"worker {rank} failed: {word['message']}")
-                return RunFailed(f"worker {rank} failed{_while(logs, rank)}: {word['message']}{tail}")
-    return RunFailed(f"a worker failed without a word; see {logs}")
+                    return PeersLost(f"worker {rank} failed: {report['message']}")
+                return RunFailed(f"worker {rank} failed{_while(logs, rank)}: {report['message']}{tail}")
+    return RunFailed(f"a worker failed without a report; see {logs}")
 
 
 def fork_server_lost(exit_code: int, logs: Path, rank: int, early: str) -> WorkerLost:
-    """The error for a fork server that ended, with all workers; `rank` is one of them."""
+    """The error for a fork server that ended, and all workers with it; `rank` is one of them."""
     how = _how(exit_code, _while(logs, rank))
     return WorkerLost(f"the fork server, the parent process of all workers, {how}", last_lines(early))
 
 
 def last_lines(*texts: str) -> str:
-    """The end of a message: the last lines of the first of `texts` that has any."""
+    """The end of an error message: the last lines of the first text in `texts` that is not empty."""
     for text in texts:
         lines = [line for line in text.splitlines() if line.strip()]
         if lines:
@@ -103,19 +107,19 @@ def last_lines(*texts: str) -> str:
     return "; it printed nothing"
 
 
-def _last_words(logs: Path) -> dict[int, dict[str, Any]]:
-    """By rank, in order. One that was cut short is left out, as if never said."""
-    words = {}
+def _reports(logs: Path) -> dict[int, dict[str, Any]]:
+    """The failure reports by rank, in order, without incomplete ones."""
+    reports = {}
     for directory in logs.glob("rank-*"):
         rank = int(directory.name.removeprefix("rank-"))
         try:
-            words[rank] = dict(json.loads(last_word_path(logs, rank).read_text()))
+            reports[rank] = dict(json.loads(failure_path(logs, rank).read_text()))
         except (OSError, ValueError):
             continue
-    return dict(sorted(words.items()))
+    return dict(sorted(reports.items()))
 
 
-def _said(logs: Path, rank: int) -> str:
+def _printed(logs: Path, rank: int) -> str:
     try:
         return (log_directory(logs, rank) / "stderr.log").read_text(errors="replace")
     except OSError:
@@ -129,7 +133,7 @@ def _while(logs: Path, rank: int) -> str:
 
 def _how(exit_code: int, while_: str) -> str:
     if exit_code >= 0:
-        return f"ended with exit status {exit_code}{'' if exit_code else ' before it was done'}{while_}"
+        return f"ended with exit status {exit_code}{'' if exit_code else ' before its job was done'}{while_}"
     name = signal.Signals(-exit_code).name
     hint = " (the machine may be out of memory: see `istbench plan`)" if name == "SIGKILL" else ""
     return f"was killed by {name}{while_}{hint}"

@@ -1,5 +1,13 @@
-"""Imported first by the fork server, and by nothing else: it ends with the process that started it."""
+"""The first import of the fork server: it ends with its launcher, then imports the libraries of every worker.
+
+torch imports its compiler at the first optimizer or DistributedDataParallel. Without this file, every worker would
+import it again.
+"""
 
 from istbench.processes.orphans import die_with_parent
 
-die_with_parent()
+die_with_parent()  # before the imports below, which take seconds
+
+import safetensors.torch  # noqa: E402, F401
+import torch._dynamo  # noqa: E402
+import torch.nn.parallel  # noqa: E402, F401

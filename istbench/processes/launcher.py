@@ -1,4 +1,4 @@
-"""The seam to where workers run, here or elsewhere: start them, watch them, end them."""
+"""The interface of launchers: start the workers of a job, watch them, end them."""
 
 import os
 import signal
@@ -15,20 +15,20 @@ from istbench.node.stopping import StopRequest
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _STOPS_S = 10.0
 _STOPPING = (
-    b"stopping after a step, with a checkpoint, for ten seconds at most; the same signal again ends at once\n"
+    b"stopping after this step with a checkpoint, within ten seconds; a second signal ends the run at once\n"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What workers are to do: `target(*args)`, once on every node.
+    """A call of `target(*args)` on every node.
 
     Attributes:
-        target: a function that can be imported by its name. args: what it is given, the same on every node.
-        nodes: number of workers. threads: what a worker's libraries may use, unless it says otherwise.
-        logs: directory for what the workers print and for their last words; made empty first.
-        timeout_s: seconds after which a worker is given up that does not end a step; None for no limit.
-        stop: by which workers that can are asked to stop, and then end well; None where they cannot.
+        target: a function that can be imported by its name. args: its arguments, the same on every node.
+        nodes: number of workers. threads: default number of threads for a worker's libraries.
+        logs: directory for the workers' output and failure reports; the launcher empties it first.
+        timeout_s: seconds a worker may spend in one step; None for no limit.
+        stop: the request that asks workers to stop after a step; None if they cannot.
     """
 
     target: Callable[..., None]
@@ -41,43 +41,43 @@ class Job:
 
 
 class Workers(Protocol):
-    """The workers of a job that has been started."""
+    """The workers of a started job."""
 
     def wait(self) -> None:
-        """Return when all have ended well.
+        """Return when all workers have finished their job.
 
         Raises:
-            UserError: where a worker raised one.
-            RunFailed: where a worker died, naming it and its last lines.
+            UserError: if a worker raised one.
+            RunFailed: if a worker died. The message names it and its last lines.
         """
 
     def end(self) -> None:
-        """End those that are left and take down what they ran in; afterwards there is none. Twice does no harm."""
+        """End the remaining workers and remove their place. A second call does nothing."""
 
 
 class Launcher(Protocol):
-    """A way to run workers, and a network for them."""
+    """Runs workers and provides a network for them."""
 
     def start(self, job: Job) -> Workers:
-        """Set the workers of `job` going, without waiting until they are at work; all of them, or none.
+        """Start all workers of `job`, or none. Do not wait until they run.
 
-        Each finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.
-        They end when the process that called this does, however it ends.
+        Their environment has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. They end
+        with the calling process, however it ends.
 
         Raises:
-            UserError: where this launcher cannot be used here.
-            RunFailed: where a worker cannot be started.
+            UserError: if this launcher does not work here.
+            RunFailed: if a worker does not start.
         """
 
 
 def launch(launcher: Launcher, job: Job) -> None:
-    """Run `job` to its end; no worker is left afterwards. Call it from the main thread.
+    """Run `job` to its end. Afterwards no worker runs. Call it from the main thread.
 
-    The first signal asks the workers to stop, and gives them ten seconds for it; a second one ends them at once.
+    The first signal asks the workers to stop within ten seconds. A second signal ends them at once.
 
     Raises:
-        UserError, RunFailed: as `Launcher.start` and `Workers.wait` do.
-        KeyboardInterrupt: after SIGTERM, SIGINT, SIGQUIT, or SIGHUP unless it is ignored, as under nohup.
+        UserError, RunFailed: from `Launcher.start` and `Workers.wait`.
+        KeyboardInterrupt: after SIGTERM, SIGINT, SIGQUIT, or SIGHUP (unless ignored, as under nohup).
     """
     with Signals() as signals:
         workers = launcher.start(job)
@@ -89,7 +89,7 @@ def launch(launcher: Launcher, job: Job) -> None:
 
 
 class Signals:
-    """Signals that end a job. One that comes where it would leave half of them started or ended waits its turn."""
+    """Handlers of the signals that end a job. While workers start or end, they delay a signal."""
 
     def __init__(self) -> None:
         self._came: signal.Signals | None = None
@@ -113,9 +113,10 @@ class Signals:
 
     @contextmanager
     def raised(self, stop: StopRequest | None = None) -> Iterator[None]:
-        """Inside, a signal raises KeyboardInterrupt, also one that came before.
+        """Inside, a signal raises KeyboardInterrupt; so does an earlier, delayed one.
 
-        If workers heed `stop`, the first signal asks them to; a second one raises, or the end of their time.
+        If workers obey `stop`, the first signal only asks them to stop. A second one raises, or the end of the ten
+        seconds.
         """
         self._raised, self._stop = True, stop
         try:
@@ -133,7 +134,7 @@ class Signals:
         """Ask the workers to stop; False where they cannot."""
         if self._stop is None or not self._stop.request():
             return False
-        os.write(2, _STOPPING)  # what prints may have been interrupted
+        os.write(2, _STOPPING)  # the signal may have interrupted a print
         main = threading.main_thread().ident
         assert main is not None
         self._late = threading.Timer(_STOPS_S, signal.pthread_kill, (main, self._came))

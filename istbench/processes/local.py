@@ -1,4 +1,4 @@
-"""Workers on this machine: forks of a server that has imported what they need."""
+"""Workers on this machine: processes that a fork server forks after it has imported their modules."""
 
 import functools
 import multiprocessing
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 _GRACE_S = 5.0
 _POLL_S = 1.0
-_LOST = 255  # the exit code that multiprocessing gives to processes whose fork server ended
+_LOST = 255  # exit code that multiprocessing reports after the fork server ended
 _ENDS_S = 1.0  # a process closes its pipes before it has ended
 
-# What the fork server imports first, in this order, before it forks a worker.
-PRELOADED = ["istbench.processes.fork_server", "istbench.processes.preload"]
+# Modules that the fork server imports before it forks a worker, in this order.
+PRELOADED = ["istbench.processes.fork_server"]
 _started = threading.Event()
 
 
 def preload(requests: Iterable[RunRequest] = ()) -> None:
-    """Start the fork server, which imports what workers of `requests` need; it does so in the background.
+    """Start the fork server. In the background it imports the modules for workers of `requests`.
 
     Only the first call starts it. Workers end with the thread that makes this call.
     """
@@ -49,8 +49,8 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     from multiprocessing.forkserver import ensure_running
 
     multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(requests)])
-    # Started with SIGINT ignored and its own standard error, the fork server does not answer an early Ctrl-C with
-    # tracebacks; nor does a worker whose launcher went away before its output was redirected.
+    # The fork server ignores SIGINT and has a standard error of its own: an early Ctrl-C prints no traceback, and
+    # neither does a worker that loses its launcher before it redirects its output.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     terminal = os.dup(2)
     try:
@@ -71,12 +71,12 @@ def _modules_of(requests: Iterable[RunRequest]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalLauncher:
-    """Runs workers as processes of this machine, in `place`; by default they talk over its loopback interface."""
+    """Runs workers as processes of this machine, in `place`; by default they use its loopback interface."""
 
     place: Place = field(default_factory=ThisMachine)
 
     def start(self, job: Job) -> "LocalWorkers":
-        """Set the workers of `job` going; see `Launcher.start`."""
+        """Start the workers of `job`; see `Launcher.start`."""
         with ExitStack() as undo:
             undo.enter_context(self.place.built())
             store = serve_store(self.place)
@@ -89,10 +89,10 @@ class LocalLauncher:
 
 
 def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str, str]]) -> "LocalWorkers":
-    """Set those workers of `job` going that have one of the `environments`, by rank; all of them, or none.
+    """Start one worker of `job` for each rank in `environments`: all of them, or none.
 
     Raises:
-        RunFailed: where one cannot be started.
+        RunFailed: if a worker does not start.
     """
     from istbench.processes.worker import work
 
@@ -109,13 +109,13 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
             try:
                 process.start()
             except (OSError, EOFError) as error:
-                raise RunFailed(f"worker {rank} cannot be started: {error}{last_lines(_early())}") from None
+                raise RunFailed(f"worker {rank} did not start: {error}{last_lines(_early())}") from None
             processes[rank] = process
         return LocalWorkers(job, processes, undo.pop_all())
 
 
 class LocalWorkers:
-    """Processes of this machine, by rank, and how to take down what they run in."""
+    """Worker processes of this machine, by rank. `undo` ends them and removes their place."""
 
     def __init__(self, job: Job, processes: dict[int, ForkServerProcess], undo: ExitStack) -> None:
         self.processes = processes
@@ -123,12 +123,12 @@ class LocalWorkers:
         self._watch = Watch(job.logs, job.timeout_s)
 
     def wait(self) -> None:
-        """Return when all have ended well; see `Workers.wait`."""
+        """Return when all workers have finished; see `Workers.wait`."""
         while not self.poll(_POLL_S):
             pass
 
     def poll(self, timeout_s: float) -> bool:
-        """Whether all have ended well; waits for one to end, `timeout_s` at most. Raises as `wait` does."""
+        """Wait up to `timeout_s` for a worker to end. Return whether all have finished; raise as `wait` does."""
         if not self._running:
             return True
         connection.wait([process.sentinel for process in self._running.values()], timeout_s)
@@ -152,13 +152,13 @@ class LocalWorkers:
         return done_path(self._logs, rank).exists()
 
     def end(self) -> None:
-        """End those that are left, by force where they do not end when asked; see `Workers.end`."""
+        """Terminate the remaining workers; kill those that ignore it. See `Workers.end`."""
         self._undo.close()
         self._running.clear()
 
 
 def _environment(job: Job, rank: int) -> dict[str, str]:
-    """What tells a worker who it is."""
+    """The environment variables of one worker: its rank and its libraries' threads."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -170,35 +170,37 @@ def _environment(job: Job, rank: int) -> dict[str, str]:
 
 
 def environment_at(address: str, port: int, key: str) -> dict[str, str]:
-    """What tells a worker at which store it meets the others, and the `key` of the job."""
+    """The environment variables of all workers of a job: the address of its store, and its `key`."""
+    from istbench.fabric.connect import RUN_KEY
+
     return {
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
-        # The store is there: rank 0 must not open another at its address.
+        # The store exists: rank 0 must not open another at its address.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "ISTBENCH_RUN_KEY": key,
+        RUN_KEY: key,
     }
 
 
 def serve_store(place: Place) -> "TCPStore":
-    """The store of a job, bound to the place's address alone."""
+    """Serve the store of a job, at the address of `place` only."""
     from torch.distributed import TCPStore
 
     with place.listening():
         listener = socket.create_server((place.address, 0))
         port = listener.getsockname()[1]
-        # The store closes the descriptor it is given.
+        # The store closes this descriptor.
         return TCPStore(
             place.address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
 
 
 def _let_go(_store: "TCPStore") -> None:
-    """The store lives as long as this is still to be called."""
+    """Keep the store alive until this is called."""
 
 
 def _end(processes: dict[int, ForkServerProcess]) -> None:
-    """End those that are alive, by force after a grace period, and let go of all."""
+    """Terminate the living processes, kill them after a grace period, and release all."""
     for process in processes.values():
         if process.is_alive():
             process.terminate()
@@ -213,7 +215,7 @@ def _end(processes: dict[int, ForkServerProcess]) -> None:
 
 
 def _fork_server_ended() -> int | None:
-    """The exit code of the fork server, negative for a signal; None where it runs, or the system cannot tell."""
+    """The exit code of the fork server, negative for a signal; None if it runs or is unknown."""
     from multiprocessing.forkserver import _forkserver
 
     process = getattr(_forkserver, "_forkserver_pid", None)
@@ -221,7 +223,7 @@ def _fork_server_ended() -> int | None:
         return None
     until = time.monotonic() + _ENDS_S
     while True:
-        try:  # multiprocessing waits for it again, and then starts another
+        try:  # without reaping: multiprocessing reaps it and starts another
             ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except OSError:
             return None
@@ -234,12 +236,12 @@ def _fork_server_ended() -> int | None:
 
 @functools.cache
 def _server_output() -> IO[bytes]:
-    """Takes the standard error of the fork server, and of workers that have no log yet."""
+    """The file for standard error of the fork server, and of workers without a log yet."""
     return tempfile.TemporaryFile()
 
 
 def _early() -> str:
-    """What the fork server, and workers before their output was redirected, said."""
+    """Output of the fork server, and of workers before they redirected theirs."""
     output = _server_output()
     output.seek(0)
     return output.read().decode(errors="replace")

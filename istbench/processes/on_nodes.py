@@ -1,4 +1,4 @@
-"""A function on n real processes that talk over gloo, for checks and tests."""
+"""Run a function on n real processes that communicate over gloo, for checks and tests."""
 
 import json
 import tempfile
@@ -21,13 +21,13 @@ def on_nodes(
     timeout_s: float = 60.0,
     launcher: Launcher | None = None,
 ) -> list[Any]:
-    """`function(fabric, *args)` on each of `nodes` processes; returns what each returned, by rank.
+    """Call `function(fabric, *args)` on each of `nodes` processes; return the results by rank.
 
-    `function` must be importable by name; arguments are pickled, results go through JSON. `launcher` runs the
-    processes; by default they are this machine's, and talk over its loopback interface.
+    `function` must be importable by name. Arguments are pickled, results go through JSON. `launcher` runs the
+    processes; by default they run on this machine and use its loopback interface.
 
     Raises:
-        RunFailed: where a process failed, with what it said.
+        RunFailed: if a process failed; with its message.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Job(target=_node, args=(function, args, folder, timeout_s), nodes=nodes, logs=Path(folder) / "logs")

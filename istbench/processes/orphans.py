@@ -1,8 +1,8 @@
-"""No worker outlives the process that launched it, even one that is killed while the worker is stuck in C code.
+"""End workers with their launcher, even a launcher that is killed while a worker hangs in C code.
 
-The fork server stands between the two. Where the kernel can (Linux), it kills the fork server with the launching
-process and the workers with the fork server. Elsewhere, and where a worker was forked too late for that, a thread
-of the worker's waits for the end of a pipe that the launching process alone holds open.
+The fork server is the launcher's child and the workers' parent. On Linux, the kernel kills the fork server with the
+launcher and the workers with the fork server. Elsewhere, and for a worker forked too late, a thread of the worker
+waits for the end of a pipe that only the launcher holds open.
 """
 
 import ctypes
@@ -16,13 +16,13 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; only Linux can."""
+    """Ask the kernel to kill this process when its parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def die_with_launcher() -> None:
-    """Have this worker end when the process that launched it does, or no longer knows of it."""
+    """End this worker when its launcher ends; at once if the launcher has ended."""
     die_with_parent()
     launcher = multiprocessing.parent_process()
     assert launcher is not None

@@ -1,4 +1,4 @@
-"""Where the workers of a run live, and how they find one another."""
+"""The network that the workers of a run use to reach one another."""
 
 import contextlib
 import os
@@ -9,37 +9,37 @@ from typing import Protocol
 
 
 class Place(Protocol):
-    """A network with a worker at each of its ends. Workers get a pickled copy."""
+    """A network that connects the workers of a run. Workers get a pickled copy."""
 
     @property
     def address(self) -> str:
-        """Address at which the launching process listens, as workers see it."""
+        """The launcher's address on this network."""
 
     def built(self) -> AbstractContextManager[None]:
-        """Have the network inside."""
+        """Build the network; remove it on exit."""
 
     def listening(self) -> AbstractContextManager[None]:
-        """Have the launching thread's new sockets bound, inside, where workers reach them."""
+        """Inside, new sockets of the launching thread are on this network, where workers can connect."""
 
     def enter(self, rank: int) -> None:
-        """Bring the calling process, which has one thread, to its place as node `rank`."""
+        """Move the calling process, which has one thread, to this network as node `rank`."""
 
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """All nodes share this machine's loopback interface; nothing listens beyond it."""
+    """All nodes use this machine's loopback interface. No socket listens on another interface."""
 
     address: str = "127.0.0.1"
 
     def built(self) -> AbstractContextManager[None]:
-        """Nothing to do: every machine has one."""
+        """Do nothing: every machine has a loopback interface."""
         return contextlib.nullcontext()
 
     def listening(self) -> AbstractContextManager[None]:
-        """Nothing to do: loopback is where the launching process is."""
+        """Do nothing: the launcher uses the same interface."""
         return contextlib.nullcontext()
 
     def enter(self, rank: int) -> None:
-        """Stay, and keep gloo to the loopback interface."""
+        """Restrict gloo to the loopback interface."""
         names = [name for _, name in socket.if_nameindex()]
         os.environ["GLOO_SOCKET_IFNAME"] = next((name for name in ("lo", "lo0") if name in names), names[0])

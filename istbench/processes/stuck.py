@@ -1,4 +1,4 @@
-"""Workers that do not go on: a step that never ends, a process that was stopped."""
+"""Find stuck workers: a step that never ends, a process that a signal stopped."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -7,16 +7,16 @@ from pathlib import Path
 from istbench.activity import Unchanged, read_activity
 from istbench.processes.failures import WorkerLost, activity_path
 
-# The fabric's own time-outs come first: a rank that waits knows more, and needs a few seconds to say it.
+# The fabric times out first: its message names the missing rank, and takes a few seconds to arrive.
 _LATER_S = 6.0
 _LONGEST_LOOK_S = 2.0
 
 
 class Watch:
-    """Looks again and again at the workers of this machine, whose activities lie in `logs`.
+    """Watches the workers of this machine by their activity files in `logs`.
 
-    A worker that computes may not stay in one step, or in one batch of an evaluation, for longer than `timeout_s`.
-    A worker that waits for others is left to the fabric, which bounds that. None has no limit.
+    A worker may compute for up to `timeout_s` in one training step or one batch of an evaluation (None for no
+    limit). The fabric bounds the time that a worker waits for others.
     """
 
     def __init__(self, logs: Path, timeout_s: float | None) -> None:
@@ -24,10 +24,10 @@ class Watch:
         self._unchanged = Unchanged(_LONGEST_LOOK_S)
 
     def look(self, processes: Mapping[int, int]) -> None:
-        """Look at the living `processes`, by rank.
+        """Check the living `processes` (process ids by rank).
 
         Raises:
-            WorkerLost: where some do not go on, naming them.
+            WorkerLost: if some are stuck; the message names them.
         """
         if self._timeout_s is None:
             return
@@ -44,17 +44,17 @@ class Watch:
         if stuck:
             raise WorkerLost(
                 f"{_all_doing(self._logs, stuck)} for more than --timeout {self._timeout_s:g} s without an end; "
-                "if that is no mistake of the method or the workload, give a longer --timeout"
+                "if the method or the workload is right, give a longer --timeout"
             )
 
     def stopped(self, processes: Mapping[int, int]) -> list[int]:
-        """The ranks of `processes` that a signal has stopped (Linux)."""
+        """The ranks of `processes` that a signal has stopped (Linux only)."""
         return [rank for rank, process in processes.items() if _state(process) == "T"]
 
     def of_stopped(self, ranks: Iterable[int]) -> WorkerLost:
         """The error for workers that a signal has stopped."""
         return WorkerLost(
-            f"{_all_doing(self._logs, ranks)} when a signal (SIGSTOP) stopped it, and did not go on"
+            f"{_all_doing(self._logs, ranks)} when a signal (SIGSTOP) stopped it, and did not continue"
             + (f" within --timeout {self._timeout_s:g} s" if self._timeout_s is not None else "")
         )
 

@@ -1,37 +1,104 @@
-"""What a worker on this machine does before its job begins."""
+"""One worker process: set up its place and logs, run the job's target, report a failure to the launcher."""
 
 import contextlib
+import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Mapping
+import time
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from istbench.activity import current
-from istbench.processes.failures import activity_path, log_directory
-from istbench.processes.last_word import with_last_word
+from istbench.errors import RunFailed, UserError
+from istbench.fabric import FabricError
+from istbench.plugin_code import plugin_line
+from istbench.processes.failures import activity_path, done_path, failure_path, log_directory
 from istbench.processes.launcher import Job
 from istbench.processes.orphans import die_with_launcher
 from istbench.processes.place import Place
 
+_AFTER_THE_CAUSE_S = 1.0
+_KINDS = {"user": UserError, "run": RunFailed, "fabric": FabricError}
+
 
 def work(job: Job, rank: int, place: Place, environment: Mapping[str, str]) -> None:
-    """Be worker `rank` of `job`, in `place`; runs in a process of its own."""
-    # Ctrl-C reaches every process of a terminal; the launcher alone decides what it means.
+    """Run worker `rank` of `job` in `place`. The launcher calls it in a new process."""
+    # Ctrl-C reaches every process of a terminal; the launcher alone decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _print_into(log_directory(job.logs, rank))
-    with contextlib.suppress(OSError):  # a full disk: then nobody knows what it does
+    with contextlib.suppress(OSError):  # on a full disk, the worker runs without a shared activity
         current.share(activity_path(job.logs, rank))
     os.environ.update(environment)
     place.enter(rank)
     die_with_launcher()
-    with_last_word(job.target, job.args, job.logs)
+    run_and_report(job.target, job.args, job.logs)
 
 
 def _print_into(directory: Path) -> None:
-    """Send what this process prints, from C code too, to stdout.log and stderr.log in `directory`."""
+    """Redirect the output of this process, including C code, to stdout.log and stderr.log in `directory`."""
     directory.mkdir(parents=True)
     for stream, descriptor, name in ((sys.stdout, 1, "stdout.log"), (sys.stderr, 2, "stderr.log")):
         stream.flush()
         with (directory / name).open("wb") as file:
             os.dup2(file.fileno(), descriptor)
+
+
+def run_and_report(target: Callable[..., None], args: tuple[object, ...], logs: Path) -> None:
+    """Run `target(*args)` as the worker with rank RANK; then mark it as done in `logs`.
+
+    If the target raises, write a failure report to `logs` and end the process. If the target ends the process
+    itself, there is no mark.
+    """
+    try:
+        target(*args)
+        done_path(logs, int(os.environ["RANK"])).touch()
+    except SystemExit as end:
+        _leave(_status(end))
+    except BaseException as error:
+        _report(logs, error)
+        traceback.print_exc()
+        if isinstance(error, FabricError):
+            # This worker sees a peer's death first. The launcher must see the peer before it sees this process end.
+            sys.stderr.flush()
+            time.sleep(_AFTER_THE_CAUSE_S)
+        _leave(1)
+
+
+def _status(end: SystemExit) -> int:
+    """The exit status that Python makes of `end`. Python prints a code that is not a number."""
+    if end.code is None or isinstance(end.code, int):
+        return (end.code or 0) & 0xFF
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _leave(status: int) -> None:
+    """End the process without the process group's own shutdown, which waits for peers that may be gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. torch has an error type for GPU memory, and only a text for host memory."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "DefaultCPUAllocator" in str(error)
+
+
+def _report(logs: Path, error: BaseException) -> None:
+    kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "error")
+    text = str(error) if kind != "error" else f"{type(error).__name__}: {error}".removesuffix(": ")
+    if kind == "error" and _lacks_memory(error):
+        requested = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
+        kind, text = "memory", f" when it asked for {requested[1]} more" if requested else ""
+    plugin = plugin_line(error) if kind == "error" else None
+    if plugin is not None:
+        kind, text = "plugin", plugin
+    path = failure_path(logs, int(os.environ["RANK"]))
+    try:
+        path.write_text(json.dumps({"kind": kind, "message": text}))
+    except OSError as problem:
+        print(f"could not write {path}: {problem}", file=sys.stderr)

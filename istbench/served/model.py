@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.fabric.transport import Message
+from istbench.fabric.transport import TransportMessage
 from istbench.served.memory import DirectMemory, StagedMemory
 from istbench.served.record import ServedRecord
 from istbench.served.server import Build, SliceServer
@@ -153,11 +153,14 @@ class ServedModel:
     def _send_gradients(self, server: int, payloads: Sequence[tuple[int, memoryview]]) -> None:
         self._transport.send(
             server,
-            [Message(self._channel, self._order.of(index), 2 * index, payload) for index, payload in payloads],
+            [
+                TransportMessage(self._channel, self._order.of(index), 2 * index, payload)
+                for index, payload in payloads
+            ],
         )
 
     def _send_values(self, peers: Sequence[int], index: int, payload: memoryview) -> None:
-        message = Message(self._channel, self._order.of(index), 2 * index + 1, payload)
+        message = TransportMessage(self._channel, self._order.of(index), 2 * index + 1, payload)
         for peer in peers:
             self._transport.send(peer, [message])
 

@@ -13,7 +13,7 @@ from istbench.config.numbers import Classes, Count, Seed, Units
 from istbench.errors import UserError, printable, unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
 from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload
-from istbench.workloads.extreme_data.cache import Summary, open_split, open_summary
+from istbench.workloads.extreme_data.cache import PointsSummary, open_split, open_summary
 from istbench.workloads.extreme_data.points import Points, SparseBatch
 from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
 from istbench.workloads.initialise import Initializer, initial_rows
@@ -26,7 +26,7 @@ _PLANNED_FEATURES, _PLANNED_LABELS = 76, 6
 _PROPENSITIES = {"amazon": (0.6, 2.6), "wikipedia": (0.5, 0.4), "other": (0.55, 1.5)}
 _DOWNLOAD = (
     "amazon670k is not downloaded for you: get Amazon-670K (490,449 + 153,025 points) by hand from the Extreme "
-    "Classification Repository, whose files are on Google Drive, extract it and give the folder with --data DIR"
+    "Classification Repository (files on Google Drive), extract it and give the folder with --data DIR"
 )
 
 
@@ -34,12 +34,12 @@ _DOWNLOAD = (
 class Amazon670kOptions:
     """Options of the amazon670k workload."""
 
-    hidden: Units = field(default=512, metadata={"help": "units of the hidden layer; the paper's are 512 to 2560"})
+    hidden: Units = field(default=512, metadata={"help": "units of the hidden layer; 512 to 2560 in the paper"})
     block: Count = field(
-        default=8192, metadata={"help": "outputs computed at a time; memory goes by a minibatch times these"}
+        default=8192, metadata={"help": "outputs computed at a time; memory grows with this times the minibatch"}
     )
     propensity: Literal["auto", "amazon", "wikipedia", "other"] = field(
-        default="auto", metadata={"help": "kind of data that psp@k is weighted for; auto goes by the files' names"}
+        default="auto", metadata={"help": "kind of data for the weights of psp@k; auto uses the file names"}
     )
     points: Count = field(default=20_000, metadata={"help": "synthetic training points; no effect on real ones"})
     features: Units = field(
@@ -50,11 +50,11 @@ class Amazon670kOptions:
 
 
 class Amazon670k(Workload):
-    """Which of very many labels a sparse point has: one hidden layer, softmax over all labels.
+    """Classify sparse points among very many labels: one hidden layer, softmax over all labels.
 
-    Data: any data set of the Extreme Classification Repository in its sparse text, or made-up points. How many
-    features and labels there are, and whether there are targets, is known once `prepare` or `open` was called;
-    before, they are the synthetic data's. A plan without data is of Amazon-670K.
+    Data: any data set of the Extreme Classification Repository in its sparse text, or synthetic points. `prepare`
+    and `open` set the numbers of features and labels, and the targets. Before, they are those of the synthetic
+    data. A plan without data is for Amazon-670K.
     """
 
     name = "amazon670k"
@@ -83,8 +83,8 @@ class Amazon670k(Workload):
         """The data set in directory `data`, or the synthetic points.
 
         Raises:
-            UserError: for a directory in the wrong layout, a broken file, naming its line; when `cache` cannot be
-                written.
+            UserError: for a directory in the wrong layout, a broken file (naming its line), or a `cache` that is
+                not writable.
         """
         from istbench.workloads.extreme_data.build import prepare_files
 
@@ -93,10 +93,10 @@ class Amazon670k(Workload):
         return self._learnt(prepare_files(data, _folder(cache), progress))
 
     def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` with the synthetic points. Amazon-670K itself has no address to download it from.
+        """Fill `cache` with the synthetic points. Amazon-670K has no download address.
 
         Raises:
-            UserError: for an unknown source, and as `prepare`; for "download", saying where the data set is.
+            UserError: for an unknown source, and as `prepare`; for "download", with the place of the data set.
         """
         if source == "synthetic":
             return self._prepare_synthetic(cache, progress)
@@ -115,15 +115,15 @@ class Amazon670k(Workload):
         return self._learnt(prepare_made_up(made_up, _folder(cache), progress))
 
     def _learnt(self, source: DataSource) -> DataSource:
-        """`source`, with what the model and the targets depend on taken from it."""
+        """Set the sizes of the model and the targets from `source`, and return it."""
         self._summary(source)
         return source
 
-    def _summary(self, source: DataSource) -> Summary:
+    def _summary(self, source: DataSource) -> PointsSummary:
         summary = open_summary(Path(source.path))
         self._features, self._labels = summary.features, summary.labels
         self._propensity = summary.propensity if self.options.propensity == "auto" else self.options.propensity
-        # Levels on the way to the paper's precision at width 512: 0.3861 by data parallel, 0.3962 by IST.
+        # Levels below the paper's precision at width 512: 0.3861 with data parallel, 0.3962 with IST.
         self.targets = (0.30, 0.35, 0.38) if source.kind == self.name else ()
         return summary
 
@@ -131,7 +131,7 @@ class Amazon670k(Workload):
         """Map the prepared points: every process on a machine shares one copy in memory.
 
         Raises:
-            UserError: when they are missing or damaged.
+            UserError: if they are missing or damaged.
         """
         self._summary(source)
         self._splits = {split: open_split(Path(source.path), split) for split in ("train", "test")}
@@ -139,7 +139,7 @@ class Amazon670k(Workload):
 
     def _split(self, split: str) -> Points:
         if split not in self._splits:
-            raise RuntimeError("open the workload before asking for its data")
+            raise RuntimeError("open the workload before using its data")
         return self._splits[split]
 
     @property
@@ -148,7 +148,7 @@ class Amazon670k(Workload):
         return len(self._split("train"))
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Points and their labels, two `SparseBatch`; nothing is augmented."""
+        """Points and their labels, two `SparseBatch`, without augmentation."""
         return self._batch(self._split("train").take(indices.numpy()))
 
     def test_batches(self) -> Iterator[Batch]:
@@ -167,13 +167,13 @@ class Amazon670k(Workload):
         return ExtremeNetwork(self._features, self.options.hidden, self._labels, self.options.block)
 
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
-        """Zero biases; weights uniform, with variance one a feature, as a point has few, and one over the units."""
+        """Zero biases; uniform weights, bounded by 0.1 for the input and by 1/sqrt(units) for the output."""
         bounds = {"input.weight": _INPUT_BOUND, "output.weight": math.sqrt(1 / self.options.hidden)}
         rule = Initializer("uniform", bounds[name]) if name in bounds else Initializer("constant", 0.0)
         return initial_rows(rule, model.get_parameter(name).shape, name, rows, seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Softmax cross entropy over all labels: of a point the mean over its labels, 0 where it has none."""
+        """Softmax cross entropy over all labels: the mean over a point's labels, 0 if it has none."""
         points, labels = batch
         return cast(Tensor, model(points, labels))
 
@@ -182,7 +182,7 @@ class Amazon670k(Workload):
         return network_metrics(cast(ExtremeNetwork, model), batches, self._label_weights())
 
     def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
-        """The same, of a network that is read some units and some labels at a time."""
+        """The same metrics for a network read in blocks of units and labels."""
         with torch.device("meta"):
             network = self.build_model()
         return metrics_by_blocks(network, block, batches, self._label_weights())
@@ -196,7 +196,7 @@ class Amazon670k(Workload):
         return self._weights
 
     def expect(self, data: Path | None, chosen: Collection[str]) -> str:
-        """Take features and labels from the data's header, or be Amazon-670K; the synthetic data where it is named.
+        """Take the sizes from the header in `data`, from Amazon-670K without data, or from chosen options.
 
         Raises:
             UserError: for a directory in the wrong layout, or a broken header.
@@ -216,7 +216,7 @@ class Amazon670k(Workload):
         return f"{sizes}, as {name}, {_PLANNED_FEATURES} and {_PLANNED_LABELS} of them a point"
 
     def meta_batch(self, samples: int) -> Batch:
-        """Points and labels without values, of as many entries as Amazon-670K's have on average."""
+        """Points and labels without values, with Amazon-670K's average number of entries."""
 
         def rows(entries: int, columns: int, values: Tensor | None) -> SparseBatch:
             offsets = torch.empty(samples + 1, dtype=torch.int64)
@@ -226,16 +226,16 @@ class Amazon670k(Workload):
         return rows(_PLANNED_FEATURES, self._features, values), rows(_PLANNED_LABELS, self._labels, None)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """The hidden units. The output bias belongs to none: every node keeps it."""
+        """The hidden units. The output bias is in no group: every node keeps it."""
         slots = (Slot("input.weight", 1), Slot("input.bias", 0), Slot("output.weight", 1))
         return [NeuronGroup("hidden", self.options.hidden, slots)]
 
     def wide_softmax(self, model: nn.Module) -> ExtremeSoftmax:
-        """The hidden units, and the labels."""
+        """The hidden units and the labels."""
         return ExtremeSoftmax(cast(ExtremeNetwork, model))
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """Adam with learning rate 0.001, and 20 local steps: the paper's optimizer is not published."""
+        """Adam with learning rate 0.001 and 20 local steps; the paper does not name its optimizer."""
         return {"optimizer": "adam", "lr": 0.001, "local_steps": 20}
 
 

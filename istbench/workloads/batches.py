@@ -1,4 +1,4 @@
-"""Which samples each node trains on, as a pure function of (seed, step, rank): nothing to save or restore."""
+"""The training samples of each node, a pure function of (seed, step, rank): checkpoints need no state of it."""
 
 import torch
 from torch import Tensor
@@ -8,21 +8,21 @@ from istbench.seeds import derived_seed
 
 
 class ShardedBatches:
-    """One shared shuffle an epoch, dealt out in minibatches: node k takes the k-th of every n.
+    """One shared shuffle per epoch, cut into minibatches: node k takes the k-th of every n.
 
-    The n minibatches of a step, joined, are what one process with an n times larger minibatch takes. Samples
-    that fill no whole step are left out of that epoch; another shuffle leaves out others.
+    The n minibatches of a step together equal one minibatch of a process with an n times larger batch. An epoch
+    leaves out the samples after its last whole step; another shuffle leaves out others.
 
     Raises:
-        UserError: where the samples fill no step.
+        UserError: if the samples fill no step.
     """
 
     def __init__(self, train_size: int, batch_size: int, *, rank: int, world_size: int, seed: int) -> None:
         self.steps_per_epoch = train_size // (batch_size * world_size)
         if not self.steps_per_epoch:
             raise UserError(
-                f"{train_size} training samples once the data is open are less than a step of {batch_size} on "
-                f"{world_size} nodes: train_size of the workload must be what its prepare told"
+                f"the open data has {train_size} training samples, less than a step of {batch_size} on "
+                f"{world_size} nodes: the workload's train_size must equal the number that prepare returned"
             )
         self._train_size, self._batch_size, self._seed = train_size, batch_size, seed
         self._rank, self._world_size = rank, world_size

@@ -1,4 +1,4 @@
-"""Where prepared data is kept between runs."""
+"""The cache directory for prepared data."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ def cache_directory() -> Path:
     """`$ISTBENCH_CACHE`, else `$XDG_CACHE_HOME/istbench`, else `~/.cache/istbench`.
 
     Raises:
-        UserError: where the name is empty or not UTF-8, or there is no home directory.
+        UserError: if the name is empty or not UTF-8, or there is no home directory.
     """
     own = os.environ.get("ISTBENCH_CACHE")
     if own is not None:
@@ -22,4 +22,4 @@ def cache_directory() -> Path:
     try:
         return utf8_path(str(Path.home()), "HOME") / ".cache" / "istbench"
     except RuntimeError:
-        raise UserError("no home directory to keep prepared data in; name one with ISTBENCH_CACHE") from None
+        raise UserError("no home directory for prepared data; name a directory with ISTBENCH_CACHE") from None

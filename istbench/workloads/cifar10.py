@@ -23,7 +23,7 @@ _SYNTHETIC_IMAGES = 10_000
 class Cifar10Options:
     """Options of the cifar10 workload."""
 
-    width: Units = field(default=64, metadata={"help": "channels of the first stage; 64 is the paper's ResNet18"})
+    width: Units = field(default=64, metadata={"help": "channels of the first stage; 64 in the paper's ResNet18"})
     images: Count = field(
         default=_SYNTHETIC_IMAGES, metadata={"help": "synthetic training images; no effect on real ones"}
     )
@@ -31,10 +31,10 @@ class Cifar10Options:
 
 
 class Cifar10(ImageClassifier):
-    """Which of ten things an image of 32 x 32 pixels shows: ResNet18 in its CIFAR form, of any width.
+    """Classify images of 32 x 32 pixels into ten classes: ResNet18 in its CIFAR form, of any width.
 
-    Data: CIFAR-10's own batches or any image folders, or made-up textures. How many classes the model tells apart,
-    and whether there are targets, is known once `prepare` or `open` was called: ten before.
+    Data: CIFAR-10's own batches, any image folders, or synthetic textures. `prepare` and `open` set the number of
+    classes (ten before) and the targets.
     """
 
     name = "cifar10"
@@ -56,11 +56,11 @@ class Cifar10(ImageClassifier):
     # Data.
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """The images in directory `data`, or those downloaded to `cache`, or the synthetic ones.
+        """The images in directory `data`, the downloaded ones in `cache`, or the synthetic ones.
 
         Raises:
-            UserError: for a directory in the wrong layout, a broken file or image, naming it; when `cache` cannot
-                be written.
+            UserError: for a directory in the wrong layout, a broken file or image (naming it), or a `cache` that
+                cannot be written.
         """
         from istbench.workloads.prepared import downloaded
 
@@ -71,12 +71,12 @@ class Cifar10(ImageClassifier):
         return source
 
     def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` from `source`, one of `sources`, for later runs without data of their own.
+        """Fill `cache` from `source`, one of `sources`, for later runs without --data.
 
         Raises:
-            UserError: for an unknown source, and as `prepare`; when the download fails.
+            UserError: for an unknown source, a failed download, and as `prepare`.
         """
-        from istbench.workloads.image_data.download import download_cifar10
+        from istbench.workloads.image_data.cifar_batches import download_cifar10
 
         folder = _folder(cache)
         if source == "synthetic":
@@ -99,13 +99,13 @@ class Cifar10(ImageClassifier):
     def _learn_classes(self, source: DataSource) -> None:
         classes = open_classes(Path(source.path))
         self._classes = len(classes)
-        # The levels are of these classes' photographs; on others the report takes shares of the best run's.
+        # The targets are for CIFAR-10's photographs. Reports on others use shares of the best run's metric.
         self.targets = type(self).targets if classes == CLASSES else ()
 
     # Model.
 
     def build_model(self) -> nn.Module:
-        """ResNet18 with a 3x3 stem and no max-pool."""
+        """ResNet18 with a 3x3 stem and without max-pool."""
         return cifar_resnet18(self.options.width, self._classes)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:

@@ -1,4 +1,4 @@
-"""What a workload gives istbench, checked where it is first used: a plug-in may give anything."""
+"""Checks of a workload's attributes and return values at their first use: a plug-in may return anything."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -26,7 +26,7 @@ _ATTRIBUTES: tuple[tuple[str, Any], ...] = (
 
 
 def check_attributes(workload: Workload) -> None:
-    """Refuse a `workload` whose class attributes are of another kind than the contract has.
+    """Refuse a `workload` whose class attributes have a type or value outside the contract.
 
     Raises:
         UserError: naming the attribute.
@@ -36,10 +36,10 @@ def check_attributes(workload: Workload) -> None:
 
 
 def blank_model(workload: Workload, *, data_known: bool) -> nn.Module:
-    """The model on the meta device; `data_known` says whether `prepare` or `open` was called before.
+    """Build the model on the meta device; `data_known` tells whether `prepare` or `open` came before.
 
     Raises:
-        UserError: where `build_model` gives no model, or needs data before it is known.
+        UserError: if `build_model` returns no model, or needs `prepare` or `open` first.
     """
     try:
         with torch.device("meta"):
@@ -51,7 +51,7 @@ def blank_model(workload: Workload, *, data_known: bool) -> nn.Module:
         if where is None or data_known:
             raise
         raise UserError(
-            f"{where}; build_model is called before prepare and open as well: set in __init__ whatever it reads "
+            f"{where}; istbench also calls build_model before prepare and open: set its attributes in __init__ "
             "(docs/plugins.md, Order of calls)"
         ) from None
     if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
@@ -61,29 +61,31 @@ def blank_model(workload: Workload, *, data_known: bool) -> nn.Module:
 
 
 def checked_source(workload: Workload, source: Any) -> DataSource:
-    """What `prepare` gave, where it can be written down, and there is something to train and to test on.
+    """The `source` that `prepare` returned, if it can be written to the run header and no split is empty.
 
     Raises:
-        UserError: naming what is wrong with it.
+        UserError: naming the mistake.
     """
     if not isinstance(source, DataSource):
         raise UserError(f"{_named(workload)}: prepare must return a DataSource, not {shown(source)}")
     try:
         plain = msgspec.to_builtins(source)
     except TypeError as error:
-        raise UserError(f"{_named(workload)}: prepare gives a DataSource that cannot be written: {error}") from None
+        raise UserError(
+            f"{_named(workload)}: prepare returns a DataSource that is not valid JSON: {error}"
+        ) from None
     checked = convert(plain, DataSource, lambda path: f"{_named(workload)}: {path_text(path)} of its DataSource")
     for split, count in (("train", checked.train), ("test", checked.test)):
         if count == 0:
-            raise UserError(f"{_named(workload)} has no {split} samples: its data set is empty; give it some")
+            raise UserError(f"{_named(workload)} has no {split} samples: its data set is empty; add samples")
     return checked
 
 
 def checked_targets(workload: Workload) -> tuple[float, ...]:
-    """The targets of `workload`, rising.
+    """The targets of `workload`, in rising order.
 
     Raises:
-        UserError: where they are no levels that a report could show.
+        UserError: if they are not numbers above 0 and up to 1.
     """
     targets: Any = workload.targets
     numbers = None
@@ -97,17 +99,17 @@ def checked_targets(workload: Workload) -> tuple[float, ...]:
     for level in levels:
         if not 0 < level <= 1:
             raise UserError(
-                f"{_named(workload)}: target {level:g} must be above 0 and at most 1, as its metric "
-                f"{workload.metric} is: write 80 % as 0.8"
+                f"{_named(workload)}: target {level:g} must be above 0 and at most 1, like its metric "
+                f"{workload.metric}: write 80 % as 0.8"
             )
     return tuple(levels)
 
 
 def checked_metrics(workload: Workload, found: Any) -> dict[str, float]:
-    """What `evaluate` gave as plain numbers. A tensor or an array of one number is one; NaN stays NaN.
+    """The metrics that `evaluate` returned, as floats, from numbers, tensors or arrays of one number.
 
     Raises:
-        UserError: naming the metric that is missing, or no number.
+        UserError: naming a metric that is missing, or not a number.
     """
     if not isinstance(found, Mapping):
         raise UserError(f"{_named(workload)}: evaluate must return a dictionary of metrics, not {shown(found)}")
@@ -116,32 +118,32 @@ def checked_metrics(workload: Workload, found: Any) -> dict[str, float]:
         number = plain_number(value)
         if number is None or not isinstance(name, str):
             raise UserError(
-                f"{_named(workload)}: evaluate gives metric {name!r} as {_kind(value)}; return a number"
+                f"{_named(workload)}: evaluate returns metric {name!r} as {_kind(value)}; return a number"
             )
         metrics[name] = number
     if workload.metric not in metrics:
         given = ", ".join(sorted(metrics)) or "nothing"
         raise UserError(
-            f"{_named(workload)}: evaluate must return its metric {workload.metric!r}, and returns {given}"
+            f"{_named(workload)}: evaluate must return its metric {workload.metric!r}; it returns {given}"
         )
     return metrics
 
 
 def some_test_batches(workload: Workload) -> Iterator[Batch]:
-    """The batches of the test split, at least one.
+    """The batches of the test split.
 
     Raises:
-        UserError: where there is none.
+        UserError: if there is none.
     """
     batches = iter(workload.test_batches())
     first = next(batches, None)
     if first is None:
-        raise UserError(f"{_named(workload)}: test_batches gives no batch to evaluate; give it test samples")
+        raise UserError(f"{_named(workload)}: test_batches yields no batch to evaluate; add test samples")
     return chain([first], batches)
 
 
 def plain_number(value: Any) -> float | None:
-    """`value` as a float; None where it is not one number."""
+    """`value` as a float; None if it is not one number."""
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 and not value.is_complex() else None
     if getattr(value, "shape", None) == () and hasattr(value, "item"):

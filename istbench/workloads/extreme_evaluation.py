@@ -1,7 +1,7 @@
-"""Evaluating an extreme classifier over blocks of labels, of a network that is here or is read block by block.
+"""Evaluate an extreme classifier in blocks of labels: a network in memory, or one read block by block.
 
-Both ways compute the same: an output is a product of the same two rows. Read in blocks, the first layer comes some
-units at a time and the second some labels at a time; of a point its hidden layer is kept, and its ranking so far.
+Both compute the same outputs, products of the same two rows. For a network read in blocks, the first layer comes in
+blocks of units, the second in blocks of labels. Memory holds the points' hidden layers and rankings.
 """
 
 import math
@@ -15,13 +15,13 @@ from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork, sparse_linear
 from istbench.workloads.ranking import RankingMetrics, TopLabels
 
-_MOST_HIDDEN = 1 << 27  # values kept at a time: 512 MiB; with more points the network is read more often
+_MOST_HIDDEN = 1 << 27  # values in memory: 512 MiB; more points read the network more often
 
 
 def network_metrics(network: ExtremeNetwork, batches: Iterator[Batch], weights: Tensor) -> dict[str, float]:
     """`precision@k`, `ndcg@k`, `psp@k` and the mean `loss` of `network` over `batches`.
 
-    weights: of every label, its inverse propensity.
+    weights: the inverse propensity of every label.
     """
     totals = _Totals(weights)
     for points, labels in batches:
@@ -40,9 +40,9 @@ def metrics_by_blocks(
     *,
     most_hidden: int = _MOST_HIDDEN,
 ) -> dict[str, float]:
-    """The same of a network like `network` (meta device is enough), whose weights `block` reads.
+    """The same metrics for a network like `network` (may be on the meta device), whose weights `block` reads.
 
-    most_hidden: values of hidden layers that are kept at a time.
+    most_hidden: maximum number of hidden values in memory.
     """
     totals = _Totals(weights)
     labels, size = network.output.out_features, network.output.block
@@ -60,7 +60,7 @@ def metrics_by_blocks(
 
 
 def _hidden(network: ExtremeNetwork, block: Block, batches: list[SparseBatch]) -> list[Tensor]:
-    """The hidden layer of each of `batches`; a block of the first layer is no larger than one of the second."""
+    """The hidden layer of each batch. A block of the first layer is no larger than one of the second."""
     features, units = network.input.weight.shape
     size = max(1, network.output.block * units // features)
     hidden: list[Tensor] = []
@@ -74,7 +74,7 @@ def _hidden(network: ExtremeNetwork, block: Block, batches: list[SparseBatch]) -
 
 
 def _groups(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
-    """Consecutive batches of `most` points together, or one batch where that has more."""
+    """Groups of consecutive batches with up to `most` points, or one larger batch."""
     group: list[Batch] = []
     points = 0
     for batch in batches:
@@ -88,7 +88,7 @@ def _groups(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
 
 
 class _Ranked:
-    """The first labels of some points and their loss, from blocks of outputs."""
+    """The top labels of some points and their loss, from blocks of outputs."""
 
     def __init__(self, labels: SparseBatch) -> None:
         self.labels, self.top = labels, TopLabels()
@@ -96,7 +96,7 @@ class _Ranked:
         self._true: Tensor | None = None
 
     def add(self, first: int, outputs: Tensor) -> None:
-        """Take in the outputs of labels `first` and on."""
+        """Add a block of outputs, for the labels from `first`."""
         self.top.add(first, outputs)
         if self._true is None:
             self._true = outputs.new_zeros(len(self._rows))
@@ -105,7 +105,7 @@ class _Ranked:
         self._true[own] = outputs[self._rows[own], places[own]]
 
     def loss(self) -> float:
-        """The sum over points of the mean over a point's labels."""
+        """The sum over points of the mean loss over a point's labels."""
         assert self._true is not None
         shares = self.labels.offsets.diff().to(self._true.dtype).reciprocal()[self._rows]
         return float(((self.top.normalisers[self._rows] - self._true) * shares).sum())

@@ -21,7 +21,7 @@ _TEST_IMAGES = 16
 _PIXELS = 224
 _OWN_PIXELS = {"inception_v3": 299}
 _LEAST_PIXELS = {"inception_v3": 75, "alexnet": 63}
-_LEAST = 32  # of all others
+_LEAST = 32  # for all other models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,13 @@ class ImageNetOptions:
         "vgg19_bn",
     ] = field(default="resnet50", metadata={"help": "vgg12, or torchvision's network of that name"})
     width: Units = field(
-        default=64, metadata={"help": "channels of vgg12's first convolution; no effect on other models"}
+        default=64, metadata={"help": "channels of vgg12's first convolution; other models ignore it"}
     )
     resolution: Resolution = field(
         default=0, metadata={"help": "height and width of an image; 0 for 224, or 299 with inception_v3"}
     )
-    classes: Classes = field(default=1000, metadata={"help": "classes of noise; image folders have their own"})
-    samples: Count = field(default=128, metadata={"help": "training images of noise, kept in memory"})
+    classes: Classes = field(default=1000, metadata={"help": "classes of noise; image folders define their own"})
+    samples: Count = field(default=128, metadata={"help": "number of training images of noise, in memory"})
 
     def __post_init__(self) -> None:
         least = _LEAST_PIXELS.get(self.model, _LEAST)
@@ -70,11 +70,11 @@ class ImageNetOptions:
 
 
 class ImageNet(ImageClassifier):
-    """Which class an image of a folder is of: VGG12 or torchvision's networks; without data noise, for throughput.
+    """Classify the images of image folders with VGG12 or torchvision's networks; without data, noise.
 
-    Images of up to 64 pixels are decoded once, larger ones when they are asked for. How many classes the model
-    tells apart is known once `prepare` or `open` was called: the option's before. Inception v3 goes without its
-    auxiliary classifier.
+    Noise is for measurements of throughput. Images of up to 64 pixels are decoded once, larger ones for every
+    batch. `prepare` and `open` set the number of classes; before, it is the option's. Inception v3 has no auxiliary
+    classifier here.
     """
 
     name = "imagenet"
@@ -97,11 +97,11 @@ class ImageNet(ImageClassifier):
     # Data.
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """The image folders in `data`, every image decoded once; without, noise, which is drawn when it is opened.
+        """The image folders in `data`, with every image decoded once; without data, noise, drawn by `open`.
 
         Raises:
-            UserError: for a directory in the wrong layout, or images that cannot be decoded, naming them; when
-                `cache` cannot be written.
+            UserError: for a directory in the wrong layout, broken images (naming them), or a `cache` that is not
+                writable.
         """
         options = self.options
         if data is None:
@@ -128,7 +128,7 @@ class ImageNet(ImageClassifier):
         return (self.options.samples + _TEST_IMAGES) * 3 * self.options.pixels**2 * 4 if self._noise else 0
 
     def images(self, source: DataSource) -> Images:
-        """The prepared images: mapped, or decoded when they are asked for; or noise."""
+        """The prepared images, mapped or decoded for every batch; or noise."""
         options = self.options
         if not source.path:
             return Noise(
@@ -149,7 +149,7 @@ class ImageNet(ImageClassifier):
     # Model.
 
     def build_model(self) -> nn.Module:
-        """The network. torchvision's own initial values are not drawn: see `initial_rows`."""
+        """The network, without torchvision's own initial values: see `initial_rows`."""
         options = self.options
         if options.model == "vgg12":
             return vgg12(options.width, self._classes, options.pixels)
@@ -164,11 +164,11 @@ class ImageNet(ImageClassifier):
         return build(num_classes=self._classes, **said)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """All hidden layers of VGG12; none of torchvision's networks, which are not cut into subnets."""
+        """All hidden layers of VGG12; none for torchvision's networks, which have no subnets here."""
         return vgg_groups(model) if self.options.model == "vgg12" else []
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """SGD with momentum 0.9; learning rate 0.05 for VGG12, 0.001 otherwise, which stays finite on noise."""
+        """SGD with momentum 0.9; learning rate 0.05 for VGG12, else 0.001, which is stable on noise."""
         if self.options.model == "vgg12":
             return {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 40}
         return {"lr": 0.001, "momentum": 0.9}

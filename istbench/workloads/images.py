@@ -1,4 +1,4 @@
-"""What image classifiers share: batches from wherever the images are, cross entropy, accuracy."""
+"""The base class of image classifiers: batches from any source, cross entropy, accuracy."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from istbench.workloads.metrics import classification_metrics
 
 
 class ImageClassifier(Workload):
-    """Which of some classes an image is of. Subclasses find the images, and build the network.
+    """An image classifier. Subclasses find the images and build the network.
 
-    top: for which k the share of images is reported whose class is among the k largest outputs, as `topK`; only
-        those of less than all classes.
-    pixels: height and width of an image, as the network gets it.
+    top: values of k for the metric `topK`, the share of images with their class among the k largest outputs. Only
+        values below the number of classes count.
+    pixels: height and width of the network's input.
     """
 
     top: ClassVar[tuple[int, ...]] = ()
@@ -32,20 +32,20 @@ class ImageClassifier(Workload):
 
     @abstractmethod
     def images(self, source: DataSource) -> Images:
-        """The images of `source`, which `prepare` gave; cheap."""
+        """Open the images of `source`, which `prepare` returned; cheap."""
 
     def open(self, source: DataSource) -> None:
         """Map the prepared images, or draw noise.
 
         Raises:
-            UserError: when what was prepared is missing or damaged.
+            UserError: if the prepared data is missing or damaged.
         """
         self._images = self.images(source)
 
     @property
     def _opened(self) -> Images:
         if self._images is None:
-            raise RuntimeError("open the workload before asking for its data")
+            raise RuntimeError("open the workload before using its data")
         return self._images
 
     @property
@@ -54,7 +54,7 @@ class ImageClassifier(Workload):
         return len(self._opened.labels)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Images float32 [b, 3, h, w], augmented as `generator` says, and classes int64 [b]."""
+        """Images float32 [b, 3, h, w], augmented with `generator`, and classes int64 [b]."""
         return self._opened.train_batch(indices, generator)
 
     def train_classes(self) -> Tensor:
@@ -62,7 +62,7 @@ class ImageClassifier(Workload):
         return self._opened.labels
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test images in order, not augmented."""
+        """The test images in order, without augmentation."""
         return self._opened.test_batches()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

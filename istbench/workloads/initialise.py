@@ -1,8 +1,8 @@
-"""Initial weights that any node can make for itself, any block of rows at a time.
+"""Initial weights that any node can compute, in any blocks of rows.
 
-Row r of a parameter is a fixed window of one counter-based random stream (Philox, Salmon et al., SC 2011),
-keyed by (seed, parameter name). A block of rows therefore costs only its own size, and gives the same bits
-whoever asks for it: one seed is one full model, for every method and number of nodes.
+Row r of a parameter is a fixed window of one counter-based random stream (Philox, Salmon et al., SC 2011), with the
+key (seed, parameter name). So the cost of a block is its own size, and its bits do not depend on the node: one seed
+is one full model, for every method and number of nodes.
 """
 
 import hashlib
@@ -18,8 +18,10 @@ _DRAWS_PER_COUNTER = 8  # one Philox counter yields four 64-bit words, each two 
 
 @dataclass(frozen=True)
 class Initializer:
-    """How the entries of one parameter start: `kind` is constant, uniform or normal, `scale` the value, bound
-    or standard deviation."""
+    """The initial distribution of one parameter.
+
+    `kind` is constant, uniform or normal; `scale` is the value, the bound or the standard deviation.
+    """
 
     kind: str
     scale: float
@@ -32,7 +34,7 @@ def initializers(model: nn.Module) -> dict[str, Initializer]:
     at one and zero; embeddings are standard normal; recurrent layers uniform within 1/sqrt(hidden).
 
     Raises:
-        ValueError: for a parameter owned by a module type with no rule here.
+        ValueError: for a parameter of a module type without a rule here.
     """
     rules: dict[str, Initializer] = {}
     for prefix, module in model.named_modules():
@@ -60,7 +62,7 @@ def initial_buffer(model: nn.Module, name: str) -> Tensor:
     """Initial value of buffer `name`: running means 0, running variances 1, counters 0.
 
     Raises:
-        ValueError: for any other buffer; a workload that has one overrides `Workload.initial_buffer`.
+        ValueError: for any other buffer; a workload with one overrides `Workload.initial_buffer`.
     """
     shape, dtype = model.get_buffer(name).shape, model.get_buffer(name).dtype
     values = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
@@ -73,7 +75,7 @@ def initial_buffer(model: nn.Module, name: str) -> Tensor:
 def initial_rows(rule: Initializer, shape: torch.Size, name: str, rows: Tensor | None, seed: int) -> Tensor:
     """Initial float32 values of `rows` (indices along dimension 0; None for all) of a parameter.
 
-    Returns a tensor of shape [len(rows), *shape[1:]], bit for bit the same rows whatever else is asked for.
+    Returns a tensor of shape [len(rows), *shape[1:]]. A row has the same bits in every block.
     """
     total = shape[0] if len(shape) else 1
     wanted = np.arange(total) if rows is None else rows.cpu().numpy()
@@ -84,7 +86,7 @@ def initial_rows(rule: Initializer, shape: torch.Size, name: str, rows: Tensor |
     uniform = torch.from_numpy(_uniform_rows(_key(seed, name), wanted, columns)).reshape(out_shape)
     if rule.kind == "uniform":
         return uniform.mul_(2 * rule.scale).sub_(rule.scale)
-    # The draws are multiples of 2^-24 in [0, 1); half a step keeps erfinv finite, exactly so in this order.
+    # The draws are multiples of 2^-24 in [0, 1). Half a step keeps erfinv finite; the order of operations matters.
     return torch.erfinv(uniform.mul_(2).sub_(1).add_(2**-24)).mul_(rule.scale * math.sqrt(2))
 
 

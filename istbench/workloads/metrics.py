@@ -1,4 +1,4 @@
-"""Metrics that workloads share."""
+"""Metrics of classifiers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,9 +14,9 @@ def classification_metrics(model: nn.Module, batches: Iterator[Batch], top: Sequ
     """Metrics of a classifier in eval mode over `batches` of (inputs [b, ...], labels int64 [b]).
 
     Returns:
-        `accuracy`: the share of samples whose label has the largest output; for every k of `top` that is less than
-        the classes, `topK`: the share of those whose label is among the k largest; `loss`: mean cross entropy. NaN
-        where there are no samples.
+        `accuracy`: the share of samples whose label has the largest output. `topK`: the share whose label is among
+        the k largest outputs, for every k in `top` below the number of classes. `loss`: mean cross entropy. NaN if
+        there are no samples.
     """
     count, correct, loss = 0, 0, 0.0
     among: dict[int, int] = {}

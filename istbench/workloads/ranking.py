@@ -1,7 +1,7 @@
-"""How good the first few labels of a ranking are: precision, nDCG and propensity-scored precision at k.
+"""Ranking metrics: precision, nDCG and propensity-scored precision at k.
 
-As the extreme classification repository defines them (Jain et al., KDD 2016, for propensities). Every mean is over
-all points of the test split, those without labels among them, which count 0.
+The definitions are those of the Extreme Classification Repository (propensities: Jain et al., KDD 2016). Every mean
+is over all points of the test split. A point without labels counts 0.
 """
 
 import math
@@ -25,7 +25,7 @@ class TopLabels:
         self._logs: Tensor | None = None
 
     def add(self, first: int, outputs: Tensor) -> None:
-        """Take in the outputs [b, n] of labels `first` to `first + n - 1`."""
+        """Add the outputs [b, n] of labels `first` to `first + n - 1`."""
         values, labels = _largest(outputs, min(self._count, outputs.shape[1]))
         labels = labels + first
         logs = outputs.logsumexp(1)
@@ -39,19 +39,19 @@ class TopLabels:
 
     @property
     def labels(self) -> Tensor:
-        """The labels of every point, that of the largest output first: int64 [b, count], fewer where there are."""
+        """The labels of every point by falling output: int64 [b, count], or fewer if there are fewer."""
         assert self._labels is not None
         return self._labels
 
     @property
     def normalisers(self) -> Tensor:
-        """The logarithm of the sum of all outputs' exponentials, [b]."""
+        """The logarithm of the sum of exponentials of all outputs, [b]."""
         assert self._logs is not None
         return self._logs
 
 
 def _largest(outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`outputs.topk(count, dim=1)`: they are in the groups with the largest maxima, which are found faster."""
+    """`outputs.topk(count, dim=1)`, but faster: only groups with the largest maxima can hold them."""
     rows, columns = outputs.shape
     groups = columns // _GROUP
     if groups <= 2 * count:
@@ -66,19 +66,19 @@ def _largest(outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def inverse_propensities(counts: Tensor, points: int, a: float, b: float) -> Tensor:
-    """1 / p of every label, float64, where p is the chance that a label which holds was noted.
+    """1 / p of every label, float64, where p is the probability that the data notes a label that holds.
 
     Args:
-        counts: of every label, training points that have it. points: training points. a, b: of the data set's kind.
+        counts: training points with each label. points: training points. a, b: constants of the kind of data set.
     """
     c = (math.log(points) - 1) * (b + 1) ** a
     return 1 + c * (counts.double() + b) ** -a
 
 
 class RankingMetrics:
-    """Means of the metrics over points, taken in batch by batch.
+    """Means of the metrics over points, added batch by batch.
 
-    weights: of every label, its inverse propensity.
+    weights: the inverse propensity of every label.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -88,7 +88,7 @@ class RankingMetrics:
         self._sums: dict[str, float] = {}
 
     def add(self, ranked: Tensor, truth: SparseBatch) -> None:
-        """Take in points whose first labels are `ranked` (int64 [b, 5], or fewer) and true ones are `truth`."""
+        """Add points with the top labels `ranked` (int64 [b, 5], or fewer) and the true labels `truth`."""
         ranked = ranked.cpu()
         hits = _hits(ranked, truth)
         counts = truth.offsets.diff().cpu()
@@ -104,7 +104,7 @@ class RankingMetrics:
             self._sum(f"best@{k}", float(best[:, :k].sum()))
 
     def _best_weights(self, truth: SparseBatch) -> Tensor:
-        """The largest weights of each point's own labels in falling order, 0 where it has fewer: float64 [b, 5]."""
+        """The five largest weights of each point's labels in falling order, padded with 0: float64 [b, 5]."""
         best = torch.zeros(len(truth), AT[-1], dtype=torch.float64)
         weights, rows = self._weights[truth.indices.cpu()], truth.row_of_entry().cpu()
         order = weights.argsort(descending=True, stable=True)
@@ -118,7 +118,7 @@ class RankingMetrics:
         self._sums[name] = self._sums.get(name, 0.0) + value
 
     def results(self) -> dict[str, float]:
-        """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5; NaN where there are no points."""
+        """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5; NaN if there are no points."""
         return {**self._means("precision"), **self._means("ndcg"), **{f"psp@{k}": self._psp(k) for k in AT}}
 
     def _means(self, name: str) -> dict[str, float]:
@@ -135,5 +135,5 @@ class RankingMetrics:
 def _hits(ranked: Tensor, truth: SparseBatch) -> Tensor:
     """Whether each of `ranked` is a true label of its point: float64 [b, k]."""
     keys = truth.row_of_entry().cpu() * truth.columns + truth.indices.cpu()
-    asked = torch.arange(len(ranked))[:, None] * truth.columns + ranked
-    return torch.isin(asked, keys).double()
+    found = torch.arange(len(ranked))[:, None] * truth.columns + ranked
+    return torch.isin(found, keys).double()

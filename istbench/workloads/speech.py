@@ -32,7 +32,7 @@ class SpeechOptions:
     layers: Literal[2, 3] = field(default=2, metadata={"help": "weight matrices of the network, 2 or 3"})
     hidden: Units = field(default=4096, metadata={"help": "units of a hidden layer"})
     clips_per_word: Clips = field(
-        default=CLIPS_PER_WORD, metadata={"help": "size of the synthetic corpus; no effect on recorded data"}
+        default=CLIPS_PER_WORD, metadata={"help": "synthetic clips of each word; no effect on recorded data"}
     )
     data_seed: Seed = field(
         default=0, metadata={"help": "seed of the synthetic corpus; no effect on recorded data"}
@@ -40,11 +40,11 @@ class SpeechOptions:
 
 
 class Speech(Workload):
-    """Which of some words a one-second clip is: 4096 features, one or two hidden layers with BatchNorm.
+    """Classify one-second clips of spoken words: 4096 features, one or two hidden layers with BatchNorm.
 
-    Data: any recorded words, a folder each, such as the 35 of Speech Commands v0.02, or a synthetic corpus of these
-    spoken by eSpeak NG. Of a recording the first second counts; a shorter one is padded with zeros. How many words
-    the model tells apart, and whether there are targets, is known once `prepare` or `open` was called: 35 before.
+    Data: recorded words, a folder each, such as the 35 of Speech Commands v0.02; or a synthetic corpus of these
+    words, spoken by eSpeak NG. The first second of a recording counts; zeros pad a shorter one. `prepare` and
+    `open` set the number of words (35 before) and the targets.
     """
 
     name = "speech"
@@ -68,14 +68,14 @@ class Speech(Workload):
     # Data.
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Recorded words in directory `data`, or those downloaded to `cache`, or the synthetic corpus.
+        """The recorded words in directory `data`, the downloaded ones in `cache`, or the synthetic corpus.
 
         Raises:
-            UserError: for a directory in the wrong layout or a broken recording, naming it; when eSpeak NG is
-                needed and not installed; when `cache` cannot be written.
+            UserError: for a directory in the wrong layout, a broken recording (naming it), a missing eSpeak NG, or
+                a `cache` that is not writable.
         """
+        from istbench.workloads.prepared import downloaded
         from istbench.workloads.speech_data.build import prepare_recorded
-        from istbench.workloads.speech_data.download import downloaded
 
         folder = _folder(cache)
         recorded = data if data is not None else downloaded(folder)
@@ -87,18 +87,18 @@ class Speech(Workload):
         return source
 
     def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` from `source`, one of `sources`, for later runs without data of their own.
+        """Fill `cache` from `source`, one of `sources`, for later runs without --data.
 
         Raises:
-            UserError: for an unknown source, and as `prepare`; when the download fails.
+            UserError: for an unknown source, a failed download, and as `prepare`.
         """
         from istbench.workloads.speech_data.build import prepare_recorded
-        from istbench.workloads.speech_data.download import download
+        from istbench.workloads.speech_data.recordings import download_speech_commands
 
         if source == "synthetic":
             return self._prepare_synthetic(_folder(cache), progress)
         if source == "download":
-            return prepare_recorded(download(_folder(cache), progress), _folder(cache), progress)
+            return prepare_recorded(download_speech_commands(_folder(cache), progress), _folder(cache), progress)
         raise unknown_name("data source", source, self.sources)
 
     def _prepare_synthetic(self, folder: Path, progress: Progress) -> DataSource:
@@ -111,7 +111,7 @@ class Speech(Workload):
         """Map the prepared features: every process on a machine shares one copy in memory.
 
         Raises:
-            UserError: when they are missing or damaged.
+            UserError: if they are missing or damaged.
         """
         self._learn_words(source)
         path, words = Path(source.path), len(self._words)
@@ -120,7 +120,7 @@ class Speech(Workload):
 
     def _learn_words(self, source: DataSource) -> None:
         self._words = open_summary(Path(source.path)).words
-        # The papers' levels are of these words; on others the report takes shares of the best run's.
+        # The papers' targets are for these words. For others the report uses shares of the best run's metric.
         self.targets = type(self).targets if self._words == WORDS else ()
 
     @property
@@ -129,7 +129,7 @@ class Speech(Workload):
         return len(self._splits["train"].labels)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Features float32 [b, 4096], dB around the training mean, and words int64 [b]; no augmentation."""
+        """Features float32 [b, 4096], in dB minus the training mean, and words int64 [b]; no augmentation."""
         return self._batch(self._splits["train"], indices.numpy())
 
     def train_classes(self) -> Tensor:
@@ -144,7 +144,7 @@ class Speech(Workload):
 
     def _batch(self, split: Arrays, chosen: np.ndarray) -> Batch:
         features = split.features[chosen]
-        # BatchNorm makes training blind to a shift of the inputs; but its running mean could not follow the
+        # A shift of the inputs does not change training with BatchNorm. But its running mean could not follow the
         # weights if every input were near -60 dB.
         features -= self._mean
         return torch.from_numpy(features), torch.from_numpy(split.labels[chosen])
@@ -177,7 +177,7 @@ class Speech(Workload):
         return classification_metrics(model, batches)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """One group a hidden layer: rows of its weight, its BatchNorm entries, columns of the next weight."""
+        """A group for each hidden layer: rows of its weight, its BatchNorm entries, columns of the next weight."""
         return chain_groups(model, model.children())
 
     def method_defaults(self, method: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ToyOptions:
 
 
 class Toy(Workload):
-    """Which of a few Gaussian clusters a point is of. Its data is computed, not stored."""
+    """Classify points into a few Gaussian clusters. The data is computed, not stored."""
 
     name = "toy"
     Options = ToyOptions
@@ -57,10 +57,10 @@ class Toy(Workload):
     # Data.
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Nothing is written: the points follow from the options.
+        """Write nothing: the options determine the points.
 
         Raises:
-            UserError: when a data directory is given.
+            UserError: if `data` is not None.
         """
         if data is not None:
             raise UserError(f"the toy workload makes its own data: leave out --data {data}")
@@ -86,7 +86,7 @@ class Toy(Workload):
         return len(opened(self._train)[1])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Points float32 [b, features] and their clusters int64 [b]; nothing is augmented."""
+        """Points float32 [b, features] and their clusters int64 [b], without augmentation."""
         points, clusters = opened(self._train)
         return points[indices], clusters[indices]
 
@@ -114,7 +114,7 @@ class Toy(Workload):
     # Model.
 
     def build_model(self) -> nn.Sequential:
-        """Linear layers with ReLU between, and BatchNorm before it if asked for."""
+        """Linear layers with ReLU between them, and BatchNorm before each ReLU with `batch_norm`."""
         options = self.options
         model = nn.Sequential()
         width = options.features
@@ -141,7 +141,7 @@ class Toy(Workload):
         return classification_metrics(model, batches)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """One group a hidden layer. The output bias belongs to none: every node keeps it."""
+        """A group for each hidden layer. The output bias is in no group: every node keeps it."""
         return chain_groups(model, model.children())
 
     def method_defaults(self, method: str) -> dict[str, Any]:

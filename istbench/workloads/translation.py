@@ -1,8 +1,8 @@
 """A sequence-to-sequence LSTM with attention at Sockeye's sizes, on synthetic text.
 
-The network of P3's translation measurements (arXiv 1905.03960) is Sockeye's recurrent one: embeddings of 512, a
-bidirectional encoder and a decoder of 1,024 units, attention by a small perceptron (Bahdanau et al., 2015). The
-text is made up: words drawn by Zipf's law, and a translation that is the sentence backwards, word by word.
+P3 measures translation (arXiv 1905.03960) with Sockeye's recurrent network: embeddings of 512, a bidirectional
+encoder and a decoder of 1,024 units, attention by a small perceptron (Bahdanau et al., 2015). The text is
+synthetic: words follow Zipf's law, and the translation of a sentence is its words in reverse order.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from istbench.workloads.base import Batch, DataSource, Progress, Workload
 _SEED = 1
 _TEST_SENTENCES = 32
 _TEST_BATCH = 16
-_START = 0  # the word every translation starts with
+_START = 0  # the first word of every translation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class TranslationOptions:
 
 
 class Translator(nn.Module):
-    """Encoder, attention and decoder, with the previous word given (teacher forcing).
+    """Encoder, attention and decoder, with the true previous word as input (teacher forcing).
 
-    All attention is over the decoder's states before the words are predicted, so a sentence's steps run as one.
+    Attention uses the decoder's states, not its predictions, so all steps of a sentence run at once.
     """
 
     def __init__(self, options: TranslationOptions) -> None:
@@ -74,7 +74,7 @@ class Translator(nn.Module):
 
 
 class Translation(Workload):
-    """A sequence-to-sequence LSTM with attention on made-up sentences: P3's translation model, for throughput."""
+    """P3's translation model, an LSTM with attention, on synthetic sentences; for throughput."""
 
     name = "translation"
     Options = TranslationOptions
@@ -92,16 +92,16 @@ class Translation(Workload):
         self._sentences = torch.empty(0, 0, dtype=torch.int64)
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Nothing is written: the sentences follow from the options.
+        """Write nothing: the options determine the sentences.
 
         Raises:
-            UserError: when a data directory is given.
+            UserError: if `data` is not None.
         """
         if data is not None:
             raise UserError(f"translation makes its own sentences: leave out --data {data}")
-        said = f"{_SEED}/{self.options.words}/{self.options.length}/{self.options.samples}"
+        key = f"{_SEED}/{self.options.words}/{self.options.length}/{self.options.samples}"
         return DataSource.computed(
-            said.encode(),
+            key.encode(),
             train=self.options.samples,
             test=_TEST_SENTENCES,
             note="synthetic data: made-up sentences",
@@ -130,7 +130,7 @@ class Translation(Workload):
         return _with_translation(self._sentences[indices])
 
     def test_batches(self) -> Iterator[Batch]:
-        """A few sentences that are not trained on."""
+        """A few sentences that are not in the training split."""
         for sentences in self._sentences[self.options.samples :].split(_TEST_BATCH):
             yield _with_translation(sentences)
 
@@ -149,7 +149,7 @@ class Translation(Workload):
         return _with_translation(torch.empty(samples, self.options.length, dtype=torch.int64))
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        """`accuracy`: the share of words predicted, given the words before."""
+        """`accuracy`: the share of correct words, each predicted from the true words before it."""
         right = count = 0
         for source, translation in batches:
             predicted = model(source, _previous(translation)).argmax(-1)
@@ -158,11 +158,11 @@ class Translation(Workload):
         return {"accuracy": right / count}
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """None: this network is not cut into subnets."""
+        """No groups: this network has no subnets."""
         return []
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """Adam, as Sockeye has it."""
+        """Adam with Sockeye's learning rate."""
         return {"optimizer": "adam", "lr": 0.0003}
 
 

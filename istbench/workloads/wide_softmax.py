@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from istbench.subnets.groups import NeuronGroup
 
 OverNodes = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Called with what a node knows of its own outputs: of every sample the logarithm of the sum of exponentials [b],
-and a number to be added up. Returns both over the outputs of all nodes."""
+"""Takes two values over a node's own outputs: the logarithm of the sum of exponentials of every sample [b], and a
+number to sum. Returns both over the outputs of all nodes."""
 
 HAVE_ONE = ("amazon670k",)
-"""Workloads of ours with a wide softmax, for who asks another one for it."""
+"""istbench's workloads with a wide softmax, for error messages."""
 
 
 @dataclass(frozen=True)
 class TrueOutputs:
     """The true outputs of samples: those of sample s are outputs[offsets[s]:offsets[s + 1]].
 
-    offsets: int64 [b + 1]. outputs: int64. The loss of a sample is the mean over its true outputs of minus the
-    log-softmax, 0 where it has none; that of a minibatch is the mean over all its samples.
+    offsets: int64 [b + 1]. outputs: int64. The loss of a sample is the mean negative log-softmax of its true
+    outputs, 0 without any. The loss of a minibatch is the mean over its samples.
     """
 
     offsets: Tensor
@@ -30,11 +30,11 @@ class TrueOutputs:
 
 
 class WideSoftmax(ABC):
-    """A model of hidden units, and of outputs that each see all of them. Both are cut: a node keeps some of each.
+    """Cuts a model of hidden units and outputs, where every output sees all units. A node keeps some of each.
 
     Attributes:
-        units, outputs: the two, as groups: every parameter is indexed by the one or by the other along one
-            dimension, by single indices, and cut along it. The model has no other parameters, and no buffers.
+        units, outputs: the two groups. Every parameter has one dimension indexed by units or by outputs, and is cut
+            along it. The model has no other parameters and no buffers.
     """
 
     units: NeuronGroup
@@ -42,11 +42,11 @@ class WideSoftmax(ABC):
 
     @abstractmethod
     def part(self, units: int, outputs: range, *, sparse_gradients: bool = False) -> nn.Module:
-        """What a node keeps, with `units` hidden units and those outputs, its parameters named as the model's.
+        """Build a node's part with `units` hidden units and `outputs`, with the parameter names of the model.
 
-        With `sparse_gradients`, those of parameters of which a minibatch uses few rows are sparse tensors.
+        With `sparse_gradients`, parameters of which a minibatch uses few rows have sparse gradients.
 
-        Called under `torch.device("meta")`. The workload's loss of it takes what a node's own step takes.
+        Called under `torch.device("meta")`. The workload's loss of a part costs as much as a node's own step.
         """
 
     @abstractmethod
@@ -57,18 +57,18 @@ class WideSoftmax(ABC):
     def loss(self, part: nn.Module, hidden: Tensor, targets: Any, over_nodes: OverNodes) -> Tensor:
         """The mean loss over all nodes' outputs, a scalar to call backward on.
 
-        Its gradient reaches the outputs of `part`, and of `hidden` [b, units] what those alone add to it.
-        `over_nodes` is called once, on every node alike.
+        Its gradient reaches the outputs of `part`. For `hidden` [b, units], it is the share of these outputs alone.
+        Every node calls `over_nodes` once.
         """
 
     @abstractmethod
     def output_weights(self, part: nn.Module) -> tuple[Tensor, Tensor]:
-        """Weight [own outputs, units] and bias [own outputs] of `part`, for who computes outputs one by one."""
+        """Weight [own outputs, units] and bias [own outputs] of `part`, for methods that compute single outputs."""
 
     @abstractmethod
     def truth(self, targets: Any) -> TrueOutputs:
         """The true outputs of a minibatch."""
 
     def cuts(self) -> dict[str, tuple[NeuronGroup, int]]:
-        """Of every parameter the group that it is cut by, and the dimension."""
+        """The group and the dimension along which each parameter is cut."""
         return {slot.tensor: (group, slot.dim) for group in (self.units, self.outputs) for slot in group.slots}

@@ -80,8 +80,8 @@ def test_a_model_that_needs_open_data_is_refused_with_the_order_of_calls(own):
     assert status == 2
     assert one_line(said) == (
         f"istbench: plug-in own.py, line {line_of('Linear(8')}, in build_model: AttributeError: 'Early' object "
-        "has no attribute 'classes'; build_model is called before prepare and open as well: set in "
-        "__init__ whatever it reads (docs/plugins.md, Order of calls)"
+        "has no attribute 'classes'; istbench also calls build_model before prepare and open: set its "
+        "attributes in __init__ (docs/plugins.md, Order of calls)"
     )
 
 
@@ -98,7 +98,7 @@ def test_metrics_that_are_tensors_are_recorded_and_a_missing_one_is_refused(own)
     assert 0 <= json.loads(out)["final"]["accuracy"] <= 1
     status, _, said = own("missing")
     assert status == 2
-    wanted = "istbench: workload 'missing': evaluate must return its metric 'accuracy', and returns loss"
+    wanted = "istbench: workload 'missing': evaluate must return its metric 'accuracy'; it returns loss"
     assert one_line(said) == wanted
 
 

@@ -6,18 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-# Stands still where the environment says so: in a loss of step 8, or in the second batch of an evaluation.
+from istbench.processes import local, stuck
+
+# Workers ON stand still at WHERE: in a loss of step 8, or in the second batch of an evaluation.
 STILL = """
 import os, pathlib, time
 from istbench.workloads.toy import Toy
 
 def wait(where):
-    if os.environ.get("STILL") == where and os.environ["RANK"] in os.environ["STILL_ON"]:
-        pathlib.Path(os.environ["TOLD"], os.environ["RANK"]).write_text(str(os.getpid()))
+    if where == WHERE and os.environ["RANK"] in ON:
+        pathlib.Path(TOLD, os.environ["RANK"]).write_text(str(os.getpid()))
         time.sleep(600)
 
 class Still(Toy):
@@ -31,48 +34,49 @@ class Still(Toy):
         return super().loss(model, batch)
 
     def evaluate(self, model, batches):
-        time.sleep(float(os.environ.get("SLOW", 0)))
+        time.sleep(SLOW)
         wait("evaluation")
         return super().evaluate(model, batches)
 """
 
 
-@pytest.fixture
-def run_still(tmp_path):
-    """Starts a run of two nodes that stands still at `where`, on ranks `on`; `then` gets the processes by rank."""
-    plugin, told = tmp_path / "still.py", tmp_path / "told"
-    plugin.write_text(STILL)
-    told.mkdir()
-    started = []
+class Still:
+    """The command of a run of two nodes, of which some stand still, and the processes of these by rank."""
 
-    def run(where, on="", then=None, timeout=4, method="local_sgd", every=4, **environment):
-        command = [
-            sys.executable, "-m", "istbench", "run", "--plugin", plugin, "--workload", "still", "--method", method,
-            "--nodes", "2", "--steps", "40", "--eval-every", every, "--timeout", timeout, "--out", tmp_path / "out",
+    def __init__(self, folder, where, on="", *, slow=0, timeout=4, method="local_sgd", steps=40, every=4):
+        self._told, self._on = folder / "told", on
+        self._told.mkdir()
+        plugin = folder / "still.py"
+        constants = {"WHERE": where, "ON": on, "TOLD": str(self._told), "SLOW": slow}
+        plugin.write_text("\n".join(f"{name} = {value!r}" for name, value in constants.items()) + STILL)
+        self.command = [
+            "run", "--plugin", plugin, "--workload", "still", "--method", method, "--nodes", 2, "--steps", steps,
+            "--eval-every", every, "--timeout", timeout, "--out", folder / "out",
         ]  # fmt: skip
-        process = subprocess.Popen(
-            list(map(str, command)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "STILL": where, "STILL_ON": on, "TOLD": str(told), **environment},
-        )
-        started.append(process)
+
+    def processes(self):
+        """Once all that stand still do so."""
         until = time.monotonic() + 300
-        while len(list(told.iterdir())) < len(on):
-            assert process.poll() is None, process.stderr.read()
+        while len(found := list(self._told.iterdir())) < len(self._on) or not all(map(Path.read_text, found)):
             assert time.monotonic() < until
             time.sleep(0.05)
-        if then is not None:
-            time.sleep(0.2)  # the process id is written whole
-            then({int(path.name): int(path.read_text()) for path in told.iterdir()})
-        _, said = process.communicate(timeout=300)
-        return process.returncode, said.splitlines()[-1]
+        return {int(path.name): int(path.read_text()) for path in found}
 
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+
+@pytest.fixture
+def run_still(tmp_path, istbench, monkeypatch):
+    """Runs `Still` from this process; `then` gets the processes that stand still."""
+    monkeypatch.setattr(local, "_GRACE_S", 0.5)
+
+    def run(where, on="", then=lambda _: None, **options):
+        still = Still(tmp_path, where, on, **options)
+        with ThreadPoolExecutor(1) as beside:
+            done = beside.submit(lambda: then(still.processes()))
+            status, _, said = istbench(*still.command)
+            done.result()
+        return status, said.splitlines()[-1]
+
+    return run
 
 
 def header_of(tmp_path):
@@ -89,14 +93,14 @@ def test_a_rank_0_that_is_stopped_in_an_evaluation_is_named(run_still, tmp_path)
     status, said = run_still("evaluation", on="0", then=stop)
     assert (status, said) == (
         1,
-        "istbench: worker 0 was evaluating after step 0 when a signal (SIGSTOP) stopped it, and did not go on "
+        "istbench: worker 0 was evaluating after step 0 when a signal (SIGSTOP) stopped it, and did not continue "
         "within --timeout 4 s; the same command starts anew: no checkpoint was written yet",
     )
     assert header_of(tmp_path)["status"] == "failed"
 
 
 def test_an_evaluation_may_take_longer_than_the_time_out(run_still, tmp_path):
-    status, said = run_still("nowhere", timeout=3, every=40, SLOW="5")
+    status, said = run_still("nowhere", timeout=2, steps=4, every=4, slow=3)
     assert status == 0, said
 
 
@@ -104,7 +108,7 @@ def test_a_worker_that_is_stopped_in_training_is_named_and_not_the_one_that_wait
     status, said = run_still("loss", on="1", then=stop, method="ddp")
     assert status == 1
     assert said.startswith("istbench: worker 1 was computing training step ")
-    assert "when a signal (SIGSTOP) stopped it, and did not go on within --timeout 4 s" in said
+    assert "when a signal (SIGSTOP) stopped it, and did not continue within --timeout 4 s" in said
 
 
 def test_a_loss_that_never_returns_on_one_node_is_named_by_those_who_wait(run_still):
@@ -113,21 +117,26 @@ def test_a_loss_that_never_returns_on_one_node_is_named_by_those_who_wait(run_st
     assert "gave up after 4 s: rank 1 did not come, but lives (computing training step " in said
 
 
-def test_a_loss_that_never_returns_on_all_nodes_is_noticed(run_still):
+def test_a_loss_that_never_returns_on_all_nodes_is_noticed(run_still, monkeypatch):
+    monkeypatch.setattr(stuck, "_LATER_S", 1.0)
     status, said = run_still("loss", on="01")
     assert status == 1
     assert said.startswith("istbench: worker 0 was computing training step ")
-    assert "for more than --timeout 4 s without an end; if that is no mistake of the method or the workload" in said
+    assert "for more than --timeout 4 s without an end; if the method or the workload is right" in said
 
 
-def test_a_killed_fork_server_is_named(run_still):
-    def kill_parent(processes):
-        stat = Path(f"/proc/{processes[0]}/stat").read_text()
-        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-
-    status, said = run_still("loss", on="01", then=kill_parent)
-    assert status == 1
-    assert said.startswith(
+def test_a_killed_fork_server_is_named(tmp_path):
+    still = Still(tmp_path, "loss", on="01")
+    command = [sys.executable, "-m", "istbench", *map(str, still.command)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            stat = Path(f"/proc/{still.processes()[0]}/stat").read_text()
+            os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+            _, said = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith(
         "istbench: the fork server, the parent process of all workers, was killed by SIGKILL while computing"
     )
 

@@ -273,7 +273,7 @@ def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert "stopping after a step, with a checkpoint" in said
+    assert "stopping after this step with a checkpoint" in said
     assert "interrupted; run the same command again" in said
     assert time.monotonic() - asked < 60
     assert group_is_gone(process.pid)

@@ -35,27 +35,47 @@ class Falls(Toy):
 """
 
 
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def none_left():
+    """Kill the processes that a failed test leaves."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.communicate()
+
+
 def start(words, *options):
     command = [*TORCHRUN, *map(str, options), "-m", "istbench", *map(str, words)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    STARTED.append(process)
+    return process
 
 
-def run_on_two(words, tmp_path):
-    """Run `words` on two hosts, each with an --out of its own; what each printed, and its exit status."""
+def start_on_two(words, tmp_path):
+    """Start `words` on two hosts, each with an --out of its own."""
     endpoint = f"127.0.0.1:{free_port()}"
-    both = [
+    return [
         start(
             [*words, "--out", tmp_path / f"host{host}"],
             *("--nnodes", 2, "--node-rank", host, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
         )
         for host in (0, 1)
     ]
+
+
+def run_on_two(words, tmp_path):
+    """Run `words` on two hosts; returns the output of each, and its exit status."""
+    both = start_on_two(words, tmp_path)
     return [(*process.communicate(timeout=180), process.returncode) for process in both]
 
 
 @pytest.fixture
-def alone(tmp_path, istbench):
-    """What `istbench run --nodes 2` makes of words: its JSON."""
+def on_one_host(tmp_path, istbench):
+    """Runs words by `istbench run --nodes 2`; returns its JSON."""
 
     def run(words):
         status, out, said = istbench(*words, "--nodes", 2, "--out", tmp_path / "one")
@@ -65,7 +85,9 @@ def alone(tmp_path, istbench):
     return run
 
 
-def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where_the_two_were(tmp_path, alone):
+def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where_the_two_were(
+    tmp_path, on_one_host
+):
     plugin = tmp_path / "falls.py"
     plugin.write_text(FALLS.replace("FELL", str(tmp_path / "fell")))
     words = ["run", "--plugin", plugin, "--workload", "falls", "--method", "p3", "--steps", 20, "--eval-every", 5]
@@ -88,7 +110,7 @@ def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where
     assert process.returncode == 0, error
     assert error.count("2 nodes on 1 host, talking by gloo over lo (127.0.0.1)") == 1
     assert [event.step for event in run.events() if isinstance(event, Resume)] == [10]
-    found, local = json.loads(out), alone(words)  # rank 0 alone prints
+    found, local = json.loads(out), on_one_host(words)  # only rank 0 prints
     assert found["nodes"] == 2
     assert (found["cell"], found["weights_sha256"]) == (local["cell"], local["weights_sha256"])
     assert (path / "trace.npz").exists()
@@ -96,8 +118,8 @@ def test_a_worker_killed_on_one_of_two_hosts_is_named_and_one_host_goes_on_where
 
 def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp_path):
     words = ["run", "--method", "ist", "--workload", "toy", "--set", "nonsense=1", "--out", tmp_path]
-    # It looks once, long after both have exited: where only one has, it ends the other, and tells of one.
-    process = start(words, "--standalone", "--nproc-per-node", 2, "--monitor-interval", 30)
+    # torchrun looks once, after both have exited: if only one has, it ends the other and reports one exit status.
+    process = start(words, "--standalone", "--nproc-per-node", 2, "--monitor-interval", 15)
     _, error = process.communicate(timeout=180)
     (line,) = messages(error)
     assert "nonsense" in line
@@ -105,47 +127,48 @@ def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp
 
 
 SLOW = """
-import time
+import pathlib, time
 from istbench.workloads.toy import Toy
 
 class Slow(Toy):
     name = "slow"
+    passes = 0
 
     def loss(self, model, batch):
-        time.sleep(0.02)
+        held = pathlib.Path("HELD")
+        if held.exists() and not batch[0].is_meta:  # as in a plan
+            Slow.passes += 1
+            if self.passes >= 20:  # beyond those before training
+                held.write_text("training")
+            time.sleep(0.05)
         return super().loss(model, batch)
 """
 
 
-@pytest.mark.parametrize("host", [0, 1])
-def test_ctrl_c_at_one_of_two_hosts_stops_both_after_the_same_step_with_a_checkpoint(tmp_path, alone, host):
-    plugin = tmp_path / "slow.py"
-    plugin.write_text(SLOW)
+def test_ctrl_c_at_either_host_stops_both_after_the_same_step_with_a_checkpoint(tmp_path, on_one_host):
+    plugin, held = tmp_path / "slow.py", tmp_path / "held"
+    plugin.write_text(SLOW.replace("HELD", str(held)))
     words = ["run", "--plugin", plugin, "--workload", "slow", "--method", "ddp", "--steps", 400, "--json"]
     words += ["--eval-every", 1000, "--threads", 1]
-    endpoint = f"127.0.0.1:{free_port()}"
-    both = [
-        start(
-            [*words, "--out", tmp_path / f"host{number}"],
-            *("--nnodes", 2, "--node-rank", number, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
-        )
-        for number in (0, 1)
-    ]
-    deadline = time.monotonic() + 120
-    while not any("evaluation" in path.read_text() for path in tmp_path.glob("host0/runs/*/events.jsonl")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(1)
-    both[host].send_signal(signal.SIGINT)
-    said = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode != 0 for process in both] == [True, True], said
-    (path,) = (tmp_path / "host0" / "runs").iterdir()
-    run = RunDirectory(path)
-    assert run.header().status == "interrupted", said
-    step = newest_whole(path / "checkpoint").totals.step
-    assert 0 < step < 400
-    whole = alone(words)
+    steps = [0]
+    for host in (0, 1):
+        held.write_text("")
+        both = start_on_two(words, tmp_path)
+        deadline = time.monotonic() + 120
+        while not held.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        both[host].send_signal(signal.SIGINT)
+        said = [process.communicate(timeout=120) for process in both]
+        assert [process.returncode != 0 for process in both] == [True, True], said
+        (path,) = (tmp_path / "host0" / "runs").iterdir()
+        run = RunDirectory(path)
+        assert run.header().status == "interrupted", said
+        steps.append(newest_whole(path / "checkpoint").totals.step)
+        assert steps[-2] < steps[-1] < 400
+    held.unlink()
+    whole = on_one_host(words)
     (out, error, status), _ = run_on_two(words, tmp_path)
     assert status == 0, error
     assert json.loads(out)["weights_sha256"] == whole["weights_sha256"]
-    assert [event.step for event in run.events() if isinstance(event, Resume)] == [step]
+    assert [event.step for event in run.events() if isinstance(event, Resume)] == steps[1:]

@@ -29,7 +29,7 @@ def first_of_two(monkeypatch):
 
 
 def test_one_whom_nobody_joins_says_so(first_of_two):
-    with pytest.raises(FabricError, match=r"rank 0 could not meet the others: .*imed out"):
+    with pytest.raises(FabricError, match=r"rank 0 could not connect to the other ranks: .*imed out"):
         connect(timeout_s=1.0)
 
 
@@ -39,7 +39,7 @@ def test_one_whose_peer_goes_before_all_have_met_says_so(first_of_two):
 
     peer = threading.Thread(target=come_and_go)
     peer.start()
-    with pytest.raises(FabricError, match=r"rank 0 could not meet the others: "):
+    with pytest.raises(FabricError, match=r"rank 0 could not connect to the other ranks: "):
         connect(timeout_s=2.0)
     peer.join()
 
@@ -52,5 +52,5 @@ def test_words_for_want_of_the_store_are_for_want_of_peers():
     gone = [there]
     del there
     waits.start()
-    with pytest.raises(FabricError, match=r"rank 1 could not hear from the others: "):
+    with pytest.raises(FabricError, match=r"rank 1 lost the store of the ranks: "):
         words.follow_zero()

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from thread_transports import transports
 
 from istbench.fabric.signed_store import SignedStore
-from istbench.fabric.transport import Message
-from istbench.fabric.transport.callers import CHALLENGE_BYTES, HELLO, MOST_CALLERS, Callers, introduce
+from istbench.fabric.transport import TransportMessage
+from istbench.fabric.transport.callers import ANSWER, CHALLENGE_BYTES, MOST_CALLERS, Callers, introduce
 from istbench.fabric.transport.connections import connect_peers
-from istbench.fabric.transport.link import Link
+from istbench.fabric.transport.link import PeerConnection
 
 
 class Inbox:
@@ -38,7 +38,7 @@ class Inbox:
 
 
 def message(channel, key, payload, order=0):
-    return Message(channel, order, key, memoryview(payload))
+    return TransportMessage(channel, order, key, memoryview(payload))
 
 
 def wait_for(transport, inbox, count):
@@ -92,7 +92,7 @@ def wait_until_under_way(connection):
 
 def test_urgent_messages_overtake_what_the_connection_does_not_hold_yet():
     ours, theirs = socket.socketpair()
-    link = Link(1, ours, lambda *_: None, lambda *_: None)
+    link = PeerConnection(1, ours, lambda *_: None, lambda *_: None)
     link.limit(1)
     size = 1_000_000
     link.put([message(0, key, bytes(size), order=100 - key) for key in (1, 2, 3, 4, 5)])
@@ -151,7 +151,7 @@ def test_a_channel_that_the_receiver_opens_later_waits_and_one_that_is_gone_is_d
 
 def test_messages_of_an_older_channel_go_first():
     ours, theirs = socket.socketpair()
-    link = Link(1, ours, lambda *_: None, lambda *_: None)
+    link = PeerConnection(1, ours, lambda *_: None, lambda *_: None)
     link.limit(1)
     link.put([message(0, 1, bytes(1_000_000))])
     wait_until_under_way(theirs)
@@ -167,7 +167,7 @@ def test_waiting_for_a_peer_that_is_gone_names_it():
         for node in nodes:
             node.open(Inbox(1))
         nodes[2].close()
-        with pytest.raises(ConnectionError, match="rank 2: it closed its end"):
+        with pytest.raises(ConnectionError, match="rank 2: the peer closed the connection"):
             nodes[0].wait(lambda: False, lambda: {2})
         nodes[0]._timeout_s = 0.05
         with pytest.raises(TimeoutError):
@@ -180,7 +180,7 @@ def test_a_payload_of_another_size_is_refused():
         here.open(Inbox(1))
         there.open(inbox)
         here.send(1, [message(0, 1, b"long")])
-        with pytest.raises(ConnectionError, match="rank 0: it sent 4 bytes where 2 belong"):
+        with pytest.raises(ConnectionError, match="rank 0: it sent 4 bytes in place of 2"):
             there.wait(lambda: False, lambda: {0})
 
 
@@ -276,7 +276,7 @@ def test_a_caller_who_repeats_the_answer_of_a_peer_is_turned_away():
         overheard = Overheard(peer)
         introduce(overheard, key, 1)
         # As the same peer, or as the one that has not called yet.
-        for hello in (overheard.sent, HELLO.pack(HELLO.unpack(overheard.sent)[0], 2)):
+        for hello in (overheard.sent, ANSWER.pack(ANSWER.unpack(overheard.sent)[0], 2)):
             with socket.create_connection(listener.getsockname()) as stranger:
                 stranger.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
                 stranger.sendall(hello)

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from istbench.errors import UserError
-from istbench.lab import control_groups, network
+from istbench.lab import control_groups, network, time_slices
 from istbench.lab.network import ShapedNetwork
-from istbench.lab.time_slices import time_slice
 from istbench.machine import cores, own_cores
 from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
@@ -46,6 +45,12 @@ def seconds_of_work(fabric):
 
 def cores_of_a_node(fabric):
     return sorted(os.sched_getaffinity(0)), own_cores(), cores()
+
+
+def time_slice():
+    """Seconds for which this thread may keep a core; 0 if the kernel decides."""
+    found = time_slices._attributes()
+    return 0.0 if found is None else found.runtime / 1e9
 
 
 def time_slices_of_a_node(fabric):

@@ -12,22 +12,22 @@ from istbench.processes.failures import (
     WorkerLost,
     activity_path,
     describe,
-    last_word_path,
+    failure_path,
     log_directory,
     same_command,
 )
-from istbench.processes.last_word import with_last_word
+from istbench.processes.worker import run_and_report
 
 
 @pytest.fixture
 def say(tmp_path):
-    """Have a worker say its last word, and print."""
+    """Write a worker's failure report and its output."""
 
     def say(rank, kind=None, message="", printed=""):
         log_directory(tmp_path, rank).mkdir(exist_ok=True)
         (log_directory(tmp_path, rank) / "stderr.log").write_text(printed)
         if kind:
-            last_word_path(tmp_path, rank).write_text(json.dumps({"kind": kind, "message": message}))
+            failure_path(tmp_path, rank).write_text(json.dumps({"kind": kind, "message": message}))
 
     return say
 
@@ -89,8 +89,8 @@ def test_an_error_comes_before_what_peers_saw_of_it(tmp_path, say):
 def test_memory_that_could_not_be_had_is_one_line(tmp_path, monkeypatch, capsys, fails, said):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(os, "_exit", lambda status: None)
-    last_word_path(tmp_path, 1).parent.mkdir(parents=True)
-    with_last_word(fails, (), tmp_path)
+    failure_path(tmp_path, 1).parent.mkdir(parents=True)
+    run_and_report(fails, (), tmp_path)
     assert "Traceback" in capsys.readouterr().err
     error = str(describe({1: 1}, tmp_path))
     assert error.startswith(f"worker 1 ran out of memory{said}; use fewer nodes")
@@ -113,9 +113,9 @@ def test_a_worker_that_fell_before_it_had_a_log(tmp_path):
     assert str(describe({3: 2}, tmp_path)) == "worker 3 ended with exit status 2; it printed nothing"
 
 
-def test_a_last_word_that_was_cut_short_counts_as_none(tmp_path, say):
+def test_an_incomplete_failure_report_counts_as_none(tmp_path, say):
     say(0, "error", "ValueError: no", printed="No space left")
-    last_word_path(tmp_path, 0).write_text('{"kind": "err')
+    failure_path(tmp_path, 0).write_text('{"kind": "err')
     assert str(describe({0: 1}, tmp_path)).startswith("worker 0 ended with exit status 1; its last lines:")
 
 

@@ -126,7 +126,7 @@ def test_the_first_signal_asks_workers_to_stop_and_what_they_do_is_waited_for(st
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         launch(launcher, stoppable)
     assert launcher.calls == ["start", "start returned", "wait", "wait returned", "end", "end returned"]
-    assert capfd.readouterr().err.startswith("stopping after a step, with a checkpoint")
+    assert capfd.readouterr().err.startswith("stopping after this step with a checkpoint")
 
 
 def test_a_second_signal_ends_them_at_once(stoppable):

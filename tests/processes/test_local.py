@@ -73,9 +73,9 @@ def test_a_worker_that_dies_is_named_with_what_it_said(tmp_path):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("sys.exit()", "ended with exit status 0 before it was done; it printed nothing"),
+        ("sys.exit()", "ended with exit status 0 before its job was done; it printed nothing"),
         ("sys.exit('enough')", "ended with exit status 1; its last lines:\n  enough"),
-        ("os._exit(0)", "ended with exit status 0 before it was done; it printed nothing"),
+        ("os._exit(0)", "ended with exit status 0 before its job was done; it printed nothing"),
         ("raise KeyboardInterrupt", "failed: KeyboardInterrupt; its last lines:\n"),
     ],
 )

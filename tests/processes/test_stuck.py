@@ -53,8 +53,8 @@ def test_a_step_that_does_not_end_names_its_worker(tmp_path, activities, clock):
         with pytest.raises(WorkerLost) as failure:
             watch.look(PROCESSES)
     assert str(failure.value) == (
-        "worker 1 was computing training step 7 for more than --timeout 20 s without an end; if that is no mistake "
-        "of the method or the workload, give a longer --timeout"
+        "worker 1 was computing training step 7 for more than --timeout 20 s without an end; if the method "
+        "or the workload is right, give a longer --timeout"
     )
 
 
@@ -87,5 +87,5 @@ def test_a_stopped_worker_is_named_whatever_it_did(tmp_path, activities, clock):
         process.kill()
         process.wait()
     assert str(failure.value) == (
-        "worker 1 was starting when a signal (SIGSTOP) stopped it, and did not go on within --timeout 20 s"
+        "worker 1 was starting when a signal (SIGSTOP) stopped it, and did not continue within --timeout 20 s"
     )

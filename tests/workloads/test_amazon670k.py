@@ -54,9 +54,9 @@ def test_two_files_are_a_data_set(tmp_path: Path, names: tuple[str, str], above:
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        ({"train": "2 4 5\n 1:0.5\n0:2\n", "test": TEST}, "train.txt: none of its points to train on"),
-        ({"train": TRAIN, "test": "1 4 5\n1:1\n"}, "test.txt: none of its points to test on"),
-        ({"data": "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n 0:1\n"}, "data.txt: none of its points to test on"),
+        ({"train": "2 4 5\n 1:0.5\n0:2\n", "test": TEST}, "train.txt: no train"),
+        ({"train": TRAIN, "test": "1 4 5\n1:1\n"}, "test.txt: no test"),
+        ({"data": "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n 0:1\n"}, "data.txt: no test"),
     ],
 )
 def test_points_that_all_lack_labels_are_refused_by_file_also_from_the_cache(
@@ -64,7 +64,7 @@ def test_points_that_all_lack_labels_are_refused_by_file_also_from_the_cache(
 ) -> None:
     data = folder(tmp_path / "set", **files)
     for _ in range(2):
-        with pytest.raises(UserError, match=f"{named} has a label; a line must start with its labels"):
+        with pytest.raises(UserError, match=f"{named} point has a label; a line must start with its labels"):
             Amazon670k().prepare(data, tmp_path / "cache", lambda *_: None)
 
 
@@ -80,7 +80,7 @@ def test_one_file_without_a_split_holds_out_a_fifth_and_says_so(tmp_path: Path, 
     path = folder(tmp_path / "data", anything=text) / "anything.txt"
     workload = Amazon670k()
     source = workload.prepare(path, tmp_path / "cache", no_progress)
-    assert source.note == "anything.txt comes without a split: every 5th point is for testing"
+    assert source.note == "anything.txt has no split: every 5th point is a test point"
     workload.open(source)
     assert labels_of(workload, "test") == [[4], [9]]
 
@@ -106,7 +106,7 @@ def test_a_linked_file_given_itself_goes_by_its_links_name(tmp_path: Path, no_pr
     data = linked(tmp_path / "data", {"amazon.txt": store / "ab12.txt"})
     workload = Amazon670k()
     source = workload.prepare(data / "amazon.txt", tmp_path / "cache", no_progress)
-    assert source.note.startswith("amazon.txt comes without a split")
+    assert source.note.startswith("amazon.txt has no split")
     assert source.name == "data"
     assert workload._propensity == "amazon"
 
@@ -119,27 +119,30 @@ def test_a_link_is_known_again_as_the_file_it_leads_to(tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[dict[str, str], str]] = {
-    "nothing": ({}, "no repository text in it; expected files named ...train.txt and ...test.txt"),
+    "nothing": ({}, "it has no repository text; expected files named ...train.txt and ...test.txt"),
     "no test": ({"train": TRAIN}, "train.txt: no test file beside it"),
     "two of them": ({"a_train": TRAIN, "b_train": TRAIN, "test": TEST}, "a_train.txt, b_train.txt could each be"),
     "both forms": ({"train": TRAIN, "test": TEST, "data": TEST}, "data.txt, train.txt both hold points"),
     "other labels": (
         {"train": TRAIN, "test": "1 4 9\n1 1:1\n"},
-        "test.txt, line 1: 9 labels, where train.txt has 5",
+        "test.txt, line 1: 9 labels, but train.txt has 5",
     ),
     "a bad line": ({"train": TRAIN, "test": "1 4 5\n1 1:x\n"}, "test.txt, line 2: the value of '1:x'"),
     "split of words": (
         {"data": TRAIN, "trSplit": "1\nx\n", "tstSplit": "2\n"},
-        "trSplit.txt, line 2: no whole number",
+        "trSplit.txt, line 2: expected a whole number",
     ),
-    "split out of range": ({"data": TRAIN, "trSplit": "1\n", "tstSplit": "4\n"}, "tstSplit.txt, line 1: no whole"),
-    "split twice": ({"data": TRAIN, "trSplit": "1\n1\n", "tstSplit": "2\n"}, "trSplit.txt: a point is there twice"),
+    "split out of range": (
+        {"data": TRAIN, "trSplit": "1\n", "tstSplit": "4\n"},
+        "tstSplit.txt, line 1: expected",
+    ),
+    "split twice": ({"data": TRAIN, "trSplit": "1\n1\n", "tstSplit": "2\n"}, "trSplit.txt: lists a point twice"),
     "split in both": (
         {"data": TRAIN, "trSplit": "1\n2\n", "tstSplit": "2\n"},
-        "points of it are in trSplit.txt too",
+        "shares points with trSplit.txt",
     ),
     "empty split": ({"data": TRAIN, "trSplit": "", "tstSplit": "2\n"}, "trSplit.txt, line 1: the file is empty"),
-    "nothing to test on": ({"data": TRAIN}, "no points to test on"),
+    "nothing to test on": ({"data": TRAIN}, "no test points"),
 }
 
 
@@ -157,7 +160,7 @@ def test_what_is_no_data_set_is_refused_in_one_line(tmp_path: Path, no_progress:
 def test_several_data_sets_are_ambiguous(tmp_path: Path, no_progress: Progress) -> None:
     for name in ("one", "other"):
         folder(tmp_path / "data" / name, train=TRAIN, test=TEST)
-    with pytest.raises(UserError, match=r"several data sets in it \(one, other\); give the folder of one"):
+    with pytest.raises(UserError, match=r"it has several data sets \(one, other\); give the folder of one"):
         Amazon670k().prepare(tmp_path / "data", tmp_path / "cache", no_progress)
 
 

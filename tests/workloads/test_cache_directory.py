@@ -37,7 +37,7 @@ def test_without_a_home_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("ISTBENCH_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(UserError, match="no home directory to keep prepared data in; name one with ISTBENCH_CACHE"):
+    with pytest.raises(UserError, match="no home directory for prepared data; name a directory with ISTBENCH"):
         cache_directory()
 
 

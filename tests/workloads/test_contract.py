@@ -42,16 +42,16 @@ def test_a_metric_that_is_not_a_number_stays_so():
     ("found", "said"),
     [
         (None, "evaluate must return a dictionary of metrics, not None"),
-        ({"loss": 1.0}, "evaluate must return its metric 'accuracy', and returns loss"),
-        ({}, "evaluate must return its metric 'accuracy', and returns nothing"),
-        ({"accuracy": "0.5"}, "evaluate gives metric 'accuracy' as '0.5'; return a number"),
-        ({"accuracy": None}, "evaluate gives metric 'accuracy' as None; return a number"),
-        ({"accuracy": True}, "evaluate gives metric 'accuracy' as True; return a number"),
+        ({"loss": 1.0}, "evaluate must return its metric 'accuracy'; it returns loss"),
+        ({}, "evaluate must return its metric 'accuracy'; it returns nothing"),
+        ({"accuracy": "0.5"}, "evaluate returns metric 'accuracy' as '0.5'; return a number"),
+        ({"accuracy": None}, "evaluate returns metric 'accuracy' as None; return a number"),
+        ({"accuracy": True}, "evaluate returns metric 'accuracy' as True; return a number"),
         (
             {"accuracy": torch.ones(3)},
-            "evaluate gives metric 'accuracy' as a Tensor of shape (3,); return a number",
+            "evaluate returns metric 'accuracy' as a Tensor of shape (3,); return a number",
         ),
-        ({"accuracy": 1.0, 7: 1.0}, "evaluate gives metric 7 as 1.0; return a number"),
+        ({"accuracy": 1.0, 7: 1.0}, "evaluate returns metric 7 as 1.0; return a number"),
     ],
 )
 def test_other_metrics_are_refused_by_workload_and_metric(found, said):
@@ -75,9 +75,9 @@ def test_targets_are_rising_levels(targets):
         (None, "targets must be levels of its metric, such as (0.5, 0.8), not None"),
         ("0.5", "targets must be levels of its metric, such as (0.5, 0.8), not '0.5'"),
         (("0.5",), "targets must be levels of its metric, such as (0.5, 0.8), not ('0.5',)"),
-        ((50, 80.0), "target 50 must be above 0 and at most 1, as its metric accuracy is: write 80 % as 0.8"),
-        ((0.0,), "target 0 must be above 0 and at most 1, as its metric accuracy is: write 80 % as 0.8"),
-        ((math.nan,), "target nan must be above 0 and at most 1, as its metric accuracy is: write 80 % as 0.8"),
+        ((50, 80.0), "target 50 must be above 0 and at most 1, like its metric accuracy: write 80 % as 0.8"),
+        ((0.0,), "target 0 must be above 0 and at most 1, like its metric accuracy: write 80 % as 0.8"),
+        ((math.nan,), "target nan must be above 0 and at most 1, like its metric accuracy: write 80 % as 0.8"),
     ],
 )
 def test_other_targets_are_refused(targets, said):
@@ -107,10 +107,10 @@ def test_a_data_set_without_samples_is_refused(tmp_path):
     source = workload.prepare(None, tmp_path, lambda *_: None)
     assert checked_source(workload, source) == source
     for change, said in (
-        ({"train": 0}, "workload 'own' has no train samples: its data set is empty; give it some"),
-        ({"test": 0}, "workload 'own' has no test samples: its data set is empty; give it some"),
+        ({"train": 0}, "workload 'own' has no train samples: its data set is empty; add samples"),
+        ({"test": 0}, "workload 'own' has no test samples: its data set is empty; add samples"),
         ({"train": -1}, "workload 'own': train of its DataSource must be a whole number of at least 0, not -1"),
-        ({"train": torch.tensor(3)}, "workload 'own': prepare gives a DataSource that cannot be written: "),
+        ({"train": torch.tensor(3)}, "workload 'own': prepare returns a DataSource that is not valid JSON: "),
     ):
         with pytest.raises(UserError) as refused:
             checked_source(workload, msgspec.structs.replace(source, **change))
@@ -124,7 +124,7 @@ def test_a_test_split_without_batches_is_refused(tmp_path):
     workload.open(workload.prepare(None, tmp_path, lambda *_: None))
     whole = [len(targets) for _, targets in workload.test_batches()]
     assert [len(targets) for _, targets in some_test_batches(workload)] == whole
-    with pytest.raises(UserError, match="test_batches gives no batch"):
+    with pytest.raises(UserError, match="test_batches yields no batch"):
         next(islice(some_test_batches(toy(test_batches=lambda self: [])), 1))
 
 

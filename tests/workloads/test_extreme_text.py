@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istbench.errors import UserError
-from istbench.workloads.extreme_data.read import Header, read_header, read_points
+from istbench.workloads.extreme_data.read import RepositoryHeader, read_header, read_points
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -133,33 +133,33 @@ def test_a_point_may_lack_labels_features_or_both(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("5 3 4\n 0:1 2:0.5\n0:1\n3,1\n\n2 1:-2\n\n\n")
     assert read(path) == [([], {0: 1, 2: 0.5}), ([], {0: 1}), ([3, 1], {}), ([], {}), ([2], {1: -2})]
-    assert read_header(path) == Header(points=5, features=3, labels=4)
+    assert read_header(path) == RepositoryHeader(points=5, features=3, labels=4)
 
 
 BROKEN = {
     "empty": ("", "line 1: the file is empty; expected a header"),
-    "two numbers": ("2 3\n", "line 1: '2 3' is no header of three numbers"),
-    "a word": ("2 3 x\n", "line 1: '2 3 x' is no header"),
-    "no points": ("0 3 4\n", "line 1: 0 points; there must be from 1"),
-    "too many labels": (f"2 3 {2**30}\n", "line 1: 1073741824 labels; there must be from 1 to 16,777,216"),
-    "bytes": ("\x89PNG\n\x1a\n", "line 1: .* is no header"),
+    "two numbers": ("2 3\n", "line 1: '2 3' is not a header of three numbers"),
+    "a word": ("2 3 x\n", "line 1: '2 3 x' is not a header"),
+    "no points": ("0 3 4\n", "line 1: 0 points; expected 1"),
+    "too many labels": (f"2 3 {2**30}\n", "line 1: 1073741824 labels; expected 1 to 16,777,216"),
+    "bytes": ("\x89PNG\n\x1a\n", "line 1: .* is not a header"),
     "too few": ("3 3 4\n1 0:1\n2 1:1\n", "line 4: the file ends after 2 points, its header says 3"),
-    "too many": ("1 3 4\n1 0:1\n\n2 1:1\n", "line 4: a line more than the 1 points of the header"),
-    "label out of range": ("1 3 4\n4 0:1\n", "line 2: label '4' is no whole number from 0 to 3"),
-    "negative label": ("1 3 4\n-1 0:1\n", "line 2: label '-1' is no whole number"),
-    "comma at the end": ("1 3 4\n1, 0:1\n", "line 2: label '' is no whole number"),
+    "too many": ("1 3 4\n1 0:1\n\n2 1:1\n", "line 4: one more line than the 1 points of the header"),
+    "label out of range": ("1 3 4\n4 0:1\n", "line 2: label '4' is not a whole number from 0 to 3"),
+    "negative label": ("1 3 4\n-1 0:1\n", "line 2: label '-1' is not a whole number"),
+    "comma at the end": ("1 3 4\n1, 0:1\n", "line 2: label '' is not a whole number"),
     "feature out of range": (
         "2 3 4\n1 0:1\n2 0:1 3:1\n",
-        "line 3: '3:1' is no INDEX:VALUE with an index from 0 to 2",
+        "line 3: '3:1' is not INDEX:VALUE with an index from 0 to 2",
     ),
-    "no value": ("1 3 4\n1 0:1 2\n", "line 2: '2' is no INDEX:VALUE"),
-    "huge index": ("1 3 4\n1 99999999999999999999:1\n", "line 2: '9+:1' is no INDEX:VALUE"),
-    "text value": ("2 3 4\n1 0:1\n1 0:1 1:one\n", "line 3: the value of '1:one' is no finite number"),
-    "empty value": ("1 3 4\n1 0: 1:1\n", "line 2: the value of '0:' is no finite number"),
-    "nan": ("1 3 4\n1 0:nan\n", "line 2: the value of '0:nan' is no finite number"),
-    "infinite": ("1 3 4\n1 0:1e39\n", "line 2: the value of '.*1e39' is no finite number"),
-    "repeated label": ("1 3 4\n1,2,1 0:1\n", "line 2: label '1' is there twice in one point"),
-    "repeated feature": ("1 3 4\n1 2:1 2:3\n", "line 2: the feature of '2:3' is there twice in one point"),
+    "no value": ("1 3 4\n1 0:1 2\n", "line 2: '2' is not INDEX:VALUE"),
+    "huge index": ("1 3 4\n1 99999999999999999999:1\n", "line 2: '9+:1' is not INDEX:VALUE"),
+    "text value": ("2 3 4\n1 0:1\n1 0:1 1:one\n", "line 3: the value of '1:one' is not a finite number"),
+    "empty value": ("1 3 4\n1 0: 1:1\n", "line 2: the value of '0:' is not a finite number"),
+    "nan": ("1 3 4\n1 0:nan\n", "line 2: the value of '0:nan' is not a finite number"),
+    "infinite": ("1 3 4\n1 0:1e39\n", "line 2: the value of '.*1e39' is not a finite number"),
+    "repeated label": ("1 3 4\n1,2,1 0:1\n", "line 2: label '1' occurs twice in one point"),
+    "repeated feature": ("1 3 4\n1 2:1 2:3\n", "line 2: the feature of '2:3' occurs twice in one point"),
 }
 
 

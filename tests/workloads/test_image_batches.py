@@ -16,7 +16,7 @@ from istbench.workloads.base import Progress
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
 from istbench.workloads.image_data import sources
-from istbench.workloads.image_data.augment import cropped_and_mirrored, normalised
+from istbench.workloads.image_data.sources import cropped_and_mirrored, normalised
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
 from istbench.workloads.images import ImageClassifier
 

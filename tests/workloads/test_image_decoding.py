@@ -205,7 +205,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, no_progress: Progress, ch
     root = folders(tmp_path / "data")
     source = Cifar10().prepare(root, tmp_path / "cache", no_progress)
     change(Path(source.path))
-    with pytest.raises(UserError, match="prepared data is damaged .*: remove .* to have it made again"):
+    with pytest.raises(UserError, match="prepared data is damaged .*: remove .*, and istbench makes it again"):
         open_decoded(Path(source.path))
     assert Cifar10().prepare(root, tmp_path / "cache", no_progress) == source
     open_decoded(Path(source.path))
@@ -218,5 +218,5 @@ def test_images_that_the_disk_cannot_hold_are_refused(
     monkeypatch.setattr(cache.shared.directory.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"15 images takes .*use a lower resolution.*ISTBENCH_CACHE"):
         Cifar10().prepare(folders(tmp_path / "data"), tmp_path / "cache", no_progress)
-    with pytest.raises(UserError, match="GB free in .*; use fewer images"):
+    with pytest.raises(UserError, match="GB are free in .*; use fewer images"):
         Cifar10(Cifar10Options(images=2**40)).prepare(None, tmp_path / "cache", no_progress)

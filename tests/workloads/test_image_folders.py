@@ -34,7 +34,7 @@ def test_the_folder_above_is_as_good(tmp_path: Path) -> None:
     folders(tmp_path / "pack")
     assert find_image_files(tmp_path).root == tmp_path / "pack"
     folders(tmp_path / "other")
-    with pytest.raises(UserError, match=f"^{tmp_path}: images in .*other, .*pack; name one of these"):
+    with pytest.raises(UserError, match=f"^{tmp_path}: images in .*other, .*pack; give one of these"):
         find_image_files(tmp_path)
 
 
@@ -56,21 +56,24 @@ def _empty(root: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no train": (_remove("train"), "no train/ in it; expected train/CLASS"),
-    "no test": (_remove("test"), "no images to test on; expected train/CLASS"),
+    "no train": (_remove("train"), "it has no train/; expected train/CLASS"),
+    "no test": (_remove("test"), "no test images; expected train/CLASS"),
     "nothing": (lambda root: [shutil.rmtree(path) for path in root.iterdir()] and None, "empty; expected train/"),
     "gone": (shutil.rmtree, "no such directory; expected train/CLASS"),
     "a class without images": (_empty, "train/dog: no image in this class folder .*; add some or remove it"),
     "a class only tested on": (
         lambda root: save(root / "test" / "fox" / "0.png", pixels(1)[0]),
-        "test: fox: a class that is not in .*train; add training images of it, or remove it",
+        "test: fox: not a class in .*train; add training images of it, or remove it",
     ),
     "one class": (lambda root: [_remove("train", name)(root) for name in CLASSES[:2]] and None, "fewer than two"),
     "another kind of image": (
         lambda root: save(root / "train" / "cat" / "9.bmp", pixels(1)[0]),
         "9.bmp: only .jpg, .jpeg, .png are read; convert it or remove it",
     ),
-    "two test splits": (lambda root: shutil.copytree(root / "test", root / "val") and None, "which is to test on"),
+    "two test splits": (
+        lambda root: shutil.copytree(root / "test", root / "val") and None,
+        "keep one folder",
+    ),
 }
 
 
@@ -96,7 +99,7 @@ def test_annotations_that_name_no_image_are_refused(tmp_path: Path, line: str) -
     root = tiny_imagenet(tmp_path)
     file = root / "val" / "val_annotations.txt"
     file.write_text("" if not line else f"{file.read_text()}{line}\n")
-    with pytest.raises(UserError, match="val_annotations.txt(, line 4: expected|: names no image)"):
+    with pytest.raises(UserError, match="val_annotations.txt(, line 4: expected|: it names no image)"):
         find_image_files(root)
 
 

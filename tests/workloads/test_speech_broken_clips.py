@@ -128,7 +128,7 @@ LYING = {
     "NaN": (wav(np.array([0.1, np.nan]), subtype="FLOAT"), "a sample is not a number"),
     "infinity": (wav(np.array([0.1, -np.inf]), subtype="FLOAT"), "a sample is not a number"),
     "beyond float32": (wav(np.array([0.1, 1e300]), subtype="DOUBLE"), "a sample is not a number"),
-    "loud": (wav(np.array([0.1, -2e3]), subtype="FLOAT"), "a sample of -2000"),
+    "loud": (wav(np.array([0.1, -2e3]), subtype="FLOAT"), "a sample is -2000"),
 }
 
 

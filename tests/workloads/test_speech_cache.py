@@ -248,7 +248,7 @@ def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Prog
     lying = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + "9" * 15 + ",), }"
     for content in (b"", b"\x93NUMPY", pickle.dumps(print), header + lying.ljust(117).encode() + b"\n"):
         (directory / "train_labels.npy").write_bytes(content)
-        with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory} to have"):
+        with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory}, and istbench"):
             open_split(directory, "train", 35)
     (directory / "train_labels.npy").unlink()
     os.mkfifo(directory / "train_labels.npy")
@@ -261,7 +261,9 @@ def test_a_summary_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Pro
     assert (open_summary(directory).words, open_summary(directory).converted) == (WORDS, 2)
     for damage in ("garbage", "one word", "pipe"):
         BROKEN[damage](directory)
-        with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory} to have") as caught:
+        with pytest.raises(
+            UserError, match=f"prepared data is damaged .*: remove {directory}, and istbench"
+        ) as caught:
             open_summary(directory)
         assert "\n" not in str(caught.value)
         (directory / "prepared.json").unlink()
@@ -285,6 +287,8 @@ def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(
 
     monkeypatch.setattr(build, "_render", never)
     monkeypatch.setattr(prepared_directory.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
-    with pytest.raises(UserError, match=r"takes 601.3 GB.*1.0 GB free in .*fewer clips_per_word.*ISTBENCH_CACHE"):
+    with pytest.raises(
+        UserError, match=r"takes 601.3 GB.*1.0 GB are free in .*fewer clips_per_word.*ISTBENCH_CACHE"
+    ):
         Speech(SpeechOptions(clips_per_word=2**20)).prepare(None, tmp_path / "cache", no_progress)
     assert not list((tmp_path / "cache").rglob("*.npy"))

@@ -10,8 +10,8 @@ import torch
 
 from istbench.errors import UserError
 from istbench.workloads.base import Progress
+from istbench.workloads.prepared import downloaded
 from istbench.workloads.speech import Speech
-from istbench.workloads.speech_data import download
 from istbench.workloads.speech_data.clip import read_clip
 from istbench.workloads.speech_data.features import extractor
 from istbench.workloads.speech_data.recordings import find_recordings
@@ -133,9 +133,9 @@ def test_a_directory_in_another_layout_is_refused(recordings: Make, tmp_path: Pa
     (pictures / "cats").mkdir(parents=True)
     (pictures / "dogs").mkdir()
     (pictures / "dogs" / "rex.jpg").write_bytes(b"no sound")
-    cases.append((pictures, "no word folders in it"))
+    cases.append((pictures, "it has no word folders"))
     for path, says in cases:
-        with pytest.raises(UserError, match=f"{path}: {says}; expected folders of clips, one a word"):
+        with pytest.raises(UserError, match=f"{path}: {says}; expected two or more folders of clips, one per word"):
             find_recordings(path)
 
 
@@ -152,7 +152,7 @@ def test_an_empty_folder_among_the_35_words_is_refused(recordings: Make) -> None
 def test_two_corpora_in_one_directory_are_refused(recordings: Make, tmp_path: Path) -> None:
     recordings("both/first")
     recordings("both/second")
-    with pytest.raises(UserError, match=r"word folders in .*first, .*second; name one of these"):
+    with pytest.raises(UserError, match=r"word folders in .*first, .*second; give one of these"):
         find_recordings(tmp_path / "both")
 
 
@@ -182,7 +182,7 @@ def test_a_refused_download_is_one_line(
     with pytest.raises(UserError, match=r"could not be downloaded.*Connection refused.*--data DIR") as caught:
         Speech().fetch("download", tmp_path, no_progress)
     assert "\n" not in str(caught.value)
-    assert download.downloaded(tmp_path / "speech") is None
+    assert downloaded(tmp_path / "speech") is None
 
 
 def test_an_unknown_source_lists_the_known(tmp_path: Path, no_progress: Progress) -> None:

@@ -60,12 +60,12 @@ def test_where_speakers_leave_a_word_without_a_side_all_words_are_split_by_name(
 
 
 def test_a_word_of_which_nothing_is_left_to_train_on_is_named() -> None:
-    with pytest.raises(UserError, match=r"^/data: split by file name, word1 has no clips to train on; record more"):
+    with pytest.raises(UserError, match=r"^/data: split by file name, word1 has no training clips; record more"):
         split([["0.wav", "1.wav", "2.wav"], ["2.wav", "9.wav"]])
 
 
 def test_nothing_to_test_on_is_said() -> None:
-    with pytest.raises(UserError, match=r"^/data: split by file name, there are no clips to test on; record more"):
+    with pytest.raises(UserError, match=r"^/data: split by file name, there are no test clips; record more"):
         split([["0.wav", "1.wav"], ["0.wav"]])
 
 

@@ -89,12 +89,12 @@ def test_words_are_speech_commands_by_their_speakers_too(recordings: Make) -> No
 def test_two_levels_down_and_not_three(tmp_path: Path) -> None:
     speak(tmp_path / "a" / "b" / "c", ["yes", "no"])
     assert find_recordings(tmp_path / "a").root == tmp_path / "a" / "b" / "c"
-    with pytest.raises(UserError, match="no word folders in it"):
+    with pytest.raises(UserError, match="it has no word folders"):
         find_recordings(tmp_path)
 
 
 def test_one_word_is_nothing_to_tell_apart(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"^{tmp_path}: only one word folder, {tmp_path}/yes; expected folders"):
+    with pytest.raises(UserError, match=f"^{tmp_path}: only one word folder, {tmp_path}/yes; expected two"):
         find_recordings(speak(tmp_path, ["yes"]))
 
 

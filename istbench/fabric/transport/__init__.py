@@ -1,7 +1,6 @@
 """Point-to-point messages in the background, the most urgent first."""
 
-from istbench.fabric.transport.link import Message
-from istbench.fabric.transport.payload import payload_of
-from istbench.fabric.transport.transport import Receiver, Transport
+from istbench.fabric.transport.link import TransportMessage, payload_of
+from istbench.fabric.transport.transport import Receiver, Traffic, Transport
 
-__all__ = ["Message", "Receiver", "Transport", "payload_of"]
+__all__ = ["Receiver", "Traffic", "Transport", "TransportMessage", "payload_of"]

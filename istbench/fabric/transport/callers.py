@@ -1,7 +1,7 @@
-"""Who connects to a listening node: peers, who have its key, and strangers, who must not hold them up.
+"""Authenticate the processes that connect to a listening node; a stranger cannot delay the peers.
 
-The listener sends a challenge. A peer answers with its rank and an HMAC of both under the key, which itself never
-crosses the network: who listens in can answer no other challenge.
+The listener sends a challenge. A peer answers with its rank and an HMAC of both under the job's key. The key never
+crosses the network, so an eavesdropper cannot answer another challenge.
 """
 
 import contextlib
@@ -16,34 +16,34 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 CHALLENGE_BYTES = 32
-HELLO = struct.Struct("<32sI")  # the proof, and the rank that connects
-MOST_CALLERS = 64  # at a time that have not said who they are
-_HELLO_S = 10.0
+ANSWER = struct.Struct("<32sI")  # the proof, and the rank of the caller
+MOST_CALLERS = 64  # unauthenticated connections at a time
+_ANSWER_S = 10.0
 
 
 @dataclass(eq=False)
 class _Caller:
-    """Someone who has connected, until when it may say who it is, and what it has said so far."""
+    """An unauthenticated connection, the deadline for its answer, and the bytes of the answer so far."""
 
     connection: socket.socket
     until: float
     challenge: bytes
-    said: bytes = b""
+    received: bytes = b""
 
 
 def introduce(connection: socket.socket, key: bytes, rank: int) -> None:
-    """Prove to the listener at the other end of `connection` that this is `rank`, which has `key`.
+    """Prove to the listener at the other end of `connection` that this process is `rank` and has `key`.
 
     Raises:
-        OSError: where the listener is gone, or says nothing in time.
+        OSError: if the listener has left, or sends no challenge in time.
     """
     challenge = b""
     while len(challenge) < CHALLENGE_BYTES:
-        heard = connection.recv(CHALLENGE_BYTES - len(challenge))
-        if not heard:
-            raise ConnectionError("the connection was closed before it was answered")
-        challenge += heard
-    connection.sendall(HELLO.pack(_proof(key, challenge, rank), rank))
+        chunk = connection.recv(CHALLENGE_BYTES - len(challenge))
+        if not chunk:
+            raise ConnectionError("the listener closed the connection before its challenge")
+        challenge += chunk
+    connection.sendall(ANSWER.pack(_proof(key, challenge, rank), rank))
 
 
 def _proof(key: bytes, challenge: bytes, rank: int) -> bytes:
@@ -51,7 +51,7 @@ def _proof(key: bytes, challenge: bytes, rank: int) -> bytes:
 
 
 class Callers:
-    """Those who connect to `listener`. All are heard at once; who does not have `key` is turned away."""
+    """Accepts connections to `listener`, all at once, and closes those without `key`."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
         self._listener = listener
@@ -60,10 +60,10 @@ class Callers:
         self._selector = selectors.DefaultSelector()
 
     def accept(self, awaited: Set[int], timeout_s: float) -> dict[int, socket.socket]:
-        """The connections of the ranks `awaited`.
+        """Return the connections of the ranks `awaited`.
 
         Raises:
-            TimeoutError: where one has not called within `timeout_s` seconds.
+            TimeoutError: if one of them does not connect within `timeout_s` seconds.
         """
         peers: dict[int, socket.socket] = {}
         until = time.monotonic() + timeout_s
@@ -87,27 +87,27 @@ class Callers:
         return peers
 
     def _answer(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone again
+        with contextlib.suppress(OSError):  # the caller has left
             connection, _ = self._listener.accept()
             connection.setblocking(False)
-            caller = _Caller(connection, time.monotonic() + _HELLO_S, secrets.token_bytes(CHALLENGE_BYTES))
+            caller = _Caller(connection, time.monotonic() + _ANSWER_S, secrets.token_bytes(CHALLENGE_BYTES))
             connection.send(caller.challenge)  # fits in the buffer of a new connection
             self._unknown.append(caller)
             self._selector.register(connection, selectors.EVENT_READ, caller)
 
     def _listen(self, caller: _Caller, awaited: Set[int], peers: dict[int, socket.socket]) -> None:
-        """Hear what `caller` says now: one of `awaited` joins `peers`."""
+        """Read from `caller`. If its answer proves a rank of `awaited`, add the connection to `peers`."""
         try:
-            said = caller.connection.recv(HELLO.size - len(caller.said))  # not more: messages follow
+            chunk = caller.connection.recv(ANSWER.size - len(caller.received))  # no more: messages follow
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        caller.said += said
-        if not said:
+            chunk = b""
+        caller.received += chunk
+        if not chunk:
             self._turn_away(caller)
-        elif len(caller.said) == HELLO.size:
-            proof, rank = HELLO.unpack(caller.said)
+        elif len(caller.received) == ANSWER.size:
+            proof, rank = ANSWER.unpack(caller.received)
             if hmac.compare_digest(proof, _proof(self._key, caller.challenge, rank)) and rank in awaited:
                 self._let_go(caller)
                 peers[rank] = caller.connection
@@ -115,7 +115,7 @@ class Callers:
                 self._turn_away(caller)
 
     def _turn_away_late(self) -> None:
-        """Turn away who has had its time, and the oldest where there are too many."""
+        """Close the connections whose deadline has passed, and the oldest if there are too many."""
         too_many, now = len(self._unknown) - MOST_CALLERS, time.monotonic()
         for number, caller in enumerate(list(self._unknown)):
             if number < too_many or caller.until <= now:

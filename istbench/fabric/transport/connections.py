@@ -1,4 +1,4 @@
-"""One TCP connection to every peer, over the interface that gloo uses."""
+"""One TCP connection to every peer, over gloo's interface."""
 
 import contextlib
 import fcntl
@@ -15,13 +15,14 @@ _SIOCGIFADDR = 0x8915
 
 
 def connect_peers(store: SignedStore, rank: int, world_size: int, timeout_s: float) -> dict[int, socket.socket]:
-    """A connected socket to every other rank; every rank must call this.
+    """Connect to every other rank; every rank must call this.
 
-    Addresses cross through `store`. Callers prove that they have a key derived from the store's, which never
-    crosses the network; others are turned away, and hold up nobody. The lower rank of a pair listens.
+    Ranks exchange addresses through `store`. A caller proves that it has a key, derived from the store's key, which
+    never crosses the network. The listener closes other connections; they delay nobody. The lower rank of a pair
+    listens.
 
     Raises:
-        OSError: where a peer is not there within `timeout_s`.
+        OSError: if a peer does not connect within `timeout_s`.
     """
     peers = {}
     address = _own_address()
@@ -39,7 +40,7 @@ def connect_peers(store: SignedStore, rank: int, world_size: int, timeout_s: flo
 
 
 def _key(store: SignedStore, listener: int) -> bytes:
-    """What whoever calls the rank `listener` has to have."""
+    """The key for connections to rank `listener`."""
     return store.derived(f"transport to rank {listener}")
 
 
@@ -52,13 +53,13 @@ def _call(store: SignedStore, rank: int, peer: int, timeout_s: float) -> socket.
 
 
 def _own_address() -> str:
-    """Where peers reach this process: gloo's interface where one is named, else the one towards the master."""
+    """This process's address for peers: of gloo's interface if it is set, else of the one towards the master."""
     name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     return (name and address_of(name)) or address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
 
 
 def address_of(interface: str) -> str | None:
-    """The IPv4 address of an interface of this machine, None where it has none."""
+    """The IPv4 address of an interface of this machine; None if it has none."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", interface.encode()[:15])
         return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
@@ -66,12 +67,12 @@ def address_of(interface: str) -> str | None:
 
 
 def address_towards(host: str) -> str:
-    """This machine's address on the way to `host`.
+    """This machine's address on the route to `host`.
 
     Raises:
-        OSError: where there is no such host, or no way.
+        OSError: if there is no such host, or no route.
     """
     family, kind, _, _, place = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
-        probe.connect(place)  # of a datagram socket: sends nothing
+        probe.connect(place)  # a datagram socket sends nothing here
         return str(probe.getsockname()[0])

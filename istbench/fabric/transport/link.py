@@ -1,4 +1,4 @@
-"""The connection to one peer, with a thread that sends the most urgent message and one that receives."""
+"""The connection to one peer: a thread sends messages, the most urgent first, and a thread receives."""
 
 import contextlib
 import socket
@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from istbench.fabric.transport.urgent_first import UrgentFirst
 
 _HEADER = struct.Struct("<IIQ")
@@ -14,9 +17,11 @@ _SHUTDOWN_S = 5.0
 _LARGEST_BUFFER = 2**30
 
 
-class Message(NamedTuple):
-    """What is sent. `payload` must stay as it is until the receiver has it; of a channel, lower `order` is more
-    urgent."""
+class TransportMessage(NamedTuple):
+    """A message to a peer. `payload` must not change until the receiver has it.
+
+    In a channel, a message of lower `order` is more urgent.
+    """
 
     channel: int
     order: int
@@ -24,12 +29,17 @@ class Message(NamedTuple):
     payload: memoryview
 
 
-class Link:
-    """Messages to and from one peer.
+def payload_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor, as bytes."""
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
-    `deliver(peer, channel, key, size, fill)` is called on the receiving thread for every message; it must call
-    `fill` once with a buffer of `size` bytes. `lost(peer, error)` is called when either thread ends by an error, as
-    it does when the peer leaves.
+
+class PeerConnection:
+    """Sends messages to one peer and receives messages from it.
+
+    The receiving thread calls `deliver(peer, channel, key, size, fill)` for every message. `deliver` must call
+    `fill` once with a buffer of `size` bytes. If a thread ends with an error, for example because the peer left, it
+    calls `lost(peer, error)`.
     """
 
     def __init__(
@@ -43,32 +53,32 @@ class Link:
         self._socket = connection
         self._deliver = deliver
         self._lost = lost
-        self._queue: UrgentFirst[Message] = UrgentFirst()
+        self._queue: UrgentFirst[TransportMessage] = UrgentFirst()
         self._threads = [
-            threading.Thread(target=self._run, args=(step,), name=f"{what} {peer}", daemon=True)
-            for what, step in (("send to", self._send_one), ("receive from", self._receive_one))
+            threading.Thread(target=self._run, args=(step,), name=f"{task} {peer}", daemon=True)
+            for task, step in (("send to", self._send_one), ("receive from", self._receive_one))
         ]
         for thread in self._threads:
             thread.start()
 
     def limit(self, window_bytes: int) -> None:
-        """Let the connection hold about `window_bytes` sent or waiting: what is in it cannot be overtaken."""
-        # The system doubles the value, for its own book-keeping, and takes no more than an int.
+        """Limit the socket's send buffer to about `window_bytes`. No urgent message can overtake those in it."""
+        # The kernel doubles the value for its own book-keeping, and accepts only an int.
         wanted = min(max(1, window_bytes // 2), _LARGEST_BUFFER)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wanted)
 
-    def put(self, messages: Iterable[Message]) -> None:
-        """Queue `messages`; returns at once.
+    def put(self, messages: Iterable[TransportMessage]) -> None:
+        """Queue `messages` and return at once.
 
-        An older channel's go first: a peer that has not opened the newer one yet does not read past its messages.
+        Messages of an older channel go first, since a peer stops reading at a channel that it has not opened yet.
         """
         self._queue.put([((message.channel, message.order), message) for message in messages])
 
     def close(self) -> None:
-        """Send what is queued, as long as the peer takes it, and end both threads."""
+        """Send the queued messages while the peer reads, then end both threads."""
         self._queue.close()
         self._threads[0].join(_SHUTDOWN_S)
-        with contextlib.suppress(OSError):  # the peer was faster
+        with contextlib.suppress(OSError):  # the peer closed first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._threads[1].join(_SHUTDOWN_S)
         self._socket.close()
@@ -105,5 +115,5 @@ class Link:
         while len(buffer):
             got = self._socket.recv_into(buffer, len(buffer), socket.MSG_WAITALL)
             if got == 0:
-                raise ConnectionError("it closed its end")
+                raise ConnectionError("the peer closed the connection")
             buffer = buffer[got:]

@@ -1,46 +1,55 @@
 """Messages between all nodes in the background, by priority, over TCP connections of their own.
 
-gloo's point-to-point operations are not used: nothing tells which of many receives is done but a thread blocked
-on each, and a receiver must know what comes next, which is what priorities change. Here a message carries its
-key, so it is received straight to where it belongs, in whatever order it was sent.
+gloo's point-to-point operations do not fit. To learn that a receive is complete, a thread must block on it, and a
+receiver must know the next message in advance, but priorities change the order. Here a message carries a key, so
+the receiver writes it directly to its buffer, in any order.
 """
 
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from istbench.fabric.signed_store import SignedStore
-from istbench.fabric.traffic import Traffic
 from istbench.fabric.transport.connections import connect_peers
-from istbench.fabric.transport.link import Link, Message
-from istbench.fabric.transport.worker import Worker
+from istbench.fabric.transport.link import PeerConnection, TransportMessage
+from istbench.fabric.transport.urgent_first import Worker
+
+
+@dataclass
+class Traffic:
+    """Bytes of payload that this node sent and received."""
+
+    sent: int = 0
+    received: int = 0
 
 
 class Receiver(Protocol):
-    """Who gets the messages of a channel. Both methods are called on threads of the transport."""
+    """Receives the messages of a channel. Threads of the transport call both methods."""
 
     def buffer(self, peer: int, key: int) -> memoryview:
-        """Where the payload of message `key` of `peer` goes; it is as long as that payload, or the payload is
-        empty."""
+        """The buffer for message `key` of `peer`, of the payload's size. Not called for an empty payload."""
 
     def arrived(self, peer: int, key: int, size: int) -> bool:
-        """Message `key` of `peer` is there, `size` bytes. Called under the transport's lock; returns whether
-        what `Transport.wait` waits for may be so now."""
+        """Message `key` of `peer` has arrived, with `size` bytes. Called under the transport's lock.
+
+        Returns whether the condition of a `Transport.wait` may hold now.
+        """
 
 
 class Transport:
     """The connections of this node to all others.
 
-    Every node opens the same channels in the same order. A message goes to the receiver of its channel; once a
-    receiver is gone, its messages are read and dropped. What goes wrong on a thread is raised by the next `wait`.
+    Every node opens the same channels in the same order. A message goes to the receiver of its channel. If the
+    receiver no longer exists, the transport reads and drops the message. The next `wait` raises errors of threads.
+
+    Messages arrive `latency_s` after their last byte, for shaped networks without added latency.
 
     Attributes:
-        lock: guards what receivers change in `arrived`.
-
-    Messages arrive `latency_s` after their last byte: for networks that are really shaped but in their latency.
+        lock: guards the state that receivers change in `arrived`.
     """
 
     def __init__(
@@ -59,21 +68,21 @@ class Transport:
         self._changed = threading.Condition(self.lock)
         self._receivers: list[weakref.ref[Receiver]] = []
         self._failure: Exception | None = None  # of a task
-        self._gone: dict[int, str] = {}  # why, by peer
+        self._gone: dict[int, str] = {}  # reason, by peer
         self._closing = False
         self._workers = [Worker("transport tasks", self._fail)]
         self._late = self.worker("latency") if latency_s else None
         connections = connect_peers(store, rank, world_size, timeout_s)
         self._links = {
-            peer: Link(peer, connection, self._deliver, self._lost)
+            peer: PeerConnection(peer, connection, self._deliver, self._lost)
             for peer, connection in sorted(connections.items())
         }
 
     def open(self, receiver: Receiver, *, window_bytes: int | None = None) -> int:
-        """A new channel, whose messages go to `receiver`, which is held weakly; returns its number.
+        """Open a channel to `receiver`, which is referenced weakly; returns its number.
 
-        `window_bytes` bounds what is handed to each connection and so can no longer be overtaken; None leaves
-        that to the system.
+        `window_bytes` limits the send buffer of each connection: an urgent message cannot overtake bytes in it.
+        None keeps the kernel's default.
         """
         with self._changed:
             self._receivers.append(weakref.ref(receiver))
@@ -83,31 +92,29 @@ class Transport:
                 link.limit(window_bytes)
         return len(self._receivers) - 1
 
-    def send(self, peer: int, messages: Iterable[Message]) -> None:
-        """Queue `messages` to `peer`; returns at once."""
+    def send(self, peer: int, messages: Iterable[TransportMessage]) -> None:
+        """Queue `messages` to `peer` and return at once."""
         messages = list(messages)
         with self.lock:
             self._traffic.sent += sum(len(message.payload) for message in messages)
         self._links[peer].put(messages)
 
     def work(self, tasks: Iterable[tuple[int, Callable[[], None]]]) -> None:
-        """Run (order, task) pairs on the transport's own thread, the lowest order first."""
+        """Queue (order, task) pairs for the transport's own thread, which runs the lowest order first."""
         self._workers[0].put(tasks)
 
     def worker(self, name: str) -> Worker:
-        """Another thread for tasks, which ends with the transport."""
+        """Start another thread for tasks. It ends with the transport."""
         self._workers.append(Worker(name, self._fail))
         return self._workers[-1]
 
     def wait(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]]) -> None:
-        """Return once `done()`; `awaited()` are the peers without whose messages it cannot come to that.
-
-        Both are called under the lock.
+        """Wait until `done()`, which needs messages of the peers `awaited()`. Both are called under the lock.
 
         Raises:
-            ConnectionError: where an awaited peer is gone.
-            TimeoutError: when time is out.
-            Exception: what a task raised.
+            ConnectionError: if an awaited peer has left.
+            TimeoutError: after the time-out.
+            Exception: the error of a task.
         """
         with self._changed:
             in_time = self._changed.wait_for(lambda: done() or self._hopeless(awaited), self._timeout_s)
@@ -123,21 +130,21 @@ class Transport:
         return self._failure is not None or bool(self._gone and not self._gone.keys().isdisjoint(awaited()))
 
     def notify(self) -> None:
-        """Let `wait` look again. Call it under the lock."""
+        """Make `wait` check its condition again. Call it under the lock."""
         self._changed.notify_all()
 
     def stay(self, ready: Callable[[], bool]) -> None:
-        """On a thread that receives: return once `ready()`. Call it under the lock.
+        """Wait on a receiving thread until `ready()`. Call it under the lock.
 
         Raises:
-            ConnectionError: where the transport closes first.
+            ConnectionError: if the transport closes first.
         """
         self._changed.wait_for(lambda: ready() or self._closing)
         if not ready():
             raise ConnectionError("this node has left")
 
     def close(self) -> None:
-        """Send what is queued and end all threads."""
+        """Send the queued messages and end all threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -154,7 +161,9 @@ class Transport:
         if size:
             buffer = receiver.buffer(peer, key)
             if len(buffer) != size:
-                raise ValueError(f"it sent {size} bytes where {len(buffer)} belong: its model is another one")
+                raise ValueError(
+                    f"it sent {size} bytes in place of {len(buffer)}: its model differs from this rank's"
+                )
             fill(buffer)
         self._after_latency(partial(self._arrived, receiver, peer, key, size))
 
@@ -172,7 +181,7 @@ class Transport:
                 self._changed.notify_all()
 
     def _receiver(self, number: int) -> Receiver | None:
-        """Who listens to channel `number`; a peer may have opened it before this node did."""
+        """The receiver of channel `number`; waits if a peer opened the channel before this node."""
         with self._changed:
             self._changed.wait_for(lambda: number < len(self._receivers) or self._closing)
             return self._receivers[number]() if number < len(self._receivers) else None
@@ -183,7 +192,7 @@ class Transport:
             self._changed.notify_all()
 
     def _lost(self, peer: int, error: Exception) -> None:
-        # As late as all that it sent before.
+        # With the same latency as the messages before it.
         self._after_latency(partial(self._note_lost, peer, error))
 
     def _note_lost(self, peer: int, error: Exception) -> None:

@@ -1,15 +1,15 @@
-"""A queue between threads that gives out its most urgent item first."""
+"""A queue between threads with the most urgent item first, and a thread that runs tasks from one."""
 
 import heapq
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class UrgentFirst(Generic[T]):
-    """Items come out by their order, lowest first, and in the order they went in where that is the same."""
+    """Items leave the queue by rising order. Items of the same order leave as they came."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -18,7 +18,7 @@ class UrgentFirst(Generic[T]):
         self._waiting = self._closed = False
 
     def put(self, items: Iterable[tuple[Any, T]]) -> None:
-        """Add (order, item) pairs, all at once: no one takes any before all are in."""
+        """Add (order, item) pairs, all before a reader can take the first."""
         with self._changed:
             for order, item in items:
                 heapq.heappush(self._heap, (order, self._count, item))
@@ -27,7 +27,7 @@ class UrgentFirst(Generic[T]):
                 self._changed.notify()
 
     def take(self) -> T | None:
-        """The most urgent item, waiting for one; None once the queue is closed and empty. For one thread only."""
+        """Wait for the most urgent item; None if the queue is closed and empty. Only one thread may call this."""
         with self._changed:
             while not self._heap and not self._closed:
                 self._waiting = True
@@ -36,7 +36,40 @@ class UrgentFirst(Generic[T]):
             return heapq.heappop(self._heap)[2] if self._heap else None
 
     def close(self) -> None:
-        """Let `take` give out what is left, then None."""
+        """Close the queue: `take` returns the remaining items, then None."""
         with self._changed:
             self._closed = True
             self._changed.notify()
+
+
+class Worker:
+    """A thread that runs tasks one by one. If a task raises, the error goes to `failed` and the thread ends."""
+
+    def __init__(self, name: str, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+        self._tasks: UrgentFirst[Callable[[], None]] = UrgentFirst()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, tasks: Iterable[tuple[float, Callable[[], None]]]) -> None:
+        """Queue (order, task) pairs; the lowest order runs first."""
+        self._tasks.put(tasks)
+
+    def close(self) -> None:
+        """Run the queued tasks, then end the thread."""
+        self._tasks.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._run_one():
+                pass
+        except Exception as error:
+            self._failed(error)
+
+    def _run_one(self) -> bool:
+        task = self._tasks.take()
+        if task is None:
+            return False
+        task()
+        return True

@@ -1,1 +1,1 @@
-"""Data sets of extreme classification: repository text read fast, kept as CSR arrays, or made up."""
+"""Data sets of extreme classification: repository text as CSR arrays, or synthetic points."""

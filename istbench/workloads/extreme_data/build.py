@@ -1,4 +1,4 @@
-"""From repository text, or from none, to a prepared directory of points."""
+"""Prepare a directory of points, from repository text or synthetic."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from istbench.config.data_source import DataSource
 from istbench.errors import UserError, printable
 from istbench.workloads.base import Progress
-from istbench.workloads.extreme_data.cache import Facts, PointsWriter, Propensity, open_split, prepared
+from istbench.workloads.extreme_data.cache import DataSetFacts, PointsWriter, Propensity, open_split, prepared
 from istbench.workloads.extreme_data.files import RepositoryFiles, find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
 from istbench.workloads.prepared import SPLITS, source_of
@@ -17,24 +17,24 @@ AMAZON_670K = (135_909, 670_091)
 AMAZON_670K_POINTS = 490_449 + 153_025
 
 SYNTHETIC_NOTE = (
-    "synthetic points: made-up features and labels with a long tail, not Amazon's products "
+    "synthetic points: random features and labels with a long tail, not Amazon's products "
     "(for these, or any data set of the XC repository: --data DIR)"
 )
 
 
 def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
-    """The data set in directory `data`, under `cache`.
+    """Prepare the data set in directory `data` under `cache`.
 
     Raises:
-        UserError: for a directory that has none or several, a file that is broken, naming its line, or a cache that
-            cannot be written.
+        UserError: for a directory with none or several, a broken file (naming its line), or a cache that is not
+            writable.
     """
     files = find_files(data)
 
-    def facts() -> Facts:
+    def facts() -> DataSetFacts:
         header = files.header
         kind = _propensity([files.root.name, *(path.name for path in files.files.values())])
-        return Facts(features=header.features, labels=header.labels, propensity=kind)
+        return DataSetFacts(features=header.features, labels=header.labels, propensity=kind)
 
     def fill(writer: PointsWriter) -> None:
         done = 0
@@ -53,7 +53,7 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
 
 
 def _require_labels(files: RepositoryFiles, directory: Path) -> None:
-    """Refuse points of which none has a label: nothing can be learnt from them, and every metric is 0.
+    """Refuse points without any label: a model cannot learn from them, and every metric is 0.
 
     Raises:
         UserError: naming the file.
@@ -62,20 +62,20 @@ def _require_labels(files: RepositoryFiles, directory: Path) -> None:
         if not len(open_split(directory, split).labels.indices):
             file = files.files.get(split) or files.files["data"]
             raise UserError(
-                f"{printable(str(file))}: none of its points to {split} on has a label; a line must start with its "
-                "labels, as in `3,7 0:1 5:0.2`"
+                f"{printable(str(file))}: no {split} point has a label; a line must start with its labels, "
+                "as in `3,7 0:1 5:0.2`"
             )
 
 
 def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSource:
-    """The points of `made_up`, under `cache`.
+    """Prepare the points of `made_up` under `cache`.
 
     Raises:
-        UserError: for a cache that cannot be written.
+        UserError: for a cache that is not writable.
     """
 
-    def facts() -> Facts:
-        return Facts(features=made_up.features, labels=made_up.labels, propensity="other")
+    def facts() -> DataSetFacts:
+        return DataSetFacts(features=made_up.features, labels=made_up.labels, propensity="other")
 
     def fill(writer: PointsWriter) -> None:
         done = 0
@@ -89,6 +89,6 @@ def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSou
 
 
 def _propensity(names: list[str]) -> Propensity:
-    """Which of the repository's data sets files of these names are likely to be."""
-    said = " ".join(names).lower()
-    return "amazon" if "amazon" in said else "wikipedia" if "wiki" in said else "other"
+    """The likely kind of data set, from its file names."""
+    text = " ".join(names).lower()
+    return "amazon" if "amazon" in text else "wikipedia" if "wiki" in text else "other"

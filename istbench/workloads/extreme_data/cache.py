@@ -1,4 +1,4 @@
-"""Prepared points on disk: made once, as CSR arrays that every process maps.
+"""Prepared points on disk: CSR arrays, made once, that every process maps.
 
 A prepared directory holds, of both splits, `SPLIT_feature_ends.npy` and `SPLIT_label_ends.npy` (int64 [points]),
 `SPLIT_features.npy` and `SPLIT_labels.npy` (int32), `SPLIT_values.npy` (float32), and `prepared.json`.
@@ -34,20 +34,20 @@ Propensity = Literal["amazon", "wikipedia", "other"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a summary says of a data set: how many features and labels it has, and its kind for propensities."""
+class DataSetFacts:
+    """Numbers of features and labels of a data set, and its kind for propensities."""
 
     features: int
     labels: int
     propensity: Propensity
 
 
-class Summary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prepared.json holds.
+class PointsSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json.
 
     Attributes:
-        features, labels: how many there are.
-        propensity: the data set's kind, which its labels' propensities go by.
+        features, labels: numbers of features and labels.
+        propensity: the kind of data set, which determines the propensities of labels.
     """
 
     features: Units
@@ -56,7 +56,7 @@ class Summary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PointsWriter:
-    """Writes the points of both splits, some at a time, through plain writes so that a full disk is an error."""
+    """Writes the points of both splits in chunks. It uses plain writes, so a full disk raises an error."""
 
     def __init__(self, directory: Path) -> None:
         self._files: dict[str, BinaryIO] = {}
@@ -82,7 +82,7 @@ class PointsWriter:
             self._lengths[f"{split}_{name}"] += len(array)
 
     def close(self) -> None:
-        """Close the files, everything on disk."""
+        """Write the final headers, flush the files to disk and close them."""
         for name, file in self._files.items():
             with file:
                 file.seek(0)
@@ -92,25 +92,25 @@ class PointsWriter:
 
 
 def _write_header(file: BinaryIO, kind: type, length: int) -> None:
-    """A header of the same size for any `length`: numpy leaves room for an array to grow."""
+    """Write a header of the same size for any `length`: numpy leaves room for an array to grow."""
     header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def open_summary(directory: Path) -> Summary:
-    """What a prepared directory holds.
+def open_summary(directory: Path) -> PointsSummary:
+    """The summary of a prepared directory.
 
     Raises:
-        UserError: when its summary is missing or damaged.
+        UserError: if it is missing or damaged.
     """
-    return shared.open_summary(directory, Summary)
+    return shared.open_summary(directory, PointsSummary)
 
 
 def open_split(directory: Path, split: str) -> Points:
     """Map the split "train" or "test" of a prepared directory.
 
     Raises:
-        UserError: when a file of it is missing or damaged.
+        UserError: if one of its files is missing or damaged.
     """
     arrays = {name: map_array(directory, f"{split}_{name}.npy", kind, 1) for name, kind in KINDS.items()}
     for ends, *entries in (("feature_ends", "features", "values"), ("label_ends", "labels")):
@@ -128,21 +128,21 @@ def prepared(
     cache: Path,
     kind: str,
     key: Mapping[str, Any],
-    facts: Callable[[], Facts],
+    facts: Callable[[], DataSetFacts],
     fill: Callable[[PointsWriter], None],
     progress: Progress,
-) -> tuple[Path, Summary]:
-    """The prepared directory of (`kind`, `key`) under `cache`, made by `fill(writer)` unless it is there.
+) -> tuple[Path, PointsSummary]:
+    """The prepared directory of (`kind`, `key`) under `cache`. `fill(writer)` makes it unless it exists.
 
     Args:
         key: JSON-ready; everything that determines the content.
-        facts: what is in the summary of its own.
+        facts: returns sizes and kind for the summary.
 
     Raises:
-        UserError: when `cache` is not writable or the disk is full, and what the arguments raise.
+        UserError: if `cache` is not writable or the disk is full; and errors of the arguments.
     """
 
-    def make(directory: Path) -> Summary:
+    def make(directory: Path) -> PointsSummary:
         own = facts()
         writer = PointsWriter(directory)
         try:
@@ -152,8 +152,8 @@ def prepared(
         counts = {split: len(open_split(directory, split)) for split in SPLITS}
         for split, count in counts.items():
             if count == 0:
-                raise UserError(f"no points to {split} on: give more points, or files of both splits")
-        return Summary(
+                raise UserError(f"no {split} points: give more points, or files of both splits")
+        return PointsSummary(
             fingerprint=_fingerprint(directory, own),
             train=counts["train"],
             test=counts["test"],
@@ -166,7 +166,7 @@ def prepared(
     return shared.prepared(cache / shared.directory_name(kind, VERSION, key), make, _checked, progress)
 
 
-def _fingerprint(directory: Path, facts: Facts) -> str:
+def _fingerprint(directory: Path, facts: DataSetFacts) -> str:
     digest = hashlib.sha256(f"{facts.features} {facts.labels} {facts.propensity}".encode())
     for split in SPLITS:
         for name, kind in KINDS.items():
@@ -176,16 +176,16 @@ def _fingerprint(directory: Path, facts: Facts) -> str:
     return digest.hexdigest()
 
 
-def _checked(directory: Path) -> Summary:
-    """The summary of a directory whose arrays are as it says."""
-    summary = shared.read_summary(directory, Summary)
+def _checked(directory: Path) -> PointsSummary:
+    """The summary of a directory, checked against its arrays."""
+    summary = shared.read_summary(directory, PointsSummary)
     for split, count in zip(SPLITS, (summary.train, summary.test), strict=True):
         points = open_split(directory, split)
         if len(points) != count:
-            raise UserError(f"{directory}: {split} is not of {count} points")
+            raise UserError(f"{directory}: {split} does not have {count} points")
         for rows, columns in ((points.features, summary.features), (points.labels, summary.labels)):
             if (np.diff(rows.ends, prepend=0) < 0).any():
                 raise UserError(f"{directory}: {split} has a point that ends before it starts")
             if len(rows.indices) and not 0 <= rows.indices.min() <= rows.indices.max() < columns:
-                raise UserError(f"{directory}: {split} has indices of other than {columns} columns")
+                raise UserError(f"{directory}: {split} has indices outside its {columns} columns")
     return summary

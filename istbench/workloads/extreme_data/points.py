@@ -1,4 +1,4 @@
-"""Sparse points and their labels: as arrays on disk or in chunks, and as a batch of tensors."""
+"""Sparse points and their labels: arrays on disk or in chunks, and batches of tensors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """Sparse rows, numpy arrays: row i holds the entries from `ends[i - 1]` (0 before the first) to `ends[i]`.
+    """Sparse rows as numpy arrays: row i holds the entries from `ends[i - 1]` (0 for the first row) to `ends[i]`.
 
-    ends: int64 [n]. indices: columns, int32. values: float32, or None where all are one.
+    ends: int64 [n]. indices: columns, int32. values: float32, or None if all are one.
     """
 
     ends: np.ndarray
@@ -23,7 +23,7 @@ class Rows:
         return len(self.ends)
 
     def take(self, chosen: np.ndarray) -> "Rows":
-        """Rows `chosen` (int64), copied, in that order."""
+        """A copy of rows `chosen` (int64), in that order."""
         starts = np.where(chosen > 0, self.ends[chosen - 1], 0)
         lengths = self.ends[chosen] - starts
         ends = np.cumsum(lengths)
@@ -33,7 +33,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Points:
-    """Points: features with values, and labels, of as many rows."""
+    """Points: rows of features with values, and the same number of rows of labels."""
 
     features: Rows
     labels: Rows
@@ -42,16 +42,16 @@ class Points:
         return len(self.labels)
 
     def take(self, chosen: np.ndarray) -> "Points":
-        """Points `chosen` (int64), copied, in that order."""
+        """A copy of points `chosen` (int64), in that order."""
         return Points(self.features.take(chosen), self.labels.take(chosen))
 
 
 @dataclass(frozen=True)
 class SparseBatch:
-    """Sparse rows of a minibatch, as tensors; what a method may do with the tensors of a batch goes for it too.
+    """Sparse rows of a minibatch, as tensors. It has the tensor operations that methods use on a batch.
 
-    offsets: where each row starts, and the end of the last, int64 [b + 1]. indices: columns, int64 [entries].
-    values: float32 [entries], or None where all are one. columns: how many there are.
+    offsets: the start of each row, and the end of the last, int64 [b + 1]. indices: columns, int64 [entries].
+    values: float32 [entries], or None if all are one. columns: number of columns.
     """
 
     offsets: Tensor
@@ -75,16 +75,16 @@ class SparseBatch:
         return torch.Size((len(self), self.columns))
 
     def dim(self) -> int:
-        """Two, as of a matrix."""
+        """Two, like a matrix."""
         return 2
 
     def to(self, *where: Any, **how: Any) -> "SparseBatch":
-        """The same on another device, as `Tensor.to` has it."""
+        """A copy on another device, like `Tensor.to`."""
         values = None if self.values is None else self.values.to(*where, **how)
         return SparseBatch(self.offsets.to(*where, **how), self.indices.to(*where, **how), values, self.columns)
 
     def chunk(self, count: int) -> "list[SparseBatch]":
-        """At most `count` batches of consecutive rows, as `Tensor.chunk` cuts them."""
+        """At most `count` batches of consecutive rows, like `Tensor.chunk`."""
         return [self._slice(int(rows[0]), len(rows)) for rows in torch.arange(len(self)).chunk(count)]
 
     def _slice(self, first: int, count: int) -> "SparseBatch":
@@ -94,7 +94,7 @@ class SparseBatch:
         return SparseBatch(offsets - offsets[0], self.indices[entries], values, self.columns)
 
     def equal(self, other: object) -> bool:
-        """Whether `other` is the same rows, as `Tensor.equal` has it."""
+        """Whether `other` has the same rows, like `Tensor.equal`."""
         if not isinstance(other, SparseBatch) or self.columns != other.columns:
             return False
         if self.values is None or other.values is None:
@@ -110,7 +110,7 @@ class SparseBatch:
         return rows.repeat_interleave(self.offsets.diff(), output_size=len(self.indices))
 
     def dense(self) -> Tensor:
-        """The matrix with its zeros, float32 [b, columns]."""
+        """The dense matrix, float32 [b, columns]."""
         matrix = torch.zeros(self.shape, device=self.indices.device)
         values = torch.ones(len(self.indices), device=matrix.device) if self.values is None else self.values
         return matrix.index_put_((self.row_of_entry(), self.indices), values, accumulate=True)

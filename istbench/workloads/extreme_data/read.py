@@ -1,4 +1,4 @@
-"""Repository text: a header `points features labels`, then a line a point, read in chunks of bounded size."""
+"""Read repository text in chunks: a header `points features labels`, then one line per point."""
 
 import re
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ import numpy as np
 
 from istbench.errors import UserError, printable, shown
 from istbench.workloads.extreme_data.points import Points, Rows
-from istbench.workloads.extreme_data.scan import POWERS, Fault, scan_lines
+from istbench.workloads.extreme_data.scan import POWERS, ScanFault, scan_lines
 from istbench.workloads.prepared import named_errors, require_regular
 
 CHUNK = 1 << 24
 MOST = 1 << 24
-"""Most features, and most labels."""
+"""Maximum number of features, and of labels."""
 
 _MOST_POINTS = 2**31 - 2
 _LONGEST_HEADER = _LONGEST_WORD = 200
-_SHORTEST_FEATURE, _SHORTEST_LABEL = 4, 2  # bytes with what ends it
-_EXPECTED = "expected a header `points features labels`, then a line `l1,l2 f:v f:v` a point, indices from 0"
+_SHORTEST_FEATURE, _SHORTEST_LABEL = 4, 2  # bytes, with the separator
+_EXPECTED = "expected a header `points features labels`, then one line `l1,l2 f:v f:v` per point, indices from 0"
 _BLANKS = b" \t\r\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class RepositoryHeader:
     """The first line of a file."""
 
     points: int
@@ -34,29 +34,28 @@ class Header:
     labels: int
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> RepositoryHeader:
     """The header of `path`.
 
     Raises:
-        UserError: naming the file and its first line, where it is none.
+        UserError: naming the file and its first line, if that is not a header.
     """
     with _opened(path) as file:
         return _header(path, file)
 
 
 def read_points(path: Path, chunk: int = CHUNK) -> Iterator[Points]:
-    """The points of `path` in order, those of about `chunk` bytes at a time.
+    """Yield the points of `path` in order, in chunks of about `chunk` bytes.
 
-    They lie in arrays that the next ones are written over. Blank lines after the last point are nothing; before it
-    they are points without labels and features.
+    The next chunk overwrites the arrays. A blank line is a point without labels and features; after the last point,
+    blank lines are ignored.
 
     Raises:
-        UserError: naming the file and the line, where a line is not as it should be, an index is not below the
-            header's number or stands twice in a point, a value is not a finite number, or there are more or fewer
-            points than the header says.
+        UserError: naming the file and the line, if a line has the wrong form, an index is too large or twice in a
+            point, a value is not a finite number, or the number of points differs from the header.
     """
     with _opened(path) as file:
-        yield from _Reader(path, file, chunk).points()
+        yield from _PointsReader(path, file, chunk).points()
 
 
 @contextmanager
@@ -67,13 +66,13 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def _header(path: Path, file: BinaryIO) -> Header:
+def _header(path: Path, file: BinaryIO) -> RepositoryHeader:
     line = file.readline(_LONGEST_HEADER)
     words = line.split()
     if not line:
         raise _error(path, 1, f"the file is empty; {_EXPECTED}")
     if len(words) != 3 or not all(word.isdigit() for word in words) or not line.endswith(b"\n"):
-        raise _error(path, 1, f"{shown(_text(line.strip()))} is no header of three numbers; {_EXPECTED}")
+        raise _error(path, 1, f"{shown(_text(line.strip()))} is not a header of three numbers; {_EXPECTED}")
     points, features, labels = map(int, words)
     for count, most, what in (
         (points, _MOST_POINTS, "points"),
@@ -81,18 +80,18 @@ def _header(path: Path, file: BinaryIO) -> Header:
         (labels, MOST, "labels"),
     ):
         if not 1 <= count <= most:
-            raise _error(path, 1, f"{shown(count)} {what}; there must be from 1 to {most:,}")
-    return Header(points=points, features=features, labels=labels)
+            raise _error(path, 1, f"{shown(count)} {what}; expected 1 to {most:,}")
+    return RepositoryHeader(points=points, features=features, labels=labels)
 
 
-class _Reader:
+class _PointsReader:
     def __init__(self, path: Path, file: BinaryIO, chunk: int) -> None:
         self._path, self._file, self._chunk = path, file, chunk
         self._header = header = _header(path, file)
         self._seen_features = np.zeros(header.features, np.int32)
         self._seen_labels = np.zeros(header.labels, np.int32)
         self._done = 0
-        self._line = 2  # where the text at hand starts
+        self._line = 2  # line number at the start of the current chunk
         self._room = -1
 
     def points(self) -> Iterator[Points]:
@@ -105,8 +104,8 @@ class _Reader:
             self._refuse_more(text, taken)
             self._line += int(np.count_nonzero(text == ord("\n")))
         if self._done < self._header.points:
-            said = f"the file ends after {self._done:,} points, its header says {self._header.points:,}"
-            raise _error(self._path, self._line, f"{said}: is it truncated?")
+            end = f"the file ends after {self._done:,} points, its header says {self._header.points:,}"
+            raise _error(self._path, self._line, f"{end}: is it truncated?")
 
     def _lines(self) -> np.ndarray | None:
         """The next whole lines, uint8, each with its newline; None at the end."""
@@ -118,7 +117,7 @@ class _Reader:
         return np.frombuffer(text if text.endswith(b"\n") else text + b"\n", np.uint8)
 
     def _make_room(self, size: int) -> None:
-        """Have arrays for what `size` bytes may hold; memory that is not filled in is not taken."""
+        """Allocate arrays for the points in `size` bytes. The kernel provides memory only for written pages."""
         if size > self._room:
             self._room = size
             features, labels = size // _SHORTEST_FEATURE + 1, size // _SHORTEST_LABEL + 1
@@ -127,7 +126,7 @@ class _Reader:
             self._labels, self._doubtful = np.empty(labels, np.int32), np.empty((features, 3), np.int64)
 
     def _scan(self, text: np.ndarray) -> tuple[Points, int]:
-        """The points of `text`, and where what is left of it starts, after the last point."""
+        """The points of `text`, and the end of the last point in it."""
         header = self._header
         fault, at, points, features, labels, doubts = scan_lines(
             text, len(text), header.points - self._done, header.features, header.labels, self._done,
@@ -138,9 +137,9 @@ class _Reader:
             with np.errstate(over="ignore"):
                 self._values[place] = np.float32(float(text[start:end].tobytes()))
             if not np.isfinite(self._values[place]):
-                raise self._fault(Fault.VALUE, text, start)
+                raise self._fault(ScanFault.VALUE, text, start)
         if fault:
-            raise self._fault(Fault(fault), text, at)
+            raise self._fault(ScanFault(fault), text, at)
         self._done += points
         found = Points(
             Rows(self._feature_ends[:points], self._features[:features], self._values[:features]),
@@ -149,29 +148,29 @@ class _Reader:
         return found, at
 
     def _refuse_more(self, text: np.ndarray, taken: int) -> None:
-        """Refuse anything but blank lines after the last point."""
+        """Refuse text after the last point, except blank lines."""
         if taken == len(text):
             return
         for place in np.flatnonzero(~np.isin(text[taken:], list(_BLANKS)))[:1].tolist():
             line = self._line + text[: taken + place].tobytes().count(b"\n")
-            raise _error(self._path, line, f"a line more than the {self._header.points:,} points of the header")
+            raise _error(self._path, line, f"one more line than the {self._header.points:,} points of the header")
 
-    def _fault(self, fault: Fault, text: np.ndarray, at: int) -> UserError:
-        """The error of `fault` in the word at `at` of `text`."""
+    def _fault(self, fault: ScanFault, text: np.ndarray, at: int) -> UserError:
+        """The error for `fault` in the word at `at` of `text`."""
         line = self._line + text[:at].tobytes().count(b"\n")
-        ends = rb"[ \t\r\n,]" if fault in (Fault.LABEL, Fault.LABEL_TWICE) else rb"[ \t\r\n]"
+        ends = rb"[ \t\r\n,]" if fault in (ScanFault.LABEL, ScanFault.LABEL_TWICE) else rb"[ \t\r\n]"
         word = re.split(ends, text[at : at + _LONGEST_WORD].tobytes(), maxsplit=1)[0]
         return _error(self._path, line, self._said(fault, shown(_text(word))))
 
-    def _said(self, fault: Fault, word: str) -> str:
+    def _said(self, fault: ScanFault, word: str) -> str:
         match fault:
-            case Fault.LABEL:
-                return f"label {word} is no whole number from 0 to {self._header.labels - 1:,}"
-            case Fault.FEATURE:
-                return f"{word} is no INDEX:VALUE with an index from 0 to {self._header.features - 1:,}"
-            case Fault.VALUE:
-                return f"the value of {word} is no finite number"
-        return f"{'label' if fault == Fault.LABEL_TWICE else 'the feature of'} {word} is there twice in one point"
+            case ScanFault.LABEL:
+                return f"label {word} is not a whole number from 0 to {self._header.labels - 1:,}"
+            case ScanFault.FEATURE:
+                return f"{word} is not INDEX:VALUE with an index from 0 to {self._header.features - 1:,}"
+            case ScanFault.VALUE:
+                return f"the value of {word} is not a finite number"
+        return f"{'label' if fault == ScanFault.LABEL_TWICE else 'the feature of'} {word} occurs twice in one point"
 
 
 def _text(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The lines of repository text, `l1,l2 f:v f:v`, taken apart in compiled code, many at a time."""
+"""Parse lines of repository text, `l1,l2 f:v f:v`, in compiled code."""
 # mypy: disable-error-code="no-untyped-def"
 
 from enum import IntEnum
@@ -10,12 +10,12 @@ from istbench.jit import jit
 POWERS = np.array([float(f"1e{exponent}") for exponent in range(-308, 309)])
 """Powers of ten from 1e-308 to 1e308, each the nearest double."""
 
-_DIGITS = 19  # of a number, which 64 bits hold
+_DIGITS = 19  # digits of a number that fit in 64 bits
 _LARGEST = 1 << 40  # beyond every index
 
 
-class Fault(IntEnum):
-    """What is wrong where a scan stopped."""
+class ScanFault(IntEnum):
+    """The reason why a scan stopped."""
 
     NONE = 0
     LABEL = 1
@@ -30,20 +30,21 @@ def scan_lines(
     text, stop, points, features, labels, done, seen_features, seen_labels, powers,
     feature_ends, found_features, found_values, label_ends, found_labels, doubtful,
 ):  # fmt: skip
-    """Take the points of lines apart, until `stop`, after `points` of them, or at a fault.
+    """Parse points, one per line, up to `stop`, to `points` points, or to the first fault.
 
     Args:
-        text: uint8, whole lines, each with a newline; `stop` is where the last one ends.
-        features, labels: indices are below these.
-        done: points before these, so that every point has a number of its own.
-        seen_features, seen_labels: int32 [features] and [labels], the number of the last point that had each.
+        text: uint8, whole lines, each with a newline; `stop` is the end of the last one.
+        features, labels: all indices must be below these.
+        done: number of points in earlier chunks, which gives every point a number of its own.
+        seen_features, seen_labels: int32 [features] and [labels], the number of the last point with each.
         powers: `POWERS`.
-        feature_ends, found_features, found_values: filled in, as `Rows` has them; label_ends, found_labels too.
-        doubtful: int64 [_, 3], filled in with the values that a double could not settle: which value it is, and
-            where its text starts and ends. It is to be read again, with all its digits.
+        feature_ends, found_features, found_values, label_ends, found_labels: output, as in `Rows`.
+        doubtful: int64 [_, 3], output: values that a double does not determine, as number of the value, start and
+            end of its text. The caller parses them again with all digits.
 
     Returns:
-        The fault, where in `text` it or the next line starts, points, features, labels, doubtful values.
+        The fault, the position in `text` of the fault or the next line, and the numbers of points, features, labels
+        and doubtful values.
     """
     at, point, feature_count, label_count, doubts = 0, 0, 0, 0, 0
     while at < stop and point < points:
@@ -79,9 +80,9 @@ def scan_lines(
 
 @jit
 def _labels(text, at, labels, number, seen, found, count):
-    """The labels that a line at `at` starts with: the fault, where they end or it is, and labels so far.
+    """Parse the labels at the start of a line: the fault, the position of their end or of it, and the label count.
 
-    A first word with a colon is a feature already.
+    A first word with a colon is a feature.
     """
     start = at
     if _ends_word(text[at]):
@@ -117,7 +118,7 @@ def _after_blanks(text, at):
 
 @jit
 def _whole(text, at):
-    """The whole number at `at`, or some larger than any index, and where it ends."""
+    """The whole number at `at` (or a number above every index), and its end."""
     number = 0
     while 48 <= text[at] <= 57:
         if number < _LARGEST:
@@ -128,9 +129,9 @@ def _whole(text, at):
 
 @jit
 def _decimal(text, at, powers):
-    """The number at `at`, whether float32's nearest is sure to be that of this double, and where it ends.
+    """The number at `at` as a double, whether it rounds to the right float32 for certain, and its end.
 
-    It ends where it starts when it is none.
+    Without a number, the end equals the start.
     """
     began = at
     negative = text[at] == 45
@@ -168,6 +169,6 @@ def _decimal(text, at, powers):
     if not -308 <= exponent <= 308:
         return 0.0, False, at
     value = float(digits) * powers[exponent + 308]
-    # It is off by three roundings at most. Numbers that float32 has not in full are looked at again.
+    # The error is at most three roundings. The caller parses numbers outside the normal range of float32 again.
     certain = np.float32(value * (1 - 8e-16)) == np.float32(value * (1 + 8e-16)) and 1e-37 < value < 3e38
     return -value if negative else value, certain, at

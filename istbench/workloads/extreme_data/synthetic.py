@@ -1,10 +1,10 @@
-"""Made-up points with a natural long tail of labels, which a network with a small hidden layer can learn.
+"""Synthetic points with a natural long tail of labels, which a network with a small hidden layer can learn.
 
-Labels are named with frequencies that fall off as a power of their rank, so that most have a handful of points.
-Every label has a prototype: some features of its own, drawn at random. A point has a first label by those
-frequencies, and more from among the first one's neighbours in rank, as things that are bought together; its
-features are some of each label's prototype, and common ones that say nothing, which are drawn by a power law too.
-Values are like tf-idf's: a point's have the length one.
+The frequency of a label is a power of its rank, so most labels have a handful of points. Every label has a
+prototype, some random features. A point draws its first label by these frequencies, and more labels from the
+neighbours of the first in rank, like products that are bought together. Its features are some of each label's
+prototype, and common features without information, drawn by a power law too. As with tf-idf, the values of a point
+have norm one.
 """
 
 from collections.abc import Iterator
@@ -15,20 +15,20 @@ import numpy as np
 from istbench.workloads.extreme_data.points import Points, Rows
 
 _TEST_SHARE, _MOST_TEST = 0.2, 10_000
-_CHUNK = 8_192  # points drawn at a time; they depend on it
-_LABELS_A_POINT = 5.45  # of Amazon-670K, on average
+_CHUNK = 8_192  # points drawn at a time; the data depends on it
+_LABELS_A_POINT = 5.45  # the average of Amazon-670K
 _NEIGHBOURS = 16
-_PROTOTYPE = 12  # features of a label
-_OF_A_LABEL = 8  # of which a point shows so many, some twice
+_PROTOTYPE = 12  # features of a label's prototype
+_OF_A_LABEL = 8  # draws of a point from each prototype, with repetition
 _COMMON = 24
 _TAIL, _COMMON_TAIL = 1.0, 1.0  # exponents of the power laws
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """Which points there are, before any is drawn.
+    """The settings of a set of synthetic points.
 
-    `points` are to train on, and a fifth as many, at most 10,000, to test on.
+    `points` is the number of training points. There are a fifth as many test points, at most 10,000.
     """
 
     points: int
@@ -38,11 +38,11 @@ class MadeUp:
 
     @property
     def test(self) -> int:
-        """Points to test on."""
+        """Number of test points."""
         return max(1, min(_MOST_TEST, round(self.points * _TEST_SHARE)))
 
     def chunks(self) -> Iterator[tuple[str, Points]]:
-        """All points, some at a time, and their split."""
+        """Yield all points in chunks, each with its split."""
         random = np.random.default_rng([self.seed, 0])
         prototypes = random.integers(0, self.features, (self.labels, _PROTOTYPE), dtype=np.int32)
         ranks = random.permutation(self.labels)
@@ -73,14 +73,14 @@ class MadeUp:
         noise = np.searchsorted(common, draw.random(count * _COMMON))
         points = np.concatenate([np.repeat(owners, _OF_A_LABEL), np.repeat(np.arange(count), _COMMON)])
         weights = draw.lognormal(0, 0.5, len(points))
-        weights[owners.size * _OF_A_LABEL :] *= 0.5  # what is common weighs less
+        weights[owners.size * _OF_A_LABEL :] *= 0.5  # common features weigh less
         points, features, values = _merged(points, np.concatenate([shown.ravel(), noise]), weights, self.features)
         lengths = np.sqrt(np.bincount(points, values**2, count))
         return Rows(_ends(points, count), features, (values / lengths[points]).astype(np.float32))
 
 
 def _power_law(count: int, exponent: float) -> np.ndarray:
-    """The cumulative probabilities of `count` things, each as likely as a power of its rank."""
+    """The cumulative probabilities of `count` items, each with a power of its rank as weight."""
     weights = np.cumsum((np.arange(count) + 10.0) ** -exponent)
     cumulative: np.ndarray = weights / weights[-1]
     cumulative[-1] = 1.0
@@ -90,7 +90,7 @@ def _power_law(count: int, exponent: float) -> np.ndarray:
 def _merged(
     rows: np.ndarray, columns: np.ndarray, weights: np.ndarray | None, width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries in the order of rows and columns, each once, weights added up (one where there are none)."""
+    """Entries sorted by row and column, without duplicates, with summed weights (one without weights)."""
     keys = rows.astype(np.int64) * width + columns
     order = np.argsort(keys, kind="stable")
     keys = keys[order]

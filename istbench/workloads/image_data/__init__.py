@@ -1,1 +1,1 @@
-"""Image classification: data of several layouts, prepared once, and the batches made of it."""
+"""Image classification: read data in several layouts, prepare it once, make batches."""

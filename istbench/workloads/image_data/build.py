@@ -1,4 +1,4 @@
-"""From images as users have them to a prepared directory."""
+"""Prepare a directory from a user's images, or from synthetic ones."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ from istbench.workloads.image_data.synthetic import Textures
 from istbench.workloads.prepared import SPLITS, require_room, sizes, source_of, utf8_name
 
 SYNTHETIC_NOTE = (
-    "synthetic image data: made-up textures, not photographs "
+    "synthetic image data: random textures, not photographs "
     "(for these: --data DIR, or `istbench data cifar10 --source download`)"
 )
 
@@ -31,10 +31,10 @@ SYNTHETIC_NOTE = (
 def prepare_decoded(
     files: ImageFiles, resolution: int, cache: Path, progress: Progress, *, official: bool = False
 ) -> DataSource:
-    """Image files decoded at `resolution`, under `cache`; `official` says that they are CIFAR-10's images.
+    """Decode image files at `resolution` into `cache`; `official` means that they are CIFAR-10's images.
 
     Raises:
-        UserError: naming the images that cannot be decoded, or for a cache that cannot be written.
+        UserError: naming the broken images, or for a cache that is not writable.
     """
 
     def fill(directory: Path) -> tuple[int, int]:
@@ -62,13 +62,12 @@ def prepare_decoded(
 
 
 def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSource:
-    """Image files looked at once, each decoded, and listed under `cache`.
+    """Decode all image files once as a check, and list them under `cache`.
 
     Raises:
-        UserError: naming the images that cannot be decoded; for a folder whose name is not UTF-8, or a cache that
-            cannot be written.
+        UserError: naming the broken images; for a folder name that is not UTF-8, or a cache that is not writable.
     """
-    root = utf8_name(str(files.root), files.root, "the images' folder, and of those above it,")
+    root = utf8_name(str(files.root), files.root, "the images' folder, or of one above it,")
 
     def make(directory: Path) -> ListedSummary:
         scan = Scan(files, whole, progress)
@@ -94,10 +93,10 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
 
 
 def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> DataSource:
-    """CIFAR-10 from its official batch files, under `cache`.
+    """Prepare CIFAR-10 from its official batch files under `cache`.
 
     Raises:
-        UserError: naming a file that is no whole batch, or for a cache that cannot be written.
+        UserError: naming a broken batch file, or for a cache that is not writable.
     """
 
     def fill(directory: Path) -> tuple[int, int]:
@@ -121,10 +120,10 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
 
 
 def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> DataSource:
-    """The made-up images of `textures`, under `cache`.
+    """Prepare the synthetic images of `textures` under `cache`.
 
     Raises:
-        UserError: for a cache that cannot be written.
+        UserError: for a cache that is not writable.
     """
 
     def fill(directory: Path) -> tuple[int, int]:
@@ -145,10 +144,10 @@ def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> Dat
 
 def _conversions(summary: DecodedSummary | ListedSummary) -> str:
     images = f"of {summary.train + summary.test:,} images"
-    said = []
+    notes = []
     if summary.converted:
-        said.append(f"{summary.converted:,} {images} were converted to RGB")
+        notes.append(f"{summary.converted:,} {images} were converted to RGB")
     if isinstance(summary, DecodedSummary) and summary.resized:
         side = summary.resolution
-        said.append(f"{summary.resized:,} {images} were scaled and cut to {side} x {side}")
-    return "; ".join(said)
+        notes.append(f"{summary.resized:,} {images} were scaled and cut to {side} x {side}")
+    return "; ".join(notes)

@@ -1,7 +1,7 @@
-"""Prepared images on disk: decoded, as arrays that every process maps, or listed, as files to decode later.
+"""Prepared images on disk: decoded arrays that every process maps, or a list of files to decode later.
 
-Decoded, a prepared directory holds `train_images.npy`, `train_labels.npy`, the same of the test split, and
-`prepared.json`; listed, `train_paths.npy` in place of the images.
+A directory of decoded images holds `train_images.npy`, `train_labels.npy`, the same for the test split, and
+`prepared.json`. A directory of listed files has `train_paths.npy` in place of the images.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from istbench.workloads.image_data.folders import MOST_CLASSES
 from istbench.workloads.prepared import SPLITS, SplitWriter, damaged, map_array, open_labels
 
 VERSION = 2
-"""Part of every cache key: to be raised when the pixels of an image change, or what is kept beside them."""
+"""Part of every cache key. Raise it when the pixels of an image or the other arrays change."""
 LARGEST_DECODED = 64
-"""Images up to this resolution are kept decoded."""
+"""Images up to this resolution are stored decoded."""
 
 _CHUNK = 4_096
 _HASHED = 2**20
@@ -39,12 +39,12 @@ class _Summary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class DecodedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prepared.json holds of decoded images.
+    """The content of prepared.json for decoded images.
 
     Attributes:
-        classes: in the order of their labels. converted, resized: images of both splits that were not RGB, or not
-            of this size, as they were.
-        resolution: height and width. mean, deviation: of the training pixels, a colour each, 0 to 255.
+        classes: in the order of their labels.
+        converted, resized: numbers of images in both splits that were not RGB, or not of this size.
+        resolution: height and width. mean, deviation: of the training pixels for each colour, 0 to 255.
     """
 
     resized: Natural
@@ -54,17 +54,18 @@ class DecodedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ListedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prepared.json holds of listed files: all were decoded once, and could be.
+    """The content of prepared.json for listed files, which were all decoded once as a check.
 
     Attributes:
-        classes: in the order of their labels. converted: images that are not RGB. root: the folder of the paths.
+        classes: in the order of their labels. converted: number of images that are not RGB. root: folder of the
+            paths.
     """
 
     root: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedSplit:
     """One split, mapped read-only: images uint8 [n, 3, resolution, resolution], labels int64 [n]."""
 
     images: np.ndarray
@@ -72,29 +73,29 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedSplit:
     """One split: paths of the images, and their labels int64 [n]."""
 
     paths: Sequence[Path]
     labels: np.ndarray
 
 
-def open_decoded(directory: Path) -> tuple[DecodedSummary, Decoded, Decoded]:
+def open_decoded(directory: Path) -> tuple[DecodedSummary, DecodedSplit, DecodedSplit]:
     """Map a directory of decoded images: its summary, the training and the test split.
 
     Raises:
-        UserError: when a file of it is missing or damaged.
+        UserError: if one of its files is missing or damaged.
     """
     summary = shared.open_summary(directory, DecodedSummary)
     train, test = (_decoded_split(directory, split, summary) for split in SPLITS)
     return summary, train, test
 
 
-def open_listed(directory: Path) -> tuple[ListedSummary, Listed, Listed]:
-    """A directory of listed files: its summary, the training and the test split.
+def open_listed(directory: Path) -> tuple[ListedSummary, ListedSplit, ListedSplit]:
+    """Open a directory of listed files: its summary, the training and the test split.
 
     Raises:
-        UserError: when a file of it is missing or damaged.
+        UserError: if one of its files is missing or damaged.
     """
     summary = shared.open_summary(directory, ListedSummary)
     train, test = (_listed_split(directory, split, summary) for split in SPLITS)
@@ -105,14 +106,14 @@ def open_classes(directory: Path) -> tuple[str, ...]:
     """The classes of a prepared directory of either kind, in the order of their labels.
 
     Raises:
-        UserError: when its summary is missing or damaged.
+        UserError: if its summary is missing or damaged.
     """
     kind = DecodedSummary if (directory / "train_images.npy").exists() else ListedSummary
     return shared.open_summary(directory, kind).classes
 
 
 def image_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray, resolution: int) -> SplitWriter:
-    """Writes images, uint8 [b, 3, resolution, resolution], whose classes and splits are `labels` and `is_test`."""
+    """A writer for images, uint8 [b, 3, resolution, resolution], with classes `labels` and splits `is_test`."""
     shape = (3, resolution, resolution)
     needed = len(labels) * 3 * resolution**2
     way_out = "use a lower resolution"
@@ -129,15 +130,15 @@ def prepared_decoded(
     fill: Callable[[Path], tuple[int, int]],
     progress: Progress,
 ) -> tuple[Path, DecodedSummary]:
-    """The directory of decoded images of (`kind`, `key`) under `cache`, made by `fill` unless it is there.
+    """The directory of decoded images of (`kind`, `key`) under `cache`. `fill` makes it unless it exists.
 
     Args:
         key: JSON-ready; everything that determines the content.
-        fill: writes the arrays of both splits into a directory; returns how many images it converted to RGB, and
-            how many it scaled.
+        fill: writes the arrays of both splits into a directory; returns the numbers of images that it converted to
+            RGB, and that it scaled.
 
     Raises:
-        UserError: when `cache` is not writable or the disk is full.
+        UserError: if `cache` is not writable or the disk is full.
     """
 
     def make(directory: Path) -> DecodedSummary:
@@ -171,10 +172,10 @@ def prepared_listed(
     scan: Callable[[Path], ListedSummary],
     progress: Progress,
 ) -> tuple[Path, ListedSummary]:
-    """The list of files of (`kind`, `key`) under `cache`, made by `scan(directory)` unless it is there.
+    """The list of files of (`kind`, `key`) under `cache`. `scan(directory)` makes it unless it exists.
 
     Raises:
-        UserError: when `cache` is not writable or the disk is full.
+        UserError: if `cache` is not writable or the disk is full.
     """
 
     def check(directory: Path) -> ListedSummary:
@@ -190,30 +191,30 @@ def write_list(directory: Path, split: str, names: Sequence[str], labels: np.nda
     np.save(directory / f"{split}_labels.npy", labels.astype(np.int64))
 
 
-_NAMES = "surrogateescape"  # of files, whatever their bytes
+_NAMES = "surrogateescape"  # keeps file names of any bytes
 
 
-def _as_said(directory: Path, summary: Any, splits: Sequence[Decoded | Listed]) -> Any:
+def _as_said(directory: Path, summary: Any, splits: Sequence[DecodedSplit | ListedSplit]) -> Any:
     if (summary.train, summary.test) != tuple(len(split.labels) for split in splits):
-        raise UserError(f"{directory}: not of as many images as its summary says")
+        raise UserError(f"{directory}: the number of images differs from its summary")
     return summary
 
 
-def _decoded_split(directory: Path, split: str, summary: DecodedSummary) -> Decoded:
+def _decoded_split(directory: Path, split: str, summary: DecodedSummary) -> DecodedSplit:
     images = _open_images(directory, split, summary.resolution)
     labels = open_labels(directory, split, len(summary.classes), "classes")
     if len(images) != len(labels):
         raise damaged(directory, f"{split}_images.npy has {len(images)} images, for {len(labels)} labels")
-    return Decoded(images, labels)
+    return DecodedSplit(images, labels)
 
 
-def _listed_split(directory: Path, split: str, summary: ListedSummary) -> Listed:
+def _listed_split(directory: Path, split: str, summary: ListedSummary) -> ListedSplit:
     blob = map_array(directory, f"{split}_paths.npy", np.uint8, 1).tobytes()
     names = blob.decode(errors=_NAMES).split("\0")
     labels = open_labels(directory, split, len(summary.classes), "classes")
     if len(names) != len(labels):
         raise damaged(directory, f"{split}_paths.npy has {len(names)} names, for {len(labels)} labels")
-    return Listed([Path(summary.root, name) for name in names], labels)
+    return ListedSplit([Path(summary.root, name) for name in names], labels)
 
 
 def _open_images(directory: Path, split: str, resolution: int) -> np.ndarray:

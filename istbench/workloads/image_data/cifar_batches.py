@@ -1,6 +1,7 @@
-"""CIFAR-10 in its official layouts: batches as pickles of Python's, or binary."""
+"""CIFAR-10 in its official layouts, Python pickles or binary batches, and its download."""
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 
 from istbench.door import read_bytes
 from istbench.errors import UserError, printable
+from istbench.workloads.base import Progress
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
-from istbench.workloads.prepared import named_errors
+from istbench.workloads.prepared import download, named_errors
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = 60_000
@@ -22,57 +24,59 @@ _LARGEST = 2**26
 _FOLDERS = {"cifar-10-batches-py": "", "cifar-10-batches-bin": ".bin"}
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 _WAY_OUT = "extract the archive again"
+_TASK = "downloading CIFAR-10 (170 MB)"
+_BY_HAND = "download cifar-10-python.tar.gz by other means, extract it and give the folder with --data DIR"
 
 
 @dataclass(frozen=True)
 class CifarBatches:
-    """The six batch files in `root`, five to train on and one to test on; `suffix` tells pickles from binary."""
+    """The six batch files in `root`, five for training and one for test; `suffix` is ".bin" for binary files."""
 
     root: Path
     suffix: str
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The batch files, that of the test split last."""
+        """The batch files, with the test batch last."""
         return tuple(self.root / f"{name}{self.suffix}" for name in _BATCHES)
 
     @property
     def is_test(self) -> np.ndarray:
-        """Whether each image is of the test split: bool [60000]."""
+        """Whether each image is in the test split: bool [60000]."""
         return np.repeat([False] * 5 + [True], _BATCH_IMAGES)
 
     def cache_key(self) -> dict[str, Any]:
-        """Names, sizes and times of the files, which tell whether they are still the same.
+        """A JSON-ready key from names, sizes and times of the files.
 
         Raises:
-            UserError: naming one that is missing.
+            UserError: naming a missing file.
         """
         with named_errors("the batches"):
             found = [(path.name, path.stat()) for path in self.paths]
-            said = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in found)
-        return {"root": str(self.root), "files": hashlib.sha256(said.encode()).hexdigest()}
+            lines = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in found)
+        return {"root": str(self.root), "files": hashlib.sha256(lines.encode()).hexdigest()}
 
     def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Images (uint8 [10000, 3, 32, 32]) and classes (int64 [10000]) of one file after the other.
+        """Yield images (uint8 [10000, 3, 32, 32]) and classes (int64 [10000]) of each file, without running code.
 
         Raises:
-            UserError: naming the first that is no whole batch. Nothing that a pickle holds is run.
+            UserError: naming the first broken batch.
         """
         for path in self.paths:
             content = read_bytes(path, "a batch of CIFAR-10", _LARGEST)
             images, labels = (_binary if self.suffix else _pickled)(path, content)
             if not ((labels >= 0) & (labels < len(CLASSES))).all():
-                raise _unfit(path, f"it has other classes than 0 to {len(CLASSES) - 1}")
+                raise _unfit(path, f"it has classes outside 0 to {len(CLASSES) - 1}")
             if len(images) != _BATCH_IMAGES:
                 raise _unfit(path, f"{len(images):,} images, not {_BATCH_IMAGES:,}")
             yield images.reshape(-1, 3, SIDE, SIDE), labels
 
 
 def find_batches(data: Path) -> CifarBatches | None:
-    """The batches of CIFAR-10 in directory `data`, or in the archive's folder there; None where there are none.
+    """The batches of CIFAR-10 in directory `data`, or in the archive's folder there; None if there are none.
 
     Raises:
-        UserError: where a batch file is missing.
+        UserError: if a batch file is missing.
     """
     for folder, suffix in _FOLDERS.items():
         for root in (data, data / folder):
@@ -91,7 +95,10 @@ def find_batches(data: Path) -> CifarBatches | None:
 def _binary(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     rows, rest = divmod(len(content), 1 + _PIXELS)
     if rest:
-        raise _unfit(path, f"{len(content):,} bytes are no whole images of {1 + _PIXELS:,}: it is truncated")
+        raise _unfit(
+            path,
+            f"{len(content):,} bytes are not whole images of {1 + _PIXELS:,}: it is truncated",
+        )
     table = np.frombuffer(content, np.uint8).reshape(rows, 1 + _PIXELS)
     return table[:, 1:], table[:, 0].astype(np.int64)
 
@@ -109,9 +116,30 @@ def _pickled(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     except NotPlainData as problem:
         raise _unfit(path, str(problem)) from None
     if len(labels) != len(images) or not all(type(label) is int and 0 <= label < 256 for label in labels):
-        raise _unfit(path, f"its labels are not a number for each of its {len(images):,} images")
+        raise _unfit(path, f"it does not have a label for each of its {len(images):,} images")
     return images, np.array(labels, np.int64)
 
 
 def _unfit(path: Path, why: str) -> UserError:
-    return UserError(f"{printable(str(path))}: no batch of CIFAR-10: {printable(why)[:200]}; {_WAY_OUT}")
+    return UserError(f"{printable(str(path))}: not a batch of CIFAR-10: {printable(why)[:200]}; {_WAY_OUT}")
+
+
+def download_cifar10(folder: Path, progress: Progress) -> Path:
+    """Download CIFAR-10 (170 MB) and extract it under `folder` unless it is there; returns its directory.
+
+    torchvision downloads the archive and checks its md5.
+
+    Raises:
+        UserError: if the network fails, the archive is not the published one, or the disk is full.
+    """
+    return download(folder, "CIFAR-10", _fetch_archive, task=_TASK, way_out=_BY_HAND, progress=progress)
+
+
+def _fetch_archive(partial: Path) -> None:
+    from torchvision.datasets import CIFAR10
+
+    # An interrupted extraction leaves an incomplete folder.
+    shutil.rmtree(partial / "cifar-10-batches-py", ignore_errors=True)
+    CIFAR10(partial, download=True)
+    for archive in partial.glob("*.tar.gz"):
+        archive.unlink()

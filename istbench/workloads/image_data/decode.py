@@ -1,12 +1,15 @@
-"""One image file as pixels, decoded and converted to RGB as torchvision's image folders do."""
+"""Decode image files to RGB pixels, as torchvision's image folders do; in several threads, in order."""
 
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -14,30 +17,32 @@ from PIL import Image
 from istbench.errors import printable
 from istbench.workloads.prepared import require_regular
 
+T = TypeVar("T")
+R = TypeVar("R")
 MOST_PIXELS = 2**28
 _NARROWEST = 100
 _LARGEST_FILE = 2**30
-_FORMATS = ("JPEG", "PNG")  # whatever the suffix says: some of ImageNet's .JPEG are PNG
+_FORMATS = ("JPEG", "PNG")  # whatever the suffix: some of ImageNet's .JPEG files are PNG
 
 
 class Pixels(NamedTuple):
-    """A decoded image, uint8 [3, h, w]; whether it was of another mode than RGB, and of another size."""
+    """A decoded image, uint8 [3, h, w]; whether its mode was not RGB; whether its size was another."""
 
     image: np.ndarray
     converted: bool
     resized: bool
 
 
-class BrokenImage(Exception):  # noqa: N818  (it says what is wrong with a file, and is always caught)
-    """An image that cannot be decoded, and why."""
+class BrokenImage(Exception):  # noqa: N818  (it names the problem of a file, and is always caught)
+    """An image that cannot be decoded. The message is the reason."""
 
 
 def read_file(path: Path) -> bytes:
     """The content of image file `path`.
 
     Raises:
-        UserError: where it is no regular file.
-        BrokenImage: where it is unreadable, or far too large.
+        UserError: if it is not a regular file.
+        BrokenImage: if it is unreadable, or far too large.
     """
     try:
         # A FIFO without a writer must not hang the open.
@@ -53,10 +58,10 @@ def read_file(path: Path) -> bytes:
 
 
 def scaled(content: bytes, resolution: int) -> Pixels:
-    """The image in `content`, its shorter side scaled to `resolution`, and cut to a square around its middle.
+    """Scale the shorter side of the image in `content` to `resolution`, and cut the square in the middle.
 
     Raises:
-        BrokenImage: saying why it cannot be decoded.
+        BrokenImage: with the reason.
     """
     with _decoded(content, resolution) as (image, size):
         converted, resized = image.mode != "RGB", size != (resolution, resolution)
@@ -66,12 +71,12 @@ def scaled(content: bytes, resolution: int) -> Pixels:
 
 
 def cropped(content: bytes, resolution: int, side: int, place: tuple[float, float]) -> np.ndarray:
-    """A square of `resolution` pixels, uint8 [3, resolution, resolution], of the image scaled to a shorter `side`.
+    """Scale the image to a shorter `side` and cut a square, uint8 [3, resolution, resolution].
 
-    `place` says where the square lies in the room there is, from 0 to 1, across and down.
+    `place` is the position of the square, from 0 to 1, across and down.
 
     Raises:
-        BrokenImage: saying why it cannot be decoded.
+        BrokenImage: with the reason.
     """
     with _decoded(content, side) as (image, _):
         rgb = _shorter_side(image.convert("RGB"), side)
@@ -80,10 +85,10 @@ def cropped(content: bytes, resolution: int, side: int, place: tuple[float, floa
 
 
 def whole(content: bytes) -> Pixels:
-    """The image in `content` at its own size, fully decoded: what a scan finds broken is never met in training.
+    """Decode the image in `content` fully, as a check before training; the pixels are dropped.
 
     Raises:
-        BrokenImage: saying why it cannot be decoded.
+        BrokenImage: with the reason.
     """
     with _decoded(content, None) as (image, _):
         return Pixels(np.empty((3, 0, 0), np.uint8), image.mode != "RGB", False)
@@ -91,14 +96,14 @@ def whole(content: bytes) -> Pixels:
 
 @contextmanager
 def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
-    """The decoded image and its own width and height; a JPEG may be at a fraction where `side` pixels do."""
+    """The decoded image and its own width and height. A JPEG may be decoded smaller, down to `side` pixels."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
                     raise BrokenImage(f"{image.width} x {image.height} pixels are too many")
-                if max(image.size) > _NARROWEST * min(image.size):  # scaled to a square's side, it fills the memory
+                if max(image.size) > _NARROWEST * min(image.size):  # scaled to `side`, it would fill the memory
                     raise BrokenImage(f"{image.width} x {image.height} pixels are too narrow")
                 size = image.size
                 if side is not None:
@@ -109,13 +114,13 @@ def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, tu
         raise
     except Image.UnidentifiedImageError:
         raise BrokenImage("neither JPEG nor PNG") from None
-    except (Exception, Image.DecompressionBombError) as error:  # decoders raise whatever they like
+    except (Exception, Image.DecompressionBombError) as error:  # decoders raise errors of any type
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BrokenImage(printable(reason)) from None
 
 
 def _shorter_side(image: Image.Image, side: int) -> Image.Image:
-    """`image` scaled to a shorter side of `side`, as torchvision's Resize does."""
+    """`image` scaled to a shorter side of `side`, like torchvision's Resize."""
     width, height = image.size
     if min(width, height) == side:
         return image
@@ -129,3 +134,18 @@ def _shorter_side(image: Image.Image, side: int) -> Image.Image:
 def _pixels(rgb: Image.Image, left: int, top: int, resolution: int) -> np.ndarray:
     square = rgb.crop((left, top, left + resolution, top + resolution))
     return np.ascontiguousarray(np.asarray(square, np.uint8).transpose(2, 0, 1))
+
+
+def in_order(threads: int, work: Callable[[T], R], items: Iterable[T], ahead: int = 2) -> Iterator[R]:
+    """`work(item)` for each of `items`, in order. Every thread works at most `ahead` items ahead."""
+    left = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[R]] = deque(pool.submit(work, item) for item in islice(left, threads * ahead))
+        try:
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(pool.submit(work, item) for item in islice(left, 1))
+                yield result
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -1,4 +1,4 @@
-"""Image folders: train/CLASS/*.jpg with test/ or val/ beside it, or Tiny ImageNet's layout."""
+"""Find image folders: train/CLASS/*.jpg with test/ or val/ beside it, or Tiny ImageNet's layout."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ _LONGEST_SHOWN = 100
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFiles:
-    """Image files, those for training first, each split sorted by class and name.
+    """Image files, training files first, each split sorted by class and name.
 
     Attributes:
-        root: the folder that holds the splits.
-        classes: their names, in the order of their labels.
-        paths, labels, is_test: of each file its path, class (int64 [n]) and split (bool [n]).
+        root: the folder of the splits.
+        classes: class names, in the order of their labels.
+        paths, labels, is_test: path, class (int64 [n]) and split (bool [n]) of each file.
     """
 
     root: Path
@@ -42,10 +42,10 @@ class ImageFiles:
         return printable(self.root.name)[:_LONGEST_SHOWN]
 
     def cache_key(self) -> dict[str, Any]:
-        """Names, sizes, times, classes and splits of the files, which tell whether they are still the same.
+        """A JSON-ready key from names, sizes, times, classes and splits of the files.
 
         Raises:
-            UserError: naming the first that is no file.
+            UserError: naming the first path that is not a file.
         """
         with named_errors("the images"):
             marks = 2 * self.labels + self.is_test
@@ -53,11 +53,11 @@ class ImageFiles:
 
 
 def find_image_files(data: Path) -> ImageFiles:
-    """The images in directory `data`, or in the one folder of it that has a train/.
+    """The images in directory `data`, or in its only folder with a train/.
 
     Raises:
-        UserError: when the directory is missing, empty or in another layout, a class folder has no image, or a
-            class is only in the test split, naming what is wrong.
+        UserError: if the directory is missing, empty or in another layout, a class folder has no image, or a class
+            is only in the test split; naming the place.
     """
     with named_errors("the images"):
         root = find_root(data)
@@ -69,7 +69,7 @@ def find_image_files(data: Path) -> ImageFiles:
     unknown = [name for name in test_files if name not in train_files]
     if unknown:
         raise UserError(
-            f"{printable(str(test))}: {listed(unknown)}: a class that is not in {printable(str(root / 'train'))}; "
+            f"{printable(str(test))}: {listed(unknown)}: not a class in {printable(str(root / 'train'))}; "
             "add training images of it, or remove it"
         )
     number = {name: place for place, name in enumerate(classes)}
@@ -89,10 +89,10 @@ def find_image_files(data: Path) -> ImageFiles:
 
 
 def find_root(data: Path) -> Path:
-    """The folder with the splits, `data` or the one folder of it that has a train/.
+    """The folder of the splits: `data`, or its only folder with a train/.
 
     Raises:
-        UserError: when there is none.
+        UserError: if there is none.
     """
     if not data.is_dir():
         what = "not a directory; extract archives first" if data.exists() else "no such directory"
@@ -101,18 +101,18 @@ def find_root(data: Path) -> Path:
         return data.resolve()
     inner = sorted(folder for folder in visible(data) if (folder / "train").is_dir())
     if len(inner) > 1:
-        raise UserError(f"{printable(str(data))}: images in {listed(inner)}; name one of these")
+        raise UserError(f"{printable(str(data))}: images in {listed(inner)}; give one of these folders")
     if inner:
         return inner[0].resolve()
-    raise _unfit(data, "no train/ in it" if any(data.iterdir()) else "empty")
+    raise _unfit(data, "it has no train/" if any(data.iterdir()) else "empty")
 
 
 def _test_folder(root: Path) -> Path:
     there = [root / name for name in _TEST_NAMES if _holds_labels(root / name)]
     if not there:
-        raise _unfit(root, "no images to test on")
+        raise _unfit(root, "no test images")
     if len(there) > 1:
-        raise UserError(f"{printable(str(root))}: {listed(there)}: which is to test on? Move the others away")
+        raise UserError(f"{printable(str(root))}: {listed(there)}: keep one folder of test images; move the others")
     return there[0]
 
 
@@ -125,17 +125,17 @@ def _holds_labels(folder: Path) -> bool:
 
 
 def _class_files(split: Path) -> dict[str, list[Path]]:
-    """The images of every class folder of `split`, by class."""
+    """The images in every class folder of `split`, by class."""
     names = sorted(utf8_name(path.name, split, "a class's folder") for path in visible(split) if path.is_dir())
     if len(names) < 2:
-        raise _unfit(split, "fewer than two class folders in it")
+        raise _unfit(split, "it has fewer than two class folders")
     if len(names) > MOST_CLASSES:
         raise UserError(f"{printable(str(split))}: more than {MOST_CLASSES:,} class folders; leave some out")
     return {name: _images_in(split / name) for name in names}
 
 
 def _images_in(folder: Path) -> list[Path]:
-    """The images of class folder `folder`, or of images/ in it, as Tiny ImageNet has it."""
+    """The images in class folder `folder`, or in its images/ as in Tiny ImageNet."""
     found = list(_with_images(folder)) or list(_with_images(folder / "images"))
     other = next((path for path in found if path.suffix.lower() in _OTHER_IMAGES), None)
     if other is not None:
@@ -152,7 +152,7 @@ def _with_images(folder: Path) -> Iterator[Path]:
 
 
 def _annotated(annotations: Path, classes: Sequence[str]) -> dict[str, list[Path]]:
-    """The images that Tiny ImageNet's val_annotations.txt names, by class; lines of file, class, tab-separated."""
+    """The images of Tiny ImageNet's val_annotations.txt by class. Its lines have file and class, tab-separated."""
     images = annotations.parent / "images"
     files: dict[str, list[Path]] = {}
     for number, line in enumerate(read_text(annotations, "val_annotations.txt").splitlines(), start=1):
@@ -160,10 +160,10 @@ def _annotated(annotations: Path, classes: Sequence[str]) -> dict[str, list[Path
         label = rest.partition("\t")[0]
         if not name or not label or Path(name).name != name:
             where = printable(str(annotations))
-            raise UserError(f"{where}, line {number}: expected a file's name, a tab and its class; mend it")
+            raise UserError(f"{where}, line {number}: expected a file name, a tab and its class; correct the line")
         files.setdefault(label, []).append(images / name)
     if not files:
-        raise UserError(f"{printable(str(annotations))}: names no image; extract the archive again")
+        raise UserError(f"{printable(str(annotations))}: it names no image; extract the archive again")
     return {label: sorted(set(paths)) for label, paths in files.items()}
 
 

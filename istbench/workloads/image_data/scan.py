@@ -1,4 +1,4 @@
-"""All images of a data set decoded once: what is broken is found, and named, before anything trains on it."""
+"""Decode all images of a data set once, to find and name the broken ones before training."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -10,18 +10,17 @@ import numpy as np
 from istbench.errors import UserError, printable
 from istbench.machine import cores
 from istbench.workloads.base import Progress
-from istbench.workloads.image_data.decode import BrokenImage, Pixels, read_file
+from istbench.workloads.image_data.decode import BrokenImage, Pixels, in_order, read_file
 from istbench.workloads.image_data.folders import ImageFiles
-from istbench.workloads.prepared import in_order
 
-_CHUNK = 256  # images that a thread decodes before it hands them over
+_CHUNK = 256  # images that a thread decodes at a time
 _SHOWN = 3
 _TASK = "images decoded"
 
 
 @dataclass
 class _Chunk:
-    """Some images that follow each other, decoded: their pixels, those that are broken, and a hash of the files."""
+    """Some consecutive images: decoded pixels, names of broken files, and a hash of the files."""
 
     pixels: list[Pixels] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -29,9 +28,9 @@ class _Chunk:
 
 
 class Scan:
-    """Decodes every image of `files` by `decode`, a thread a core.
+    """Decodes every image of `files` with `decode`, in one thread per core.
 
-    converted, resized: images that were not RGB, or of another size, so far.
+    converted, resized: numbers of images so far that were not RGB, or had another size.
     """
 
     def __init__(self, files: ImageFiles, decode: Callable[[bytes], Pixels], progress: Progress) -> None:
@@ -41,16 +40,16 @@ class Scan:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the files' content, labels and splits, once all chunks were taken."""
+        """A hash of the files' content, labels and splits, complete after the last chunk."""
         return self._digest.hexdigest()
 
     def chunks(self) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """The images in order, uint8 [3, h, w] each: number of the first, and some that follow it.
+        """Yield the images in order, uint8 [3, h, w] each, in chunks: number of the first image, and the images.
 
-        Once one is broken there are no more, but the others are still looked at.
+        After a broken image it yields no more chunks, but checks all other images.
 
         Raises:
-            UserError: at the end, saying how many images are broken, and naming the first.
+            UserError: at the end, with the number of broken images and the names of the first.
         """
         total, broken = len(self._files.paths), list[str]()
         self._progress(_TASK, 0, total)

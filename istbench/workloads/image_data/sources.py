@@ -1,4 +1,4 @@
-"""Where an image classifier's batches come from: decoded images, files decoded on the way, or noise."""
+"""Batches for image classifiers: from decoded images, from files decoded for each batch, or noise."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +10,11 @@ from torch import Tensor
 
 from istbench.errors import UserError, printable
 from istbench.workloads.base import Batch
-from istbench.workloads.image_data.augment import cropped_and_mirrored, normalised
-from istbench.workloads.image_data.cache import Listed, open_decoded, open_listed
-from istbench.workloads.image_data.decode import BrokenImage, cropped, read_file
-from istbench.workloads.prepared import in_order
+from istbench.workloads.image_data.cache import ListedSplit, open_decoded, open_listed
+from istbench.workloads.image_data.decode import BrokenImage, cropped, in_order, read_file
 
-_TEST_PIXELS = 2**20  # of a batch
-_MEAN = np.array([0.485, 0.456, 0.406], np.float32) * 255  # of ImageNet's pixels, as torchvision's models have it
+_TEST_PIXELS = 2**20  # pixels of a test batch
+_MEAN = np.array([0.485, 0.456, 0.406], np.float32) * 255  # of ImageNet's pixels, as for torchvision's models
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32) * 255
 
 
@@ -26,19 +24,19 @@ class Images(Protocol):
     labels: Tensor
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Training images `indices`, augmented as `generator` says: float32 [b, 3, h, w] and int64 [b]."""
+        """Training images `indices`, augmented with `generator`: float32 [b, 3, h, w] and int64 [b]."""
 
     def test_batches(self) -> Iterator[Batch]:
         """The test images in order."""
 
 
 class DecodedImages:
-    """Images of up to 64 pixels, mapped from a prepared directory: shared by all processes of a machine.
+    """Images of up to 64 pixels, mapped from a prepared directory. All processes of a machine share the memory.
 
-    An eighth of the side is padded before the random crop: 4 pixels of 32.
+    The padding before the random crop is an eighth of the side: 4 pixels for 32.
 
     Raises:
-        UserError: when the directory is missing or damaged.
+        UserError: if the directory is missing or damaged.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,12 +47,12 @@ class DecodedImages:
         self._padding, self._test_batch = summary.resolution // 8, _test_batch(summary.resolution)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Images padded, cropped and mirrored at random."""
+        """Training images with padding, a random crop and random mirroring."""
         images = cropped_and_mirrored(self._train.images[indices.numpy()], self._padding, generator)
         return normalised(images, self._mean, self._deviation), self.labels[indices]
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test images as they are."""
+        """The test images without augmentation."""
         for first in range(0, len(self._test.labels), self._test_batch):
             chosen = slice(first, first + self._test_batch)
             images = normalised(self._test.images[chosen], self._mean, self._deviation)
@@ -62,13 +60,13 @@ class DecodedImages:
 
 
 class FileImages:
-    """Images decoded from their files when they are asked for, by as many threads as torch may use then.
+    """Images decoded from their files for each batch, in as many threads as torch uses.
 
-    An image's shorter side is scaled to 8/7 of the resolution, then a random square of it is taken to train on, its
-    middle to test on.
+    The shorter side is scaled to 8/7 of the resolution. Training uses a random square of the image, tests the
+    middle.
 
     Raises:
-        UserError: when the prepared directory is missing or damaged.
+        UserError: if the prepared directory is missing or damaged.
     """
 
     def __init__(self, directory: Path, resolution: int) -> None:
@@ -86,14 +84,14 @@ class FileImages:
         return normalised(images, _MEAN, _DEVIATION), self.labels[indices]
 
     def test_batches(self) -> Iterator[Batch]:
-        """The middles of the test images."""
+        """The middle squares of the test images."""
         for first in range(0, len(self._test.labels), self._test_batch):
             chosen = range(first, min(first + self._test_batch, len(self._test.labels)))
             images = self._read(self._test, list(chosen), [(0.5, 0.5)] * len(chosen))
             labels = self._test.labels[chosen.start : chosen.stop]
             yield normalised(images, _MEAN, _DEVIATION), torch.from_numpy(labels)
 
-    def _read(self, split: Listed, chosen: list[int], places: list[tuple[float, float]]) -> np.ndarray:
+    def _read(self, split: ListedSplit, chosen: list[int], places: list[tuple[float, float]]) -> np.ndarray:
         """Squares of the images `chosen`, uint8 [b, 3, resolution, resolution]."""
         side = self._resolution * 8 // 7
 
@@ -101,18 +99,18 @@ class FileImages:
             path = split.paths[item[0]]
             try:
                 return cropped(read_file(path), self._resolution, side, item[1])
-            except BrokenImage as why:  # it was whole when it was scanned
+            except BrokenImage as why:  # it was not broken during the scan
                 raise UserError(
                     f"{printable(str(path))} changed during the run: {why}; run the command again"
                 ) from None
 
-        # Asked for anew: a node sets its threads after opening the data, and evaluates by others than it trains by.
+        # Read for each batch: a node sets its threads after `open`, and evaluates with another number of threads.
         threads = torch.get_num_threads()
         return np.stack(list(in_order(threads, read, zip(chosen, places, strict=True), ahead=4)))
 
 
 class Noise:
-    """Random pixels and classes, float32, drawn into memory: for throughput, there is nothing to learn."""
+    """Random pixels (float32) and classes in memory, for measurements of throughput."""
 
     _TEST_BATCH = 8
 
@@ -127,14 +125,41 @@ class Noise:
         self._test, self._test_labels = draw(test)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Noise; nothing is augmented."""
+        """Noise, without augmentation."""
         return self._train[indices], self.labels[indices]
 
     def test_batches(self) -> Iterator[Batch]:
-        """A little noise, so that an evaluation takes little time."""
+        """A little noise, for a short evaluation."""
         for first in range(0, len(self._test), self._TEST_BATCH):
             chosen = slice(first, first + self._TEST_BATCH)
             yield self._test[chosen], self._test_labels[chosen]
+
+
+def cropped_and_mirrored(images: np.ndarray, padding: int, generator: torch.Generator) -> np.ndarray:
+    """Pad each image with black, cut its size out at a random place, and mirror it with probability 1/2.
+
+    Args:
+        images: uint8 [b, 3, s, s]; not changed.
+        padding: pixels on every side.
+        generator: determines all random choices.
+    """
+    count, colours, side, _ = images.shape
+    padded = np.zeros((count, colours, side + 2 * padding, side + 2 * padding), np.uint8)
+    padded[:, :, padding : padding + side, padding : padding + side] = images
+    places = torch.randint(0, 2 * padding + 1, (2, count), generator=generator).numpy()
+    mirrored = (torch.rand(count, generator=generator) < 0.5).numpy()
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(2, 3))
+    cut = windows[np.arange(count), :, places[0], places[1]]
+    cut[mirrored] = cut[mirrored, :, :, ::-1]
+    return cut
+
+
+def normalised(images: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> Tensor:
+    """Images uint8 [b, 3, h, w] as float32: each colour minus `mean`, divided by `deviation` (float32 [3])."""
+    scaled = images.astype(np.float32, order="C")
+    scaled -= mean[:, None, None]
+    scaled *= (1 / deviation)[:, None, None]
+    return torch.from_numpy(scaled)
 
 
 def _test_batch(resolution: int) -> int:

@@ -1,9 +1,9 @@
-"""Made-up images that a small convolutional network can learn and a linear model cannot.
+"""Synthetic images that a small convolutional network can learn and a linear model cannot.
 
-A class is a texture: waves of one of two lengths, in one of five directions. Where in the image they are, their
-phase, colour and contrast are random, and so is what lies behind them. With the phase uniform, every pixel has the
-same mean in every class, and an image is as likely as its negative: among linear models, whose loss is convex, none
-is better than the one without weights, which guesses. A mirrored image is of the same class.
+A class is a texture: waves of one of two lengths, in one of five directions. Their position, phase, colour and
+contrast are random, and so is the background. The phase is uniform, so every pixel has the same mean in every
+class, and an image is as likely as its negative. The loss of linear models is convex, so the best linear model has
+zero weights and guesses. A mirrored image has the same class.
 """
 
 from collections.abc import Iterator
@@ -21,42 +21,42 @@ _TEST_SHARE = 0.2
 _CHUNK = 500  # images drawn at a time; the images depend on it
 _ANGLE_JITTER = 4.0  # degrees, standard deviation
 _CONTRAST = (14.0, 44.0)
-_NOISE = 24.0  # standard deviation of every pixel's own
-_GROUND = 30.0  # and of the colours behind
+_NOISE = 24.0  # standard deviation per pixel
+_GROUND = 30.0  # standard deviation of background colours
 _RADIUS = 7.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Textures:
-    """Which image is which, before any is drawn: `train` images to train on, a fifth as many to test on."""
+    """The settings of a set of synthetic images: `train` training images, and a fifth as many test images."""
 
     train: int
     seed: int
 
     @property
     def test(self) -> int:
-        """Images to test on."""
+        """Number of test images."""
         return max(len(CLASSES), round(self.train * _TEST_SHARE))
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Class of every image, int64 [train + test], in an order that mixes them, alike many of each."""
+        """Class of every image, int64 [train + test], in random order, with equal numbers of each class."""
         order = np.random.default_rng([self.seed, 0])
         return np.concatenate([order.permutation(count) % len(CLASSES) for count in (self.train, self.test)])
 
     @property
     def is_test(self) -> np.ndarray:
-        """Whether each image is of the test split: bool [train + test]."""
+        """Whether each image is in the test split: bool [train + test]."""
         return np.arange(self.train + self.test) >= self.train
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """All images in order: number of the first, uint8 [b, 3, 32, 32]."""
+        """Yield all images in order, in chunks: number of the first, and images uint8 [b, 3, 32, 32]."""
         for first in range(0, len(self.labels), _CHUNK):
             yield first, draw(self.labels[first : first + _CHUNK], np.random.default_rng([self.seed, 1, first]))
 
 
 def draw(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """An image of each of `labels`: uint8 [b, 3, 32, 32]."""
+    """One image for each of `labels`: uint8 [b, 3, 32, 32]."""
     count = len(labels)
 
     def drawn(low: float, high: float) -> np.ndarray:
@@ -81,7 +81,7 @@ def draw(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _ground(count: int, random: np.random.Generator) -> np.ndarray:
-    """A colour that changes evenly from a random one on each side to another: float32 [b, 3, 32, 32]."""
+    """A background whose colour changes linearly between random colours: float32 [b, 3, 32, 32]."""
     corners = (_GROUND * random.standard_normal((3, count, 3, 1, 1))).astype(np.float32)
     slope = np.linspace(-1, 1, SIDE, dtype=np.float32)
     return corners[0] + corners[1] * slope[:, None] + corners[2] * slope

@@ -1,1 +1,1 @@
-"""Networks for images, built under `torch.device("meta")`."""
+"""Networks, built under `torch.device("meta")`."""

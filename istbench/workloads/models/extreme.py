@@ -1,4 +1,4 @@
-"""A network from sparse inputs to very many labels, whose loss takes memory for some labels at a time."""
+"""A network from sparse inputs to very many labels. Its loss needs memory for one block of labels."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.wide_softmax import OverNodes
 
-_PLANNING = "meta"  # the device of a plan, which knows neither autocast nor values
+_PLANNING = "meta"  # the device of a plan, without autocast and values
 
 
 class SparseLinear(nn.Module):
-    """A linear layer over sparse inputs, which are never made dense; weight [inputs, outputs], bias [outputs].
+    """A linear layer over sparse inputs, without a dense copy; weight [inputs, outputs], bias [outputs].
 
-    With `sparse_gradients` that of the weight is a sparse tensor, of the rows that a batch uses.
+    With `sparse_gradients`, the gradient of the weight is a sparse tensor with the rows of a batch.
     """
 
     sparse_gradients = False
@@ -49,9 +49,9 @@ def sparse_linear(rows: SparseBatch, weight: Tensor, bias: Tensor, *, sparse_gra
 
 
 class LabelLayer(nn.Linear):
-    """The output layer over all labels, computed for at most `block` of them at a time.
+    """The output layer over all labels, computed in blocks of up to `block` labels.
 
-    A node's part of one has `labels` of them, from `first` on.
+    A node's part of the layer has `labels` labels, from `first`.
     """
 
     def __init__(self, hidden: int, labels: int, block: int, first: int = 0) -> None:
@@ -61,10 +61,10 @@ class LabelLayer(nn.Linear):
     def forward(
         self, hidden: Tensor, labels: SparseBatch | None = None, over_nodes: OverNodes | None = None
     ) -> Tensor:
-        """The mean loss of `hidden` [b, hidden], a scalar, where `labels` are given; else the outputs [b, labels].
+        """The mean loss of `hidden` [b, hidden], a scalar, if `labels` are given; else the outputs [b, labels].
 
-        The loss of a point is the mean over its labels of minus the log-softmax over all; 0 where it has none. All
-        are those of this layer, or with `over_nodes` those of all nodes' parts.
+        The loss of a point is the mean negative log-softmax of its labels, 0 without any. The softmax is over this
+        layer's labels, or with `over_nodes` over the labels of all nodes' parts.
         """
         if labels is None:
             return super().forward(hidden)
@@ -76,7 +76,7 @@ class LabelLayer(nn.Linear):
         return loss
 
     def outputs(self, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """All outputs of `hidden`, a block of labels at a time: the first label, and [b, at most block]."""
+        """The outputs of `hidden` in blocks of labels: the first label, and outputs [b, up to block]."""
         for first in range(0, self.out_features, self.block):
             own = slice(first, first + self.block)
             yield first, F.linear(hidden, self.weight[own], self.bias[own])
@@ -97,16 +97,16 @@ class ExtremeNetwork(nn.Module):
         return activations
 
     def forward(self, points: SparseBatch, labels: SparseBatch | None = None) -> Tensor:
-        """The mean loss where `labels` are given, else all outputs, as `LabelLayer` has them."""
+        """The mean loss if `labels` are given, else all outputs; see `LabelLayer`."""
         loss: Tensor = self.output(self.hidden(points), labels)
         return loss
 
 
 class _SoftmaxLoss(torch.autograd.Function):
-    """`LabelLayer`'s loss. What it keeps between forward and backward pass is one number a point.
+    """The loss of `LabelLayer`. Between forward and backward pass it keeps one number for each point.
 
-    Both passes compute the outputs of a block of labels after the other, the backward pass once more: a third more
-    arithmetic than to keep them all, which would take batch times labels.
+    Both passes compute the outputs block by block, so the backward pass computes them again. That costs a third
+    more arithmetic, but saves memory for batch times labels.
     """
 
     @staticmethod
@@ -144,7 +144,7 @@ class _SoftmaxLoss(torch.autograd.Function):
             own = slice(first, first + outputs.shape[1])
             rows, columns, shares = truth.within(first, outputs.shape[1])
             wrong = outputs.sub_(logs[:, None]).exp_().mul_(truth.labelled[:, None])
-            wrong[rows, columns] -= shares  # a label is named once in a point
+            wrong[rows, columns] -= shares  # a point has a label at most once
             wrong *= scale
             of_bias[own] = wrong.sum(0)
             wrong = wrong.to(narrow.dtype)
@@ -157,9 +157,9 @@ class _SoftmaxLoss(torch.autograd.Function):
 
 
 class _Truth:
-    """The labels of a batch in the order of labels: of each its point, and its share of the point's loss.
+    """The labels of a batch, sorted, with the point of each and its share of the point's loss.
 
-    What `within` is asked for is counted from label `first`.
+    `within` counts labels from `first`.
     """
 
     def __init__(self, labels: SparseBatch, kind: torch.dtype, first: int) -> None:
@@ -171,8 +171,8 @@ class _Truth:
         self._shares = counts.to(kind).reciprocal()[self._rows]
 
     def within(self, first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, labels counted from `first`, and shares of those labels from `first` to `first + count`."""
-        if self._labels.device.type == _PLANNING:  # as if all of them were there
+        """Points, labels (counted from `first`) and shares of the labels from `first` to `first + count`."""
+        if self._labels.device.type == _PLANNING:  # as if all labels were in the block
             return self._rows, self._labels, self._shares
         first += self._first
         edges = self._labels.new_tensor([first, first + count])
@@ -183,7 +183,7 @@ class _Truth:
 def _blocks(
     hidden: Tensor, weight: Tensor, bias: Tensor, block: int, half: torch.dtype | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """The outputs of some labels at a time, and the first of these; products in type `half` where that is given."""
+    """The first label and the outputs of each block; products in type `half` if given."""
     kind = hidden.device.type
     with nullcontext() if kind == _PLANNING else torch.autocast(kind, enabled=False):
         for first in range(0, len(weight), block):

@@ -1,4 +1,4 @@
-"""How nodes share the network for very many labels: its hidden units and its labels are cut."""
+"""How nodes share the network for very many labels: cuts of its hidden units and labels."""
 
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from istbench.workloads.wide_softmax import OverNodes, TrueOutputs, WideSoftmax
 
 
 class ExtremePart(ExtremeNetwork):
-    """A node's part of an `ExtremeNetwork`: `units` of its hidden units, and the labels `own`, which see all."""
+    """A node's part of an `ExtremeNetwork`: `units` hidden units, and labels `own`, which see all units."""
 
     def __init__(
         self, features: int, units: int, hidden: int, own: range, block: int, *, sparse_gradients: bool
@@ -22,7 +22,7 @@ class ExtremePart(ExtremeNetwork):
         self.output = LabelLayer(hidden, len(own), block, own.start)
 
     def forward(self, points: SparseBatch, labels: SparseBatch | None = None) -> Tensor:
-        """As `ExtremeNetwork.forward`, with all other hidden units zero and no other labels."""
+        """Like `ExtremeNetwork.forward`, with zero for all other hidden units, and without other labels."""
         own = self.hidden(points)
         loss: Tensor = self.output(F.pad(own, (0, self.output.in_features - own.shape[1])), labels)
         return loss

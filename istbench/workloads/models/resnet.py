@@ -6,7 +6,7 @@ from istbench.subnets.groups import NeuronGroup
 from istbench.subnets.structure import chain_groups
 
 _STAGES = 4
-_BLOCKS = 2  # of a stage
+_BLOCKS = 2  # per stage
 
 
 class BasicBlock(nn.Module):
@@ -26,8 +26,7 @@ class BasicBlock(nn.Module):
 
     @property
     def inner(self) -> tuple[nn.Module, ...]:
-        """The modules from the block's input to the second convolution: a chain, whose channels are the block's
-        own."""
+        """The chain of modules from the block's input to the second convolution, with the block's own channels."""
         return self.conv1, self.norm1, self.relu, self.conv2
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,7 +59,7 @@ def cifar_resnet18(width: int, classes: int) -> nn.Sequential:
 
 
 def resnet_groups(model: nn.Module) -> list[NeuronGroup]:
-    """The inner channels of every block, a group each; what passes between blocks is whole in every subnet."""
+    """A group for the inner channels of every block. Every subnet has all channels between blocks."""
     blocks = {name: block for name, block in model.named_modules() if isinstance(block, BasicBlock)}
     return [
         group for name, block in blocks.items() for group in chain_groups(model, block.inner, prefix=f"{name}.")

@@ -1,4 +1,4 @@
-"""VGG12 (after Simonyan and Zisserman, arXiv 1409.1556), as the IST paper trains it on ImageNet."""
+"""VGG12 of the IST paper's ImageNet experiment (after Simonyan and Zisserman, arXiv 1409.1556)."""
 
 from torch import nn
 
@@ -6,8 +6,8 @@ from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.subnets.structure import chain_groups
 
-_STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8, 8))  # of each convolution, its channels over the width
-_HIDDEN = (64, 64)  # of each hidden fully connected layer, its units over the width
+_STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8, 8))  # channels of each convolution, divided by the width
+_HIDDEN = (64, 64)  # units of each hidden fully connected layer, divided by the width
 LEAST_RESOLUTION = 2 ** len(_STAGES)
 
 
@@ -15,13 +15,13 @@ def vgg12(width: int, classes: int, resolution: int) -> nn.Sequential:
     """Images [b, 3, resolution, resolution] to scores [b, classes].
 
     3x3 convolutions in five stages, a max-pool after each, and three fully connected layers: 12 layers with
-    weights. Width 64 is VGG's. The IST paper (arXiv 1910.02120) names VGG12 and gives no sizes. Inferred: nine
-    convolutions, VGG11's eight and one more in the last stage; two hidden layers of 4,096 units, as in every VGG,
-    which `width` scales with the channels; BatchNorm after every layer but the last, without which subnets do not
-    train; and so neither biases before it nor dropout.
+    weights. Width 64 is VGG's. The IST paper (arXiv 1910.02120) names VGG12 but gives no sizes. Inferred: nine
+    convolutions, VGG11's eight and another in the last stage. Two hidden layers of 4,096 units, as in every VGG;
+    `width` scales them with the channels. BatchNorm after every layer but the last, since subnets do not train
+    without it; so there is no dropout, and no bias before BatchNorm.
 
     Raises:
-        UserError: where `resolution` leaves no pixel after the last stage.
+        UserError: if `resolution` leaves no pixel after the last stage.
     """
     if resolution < LEAST_RESOLUTION:
         raise UserError(f"vgg12 needs a resolution of at least {LEAST_RESOLUTION}, not {resolution}")
@@ -47,5 +47,5 @@ def vgg12(width: int, classes: int, resolution: int) -> nn.Sequential:
 
 
 def vgg_groups(model: nn.Module) -> list[NeuronGroup]:
-    """The channels of every convolution and the units of both hidden layers, a group each."""
+    """A group for the channels of every convolution and for the units of each hidden layer."""
     return chain_groups(model, model.children())

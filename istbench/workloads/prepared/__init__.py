@@ -1,4 +1,4 @@
-"""What every workload shares of its data: finding it, making it ready once, mapping it, naming what is broken."""
+"""Data of all workloads: find it, prepare it once, map it, name broken files."""
 
 from istbench.workloads.prepared.arrays import SplitWriter, map_array, open_labels
 from istbench.workloads.prepared.directory import (
@@ -22,7 +22,6 @@ from istbench.workloads.prepared.files import (
     utf8_name,
     visible,
 )
-from istbench.workloads.prepared.in_order import in_order
 
 __all__ = [
     "SPLITS",
@@ -33,7 +32,6 @@ __all__ = [
     "download",
     "downloaded",
     "files_digest",
-    "in_order",
     "listed",
     "map_array",
     "named_errors",

@@ -1,4 +1,4 @@
-"""The arrays of a prepared directory: written in any order, mapped read-only by every process."""
+"""The arrays of a prepared directory. One process writes them in any order; every process maps them read-only."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ from istbench.workloads.prepared.directory import SPLITS, damaged
 
 
 class SplitWriter:
-    """Writes the samples of both splits in any order, through plain writes so that a full disk is an error.
+    """Writes the samples of both splits in any order. It uses plain writes, so a full disk raises an error.
 
-    Leaves `train_NAME.npy`, `test_NAME.npy` and the labels beside them.
+    The files are `train_NAME.npy`, `test_NAME.npy` and the labels of both.
 
     Args:
-        labels, is_test: label (int64 [n]) and split (bool [n]) of every sample; a sample keeps its place among
-            those of its split.
-        name: of the arrays. shape, kind: of one sample, and its type.
+        labels, is_test: label (int64 [n]) and split (bool [n]) of every sample. Samples keep their order in a
+            split.
+        name: NAME of the arrays. shape, kind: shape and type of one sample.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class SplitWriter:
         for split, members in zip(SPLITS, (~is_test, is_test), strict=True):
             if members.any():
                 file = self._files[split]
-                # Samples that follow each other do so within their split too: one run.
+                # Consecutive samples are consecutive within their split too: one write.
                 file.seek(self._start[split] + int(self._place[chunk][members][0]) * self._sample_bytes)
                 file.write(np.ascontiguousarray(samples[members], self._kind).tobytes())
 
     def close(self) -> None:
-        """Close the files, everything on disk."""
+        """Flush the files to disk and close them."""
         for file in self._files.values():
             with file:
                 file.flush()
@@ -66,12 +66,12 @@ def map_array(directory: Path, name: str, kind: type, dimensions: int) -> np.nda
     """The array in file `name` of a prepared directory, mapped read-only, of type `kind`.
 
     Raises:
-        UserError: when it is missing or damaged.
+        UserError: if it is missing or damaged.
     """
     path = directory / name
     try:
         if not path.is_file():  # a FIFO would hang the open
-            raise damaged(directory, f"{name} is no file" if os.path.lexists(path) else f"no {name}")
+            raise damaged(directory, f"{name} is not a file" if os.path.lexists(path) else f"no {name}")
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, TypeError, EOFError, OverflowError, MemoryError, BadZipFile) as error:
         raise damaged(directory, f"{name}: {error}") from None
@@ -81,12 +81,12 @@ def map_array(directory: Path, name: str, kind: type, dimensions: int) -> np.nda
 
 
 def open_labels(directory: Path, split: str, classes: int, what: str) -> np.ndarray:
-    """The labels of `split`, int64 [n] in memory, all below `classes`; `what` says what they stand for, in errors.
+    """The labels of `split`, int64 [n] in memory, all below `classes`; `what` names the classes in errors.
 
     Raises:
-        UserError: when they are missing or damaged.
+        UserError: if they are missing or damaged.
     """
     labels = np.array(map_array(directory, f"{split}_labels.npy", np.int64, 1))
     if not ((labels >= 0) & (labels < classes)).all():
-        raise damaged(directory, f"{split}_labels.npy has others than {classes} {what}")
+        raise damaged(directory, f"{split}_labels.npy has labels outside its {classes} {what}")
     return labels

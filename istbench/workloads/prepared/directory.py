@@ -1,7 +1,7 @@
-"""A prepared directory: arrays and a summary, made once, whole or not at all.
+"""A prepared directory: arrays and a summary, made once, complete or not at all.
 
-It is filled under another name and renamed when complete, so one with the final name is whole, whatever was killed
-when. Its summary, `prepared.json`, has the size of every array.
+A process fills it under another name and renames it at the end. So a directory with the final name is complete,
+whenever a process was killed. Its summary, `prepared.json`, has the size of every array.
 """
 
 import errno
@@ -30,10 +30,10 @@ _SUMMARY = "prepared.json"
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prepared.json holds of any workload; each adds fields of its own.
+    """The content of prepared.json for any workload; each workload adds fields.
 
     Attributes:
-        fingerprint: a hash of all that is trained and tested on.
+        fingerprint: a hash of all training and test data.
         train, test: samples of each split.
         bytes: sizes of the files.
     """
@@ -48,24 +48,24 @@ S = TypeVar("S", bound=Summary)
 
 
 def directory_name(kind: str, version: int, key: Mapping[str, Any]) -> str:
-    """The name of the prepared directory of `kind` and `key`, which is JSON-ready and determines the content."""
-    said = json.dumps([kind, version, key], sort_keys=True)
-    return f"{kind}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    """The name of the prepared directory of `kind` and `key`. `key` is JSON-ready and determines the content."""
+    content = json.dumps([kind, version, key], sort_keys=True)
+    return f"{kind}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def prepared(
     final: Path, make: Callable[[Path], S], check: Callable[[Path], S], progress: Progress
 ) -> tuple[Path, S]:
-    """The prepared directory `final`, made unless it is there and whole: where it is, and its summary.
+    """Make the prepared directory `final` unless it is complete; return its resolved path and its summary.
 
-    Two processes that want the same directory wait for each other: one fills it.
+    If two processes need the same directory, one fills it and the other waits.
 
     Args:
-        make: fills an empty directory with arrays; returns what its summary is to be.
-        check: the summary of a filled directory; raises UserError or OSError where that is not whole.
+        make: fills an empty directory with arrays; returns its summary.
+        check: returns the summary of a filled directory; raises UserError or OSError if it is incomplete.
 
     Raises:
-        UserError: when the directory above is not writable or the disk is full.
+        UserError: if the parent directory is not writable or the disk is full.
     """
     summary = _whole(final, check)
     if summary is None:
@@ -75,10 +75,10 @@ def prepared(
 
 
 def open_summary(directory: Path, kind: type[S]) -> S:
-    """What a prepared directory holds.
+    """The summary of a prepared directory.
 
     Raises:
-        UserError: when its summary is missing or damaged.
+        UserError: if it is missing or damaged.
     """
     try:
         return read_summary(directory, kind)
@@ -87,10 +87,10 @@ def open_summary(directory: Path, kind: type[S]) -> S:
 
 
 def read_summary(directory: Path, kind: type[S]) -> S:
-    """The summary as `open_summary` has it, for `check` of `prepared`: it is made again where this raises.
+    """The summary of a prepared directory, for `check` of `prepared`, which makes the directory again on errors.
 
     Raises:
-        UserError: when it is missing or damaged.
+        UserError: if it is missing or damaged.
     """
     content = read_bytes(directory / _SUMMARY, "a summary")
     return decode_json(content, kind, str(directory / _SUMMARY), "it is made again")
@@ -99,7 +99,7 @@ def read_summary(directory: Path, kind: type[S]) -> S:
 def source_of(
     path: Path, summary: Summary, *, kind: str, name: str, unit: str, note: str = "", whole: int | None = None
 ) -> DataSource:
-    """What a run says of the prepared directory `path`: see `DataSource`."""
+    """The `DataSource` of the prepared directory `path`, for the run header."""
     return DataSource(
         kind=kind,
         path=str(path),
@@ -119,36 +119,38 @@ def sizes(directory: Path) -> dict[str, int]:
 
 
 def damaged(directory: Path, why: str) -> UserError:
-    """The error of a prepared directory that is not what it was."""
-    return UserError(f"prepared data is damaged ({printable(why)}): remove {directory} to have it made again")
+    """The error for a damaged prepared directory."""
+    return UserError(
+        f"prepared data is damaged ({printable(why)}): remove {directory}, and istbench makes it again"
+    )
 
 
 def require_room(directory: Path, needed: int, what: str, way_out: str) -> None:
-    """Refuse `needed` bytes for `what` in `directory` where its disk cannot hold them; `way_out` is of the caller.
+    """Check that the disk of `directory` has `needed` free bytes for `what`; `way_out` ends the error.
 
     Raises:
-        UserError: saying what they take and what there is.
+        UserError: naming the needed and the free bytes.
     """
     disk = shutil.disk_usage(directory)
     if disk.total and disk.free < needed:
         raise UserError(
-            f"the prepared data of {what} takes {needed / 1e9:.1f} GB, and there is "
-            f"{disk.free / 1e9:.1f} GB free in {directory.parent}; {way_out}, or choose another cache directory "
-            "with ISTBENCH_CACHE"
+            f"the prepared data of {what} takes {needed / 1e9:.1f} GB, but only "
+            f"{disk.free / 1e9:.1f} GB are free in {directory.parent}; {way_out}, or choose another cache "
+            "directory with ISTBENCH_CACHE"
         )
 
 
 @contextmanager
 def locked(path: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock file `path`, so that one process at a time makes what it stands for."""
+    """Hold the lock file `path`. One process at a time can hold it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # For reading too: a FIFO would hang an open for writing alone.
+    # Also for reading: on a FIFO, an open only for writing would hang.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another process that prepares the data", 0, 1)
+            progress("waiting for another process to prepare the data", 0, 1)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -156,7 +158,7 @@ def locked(path: Path, progress: Progress) -> Iterator[None]:
 
 
 def _whole(directory: Path, check: Callable[[Path], S]) -> S | None:
-    """The summary of a whole directory; None of one where anything is missing, or is not what the summary says."""
+    """The summary of a complete directory; None if a file is missing or has another size."""
     try:
         summary = check(directory)
         return summary if summary.bytes == sizes(directory) else None
@@ -181,7 +183,7 @@ def _make(final: Path, make: Callable[[Path], S]) -> S:
 
 
 def _remove(path: Path) -> None:
-    """Delete whatever is at `path`."""
+    """Delete the file or directory `path`."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,4 @@
-"""A data set fetched once into the cache: the final directory appears only when complete."""
+"""Download a data set once into the cache. The final directory exists only if it is complete."""
 
 import tarfile
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _PARTIAL = "original.partial"
 
 
 def downloaded(folder: Path) -> Path | None:
-    """The directory of the extracted archive under `folder`, or None when it was never downloaded."""
+    """The directory of the extracted archive under `folder`, or None if there is none."""
     complete = folder / _COMPLETE
     return complete if complete.is_dir() else None
 
@@ -24,14 +24,14 @@ def download(
 ) -> Path:
     """Download and extract the data set `name` under `folder` unless it is there; returns its directory.
 
-    An interrupted one starts again from what `fetch` left.
+    After an interruption, `fetch` continues with its earlier files.
 
     Args:
-        fetch: downloads into a directory, which may hold what an interrupted one left, and removes the archive.
-        task: said to `progress`. way_out: ends the error.
+        fetch: downloads into a directory, which may have files of an interrupted call, and removes the archive.
+        task: text for `progress`. way_out: end of the error message.
 
     Raises:
-        UserError: when the network refuses, the archive is not the published one, or the disk is full.
+        UserError: if the network fails, the archive is not the published one, or the disk is full.
     """
     complete = downloaded(folder)
     if complete is not None:

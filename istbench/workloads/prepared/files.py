@@ -1,4 +1,4 @@
-"""The files of a data set as users give them: which they are, and how to name what is wrong with one."""
+"""The files of a user's data set: list them, detect changes, name the broken ones."""
 
 import hashlib
 import os
@@ -13,25 +13,25 @@ from istbench.errors import UserError, printable
 
 
 def files_digest(root: Path, paths: Sequence[Path], marks: np.ndarray, what: str) -> str:
-    """A hash of names under `root`, sizes, times and whole-number `marks` of files: it tells whether they changed.
+    """A hash of the files' names under `root`, sizes, times and integer `marks`, to detect changes.
 
-    `what` says what they are read as, in errors.
+    `what` names the expected kind of file in errors.
 
     Raises:
-        UserError: naming the first that is no regular file.
-        OSError: where one is gone.
+        UserError: naming the first path that is not a regular file.
+        OSError: if a file is missing.
     """
     digest = hashlib.sha256()
     for path, mark in zip(paths, marks, strict=True):
         found = path.stat()
         require_regular(path, found, what)
-        said = f"{path.relative_to(root)} {found.st_size} {found.st_mtime_ns} {int(mark)}\n"
-        digest.update(os.fsencode(said))
+        line = f"{path.relative_to(root)} {found.st_size} {found.st_mtime_ns} {int(mark)}\n"
+        digest.update(os.fsencode(line))
     return digest.hexdigest()
 
 
 def require_regular(path: Path, found: os.stat_result, what: str) -> None:
-    """Refuse a `path` that is no regular file, by what `stat` found; `what` says what it is read as.
+    """Refuse a `path` that is not a regular file, by its stat result `found`; `what` names the expected kind.
 
     Raises:
         UserError: naming it.
@@ -45,7 +45,7 @@ def require_regular(path: Path, found: os.stat_result, what: str) -> None:
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Name the file that the system refuses, or `what` where it names none.
+    """Turn an OSError inside into a UserError that names its file, or `what` if the error has no file.
 
     Raises:
         UserError: for an OSError inside.
@@ -58,19 +58,19 @@ def named_errors(what: str) -> Iterator[None]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """What lies in `folder` but for hidden names.
+    """The entries of `folder` that are not hidden.
 
     Raises:
-        OSError: when it cannot be read.
+        OSError: if the folder cannot be read.
     """
     return (path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def utf8_name(name: str, folder: Path, what: str) -> str:
-    """`name`, which lies in `folder`, as text that can be written down; `what` says what it is, in errors.
+    """The file name `name` in `folder`, if it is valid UTF-8; `what` names its kind in errors.
 
     Raises:
-        UserError: where it is not UTF-8.
+        UserError: if it is not UTF-8.
     """
     try:
         name.encode()
@@ -81,6 +81,6 @@ def utf8_name(name: str, folder: Path, what: str) -> str:
 
 
 def listed(folders: Sequence[Path | str], most: int = 4) -> str:
-    """The first of `folders`, and how many more."""
+    """The first `most` of `folders`, and the number of others."""
     more = f" and {len(folders) - most} more" if len(folders) > most else ""
     return printable(", ".join(map(str, folders[:most]))) + more

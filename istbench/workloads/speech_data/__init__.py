@@ -1,1 +1,1 @@
-"""Speech clips and their features: recorded (Speech Commands, or any words) or synthetic (eSpeak NG)."""
+"""Speech clips and their features: recorded words (Speech Commands or others) or synthetic ones (eSpeak NG)."""

@@ -1,4 +1,4 @@
-"""From clips to a prepared directory of features, for recorded and for synthetic speech."""
+"""Prepare a directory of features, from recorded or synthetic clips."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from istbench.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.prepared import source_of
 from istbench.workloads.speech_data import espeak, synthetic
-from istbench.workloads.speech_data.cache import Summary, feature_writer, prepared, require_room
+from istbench.workloads.speech_data.cache import SpeechSummary, feature_writer, prepared, require_room
 from istbench.workloads.speech_data.features import extractor
 from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
@@ -30,10 +30,10 @@ _CLIP_BYTES = CLIP_SAMPLES * 2
 
 
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
-    """Features of the recorded words in directory `data`, a folder each, under `cache`.
+    """Prepare features of the recorded words in directory `data`, a folder each, under `cache`.
 
     Raises:
-        UserError: for a directory in the wrong layout, a broken recording or a cache that cannot be written.
+        UserError: for a directory in the wrong layout, a broken recording, or a cache that is not writable.
     """
     recordings = find_recordings(data)
 
@@ -57,10 +57,10 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
 
 
 def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
-    """Features of the synthetic corpus of `settings` under `cache`.
+    """Prepare features of the synthetic corpus of `settings` under `cache`.
 
     Raises:
-        UserError: when it is not in `cache` and eSpeak NG is missing, or the cache cannot be written.
+        UserError: if it is not in `cache` and eSpeak NG is missing, or the cache is not writable.
     """
 
     def fill(directory: Path) -> int:
@@ -75,7 +75,7 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC speech", unit="clips", note=SYNTHETIC_NOTE)
 
 
-def _conversion_note(summary: Summary) -> str:
+def _conversion_note(summary: SpeechSummary) -> str:
     if not summary.converted:
         return ""
     clips = summary.train + summary.test
@@ -104,7 +104,7 @@ def _write_features(
 
 
 def _render(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
-    """Render `corpus` in one process a core: (first clip, int16 [b, 16000]), blocks interleaved."""
+    """Render `corpus` in one process per core; yields (first clip, int16 [b, 16000]), blocks interleaved."""
     waiting = list(range(corpus.blocks))[::-1]
     with ExitStack() as stack:
         running: list[_Renderer] = []
@@ -118,7 +118,7 @@ def _render(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
 
 
 class _Renderer:
-    """A process that renders one block. Its pipe holds it back until the clips are read."""
+    """A process that renders one block. It blocks on its pipe until the clips are read."""
 
     def __init__(self, corpus: Corpus, block: int) -> None:
         self._clips = corpus.block_range(block)
@@ -149,6 +149,6 @@ class _Renderer:
 
     def _fail(self) -> None:
         _, stderr = self._process.communicate()
-        said = stderr.decode(errors="replace").strip().splitlines()
-        reason = said[-1] if said else f"exit status {self._process.returncode}"
-        raise UserError(f"rendering the synthetic speech failed: {reason}; recorded words: --data DIR")
+        lines = stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit status {self._process.returncode}"
+        raise UserError(f"rendering the synthetic speech failed: {reason}; or give recorded words with --data DIR")

@@ -1,4 +1,4 @@
-"""Prepared features on disk: made once, mapped by every process.
+"""Prepared features on disk, made once; every process maps them.
 
 A prepared directory holds `train_features.npy`, `train_labels.npy`, `train_mean.npy`, `test_features.npy`,
 `test_labels.npy` and `prepared.json`.
@@ -27,12 +27,12 @@ _MEAN = "train_mean.npy"
 Word = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
-class Summary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prepared.json holds.
+class SpeechSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json.
 
     Attributes:
         words: the words in the order of their labels.
-        converted: clips of both splits that were not 16 kHz mono as they were.
+        converted: number of clips in both splits that were not 16 kHz mono.
     """
 
     words: Annotated[tuple[Word, ...], Meta(min_length=2, max_length=MOST_WORDS)]
@@ -47,20 +47,20 @@ class Arrays:
     labels: np.ndarray
 
 
-def open_summary(directory: Path) -> Summary:
-    """What a prepared directory holds.
+def open_summary(directory: Path) -> SpeechSummary:
+    """The summary of a prepared directory.
 
     Raises:
-        UserError: when its summary is missing or damaged.
+        UserError: if it is missing or damaged.
     """
-    return shared.open_summary(directory, Summary)
+    return shared.open_summary(directory, SpeechSummary)
 
 
 def open_split(directory: Path, split: str, words: int) -> Arrays:
-    """Map the split "train" or "test" of a prepared directory of so many words.
+    """Map the split "train" or "test" of a prepared directory with that number of words.
 
     Raises:
-        UserError: when a file of it is missing or damaged.
+        UserError: if one of its files is missing or damaged.
     """
     features = map_array(directory, f"{split}_features.npy", np.float32, 2)
     labels = open_labels(directory, split, words, "words")
@@ -73,16 +73,16 @@ def open_mean(directory: Path) -> np.ndarray:
     """The mean features of the training clips of a prepared directory, float32 [4096] in dB.
 
     Raises:
-        UserError: when the file is missing or damaged.
+        UserError: if the file is missing or damaged.
     """
     mean = np.array(map_array(directory, _MEAN, np.float32, 1))
     if mean.shape != (FEATURES,) or not np.isfinite(mean).all():
-        raise damaged(directory, f"{_MEAN} is not {FEATURES} numbers")
+        raise damaged(directory, f"{_MEAN} does not have {FEATURES} numbers")
     return mean
 
 
 def feature_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray) -> SplitWriter:
-    """Writes the features of clips, float32 [b, 4096], whose words and splits are `labels` and `is_test`."""
+    """A writer for features of clips, float32 [b, 4096], with words `labels` and splits `is_test`."""
     return SplitWriter(directory, labels, is_test, name="features", shape=(FEATURES,), kind=np.float32)
 
 
@@ -93,34 +93,34 @@ def prepared(
     words: tuple[str, ...],
     fill: Callable[[Path], int],
     progress: Progress,
-) -> tuple[Path, Summary]:
-    """The prepared directory of (`kind`, `key`) under `cache`, made by `fill(directory)` unless it is there.
+) -> tuple[Path, SpeechSummary]:
+    """The prepared directory of (`kind`, `key`) under `cache`. `fill(directory)` makes it unless it exists.
 
     Args:
         key: JSON-ready; everything that determines the content.
         words: in the order of their labels.
-        fill: writes the arrays of both splits into an empty directory; returns how many clips it converted.
+        fill: writes the arrays of both splits into an empty directory; returns the number of converted clips.
 
     Raises:
-        UserError: when `cache` is not writable or the disk is full.
+        UserError: if `cache` is not writable or the disk is full.
     """
 
-    def make(directory: Path) -> Summary:
+    def make(directory: Path) -> SpeechSummary:
         return _summarise(directory, words, fill(directory))
 
     return shared.prepared(cache / shared.directory_name(kind, VERSION, key), make, _checked, progress)
 
 
 def require_room(directory: Path, clips: int, way_out: str) -> None:
-    """Refuse features of `clips` clips in `directory` where its disk cannot hold them; `way_out` is of the caller.
+    """Check that the disk of `directory` has room for the features of `clips` clips; `way_out` ends the error.
 
     Raises:
-        UserError: saying what they take and what there is.
+        UserError: naming the needed and the free bytes.
     """
     shared.require_room(directory, clips * FEATURES * 4, f"{clips:,} clips", way_out)
 
 
-def _summarise(directory: Path, words: tuple[str, ...], converted: int) -> Summary:
+def _summarise(directory: Path, words: tuple[str, ...], converted: int) -> SpeechSummary:
     fingerprint = hashlib.sha256()
     counts = {}
     for split in SPLITS:
@@ -130,7 +130,7 @@ def _summarise(directory: Path, words: tuple[str, ...], converted: int) -> Summa
             fingerprint.update(np.ascontiguousarray(array).data)
     mean = open_split(directory, "train", len(words)).features.mean(0, dtype=np.float64)
     np.save(directory / _MEAN, mean.astype(np.float32))
-    return Summary(
+    return SpeechSummary(
         fingerprint=fingerprint.hexdigest(),
         words=words,
         **counts,
@@ -139,11 +139,11 @@ def _summarise(directory: Path, words: tuple[str, ...], converted: int) -> Summa
     )
 
 
-def _checked(directory: Path) -> Summary:
-    """The summary of a directory whose arrays are as it says."""
-    summary = shared.read_summary(directory, Summary)
+def _checked(directory: Path) -> SpeechSummary:
+    """The summary of a directory, checked against its arrays."""
+    summary = shared.read_summary(directory, SpeechSummary)
     for split, count in zip(SPLITS, (summary.train, summary.test), strict=True):
         if len(open_split(directory, split, len(summary.words)).labels) != count:
-            raise UserError(f"{directory}: {split} is not of {count} clips")
+            raise UserError(f"{directory}: {split} does not have {count} clips")
     open_mean(directory)
     return summary

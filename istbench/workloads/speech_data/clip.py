@@ -1,4 +1,4 @@
-"""One recorded clip: what makes a file a clip, and its first second as samples at 16 kHz."""
+"""Read the first second of a recorded clip as samples at 16 kHz, and check its file."""
 
 import math
 import os
@@ -15,20 +15,20 @@ from istbench.workloads.prepared import require_regular
 from istbench.workloads.speech_data.words import CLIP_RATE, CLIP_SAMPLES
 
 LOUDEST = 1_000.0
-"""What a sample of a float format may be at most, where 1 is full scale: beyond it are no recordings."""
+"""Maximum of a sample in a float format, where 1 is full scale. Recordings do not exceed it."""
 LOWEST_RATE, HIGHEST_RATE = 1_000, 1_000_000
-"""Samples a second that a recording may have."""
+"""Bounds of a recording's sampling rate, in Hz."""
 MOST_CHANNELS = 64
 
-_HEADERS = 4 * 2**20  # bytes in which the samples of any sensible WAV file begin
-_BLOCK = 2**16  # frames read at a time, however many channels they are of
-_LARGEST_FILTER = 2**20  # taps in all its phases
+_HEADERS = 4 * 2**20  # the samples of a sensible WAV file begin within so many bytes
+_BLOCK = 2**16  # frames read at a time, for any number of channels
+_LARGEST_FILTER = 2**20  # taps over all phases
 
 
 class Clip(NamedTuple):
-    """A recording's first second, padded with zeros where it is shorter.
+    """The first second of a recording, padded with zeros if it is shorter.
 
-    samples: float32 [16000]. converted: whether it was resampled or mixed down to be 16 kHz mono.
+    samples: float32 [16000]. converted: whether the recording was not 16 kHz mono.
     """
 
     samples: np.ndarray
@@ -36,14 +36,14 @@ class Clip(NamedTuple):
 
 
 def read_clip(path: Path) -> Clip:
-    """The first second of a recording: a WAV, FLAC or Ogg file of any sensible sampling rate and channels.
+    """Read the first second of a WAV, FLAC or Ogg file of any sensible sampling rate and number of channels.
 
-    Channels are mixed down by their mean. Samples of whole-number formats are within -1 to 1; those of float
-    formats are taken as they are, up to `LOUDEST` either way. Features are relative to a clip's loudest, so a
-    recording's scale makes no difference. Of a file no more is read than its headers and its first second.
+    The mean of all channels counts. Samples of integer formats are from -1 to 1; float formats keep their scale, up
+    to `LOUDEST`. Features are relative to the loudest part of a clip, so the scale makes no difference. Only the
+    headers and the first second are read.
 
     Raises:
-        UserError: naming the file, when it is not a whole recording of finite samples.
+        UserError: naming a file that is not a complete recording of finite samples.
     """
     try:
         # A FIFO without a writer must not hang the open.
@@ -66,7 +66,7 @@ def read_clip(path: Path) -> Clip:
 
 
 def _first_second(path: Path, descriptor: int) -> tuple[np.ndarray, int, int]:
-    """The first second, mixed down (float32 [at most rate]), and its sampling rate and channels."""
+    """The first second as mono (float32 [up to rate]), its sampling rate and its number of channels."""
     import soundfile
 
     try:
@@ -84,23 +84,23 @@ def _first_second(path: Path, descriptor: int) -> tuple[np.ndarray, int, int]:
         reason = str(getattr(error, "error_string", error)).rstrip(".")
         raise _unfit(path, f"cannot be read as WAV, FLAC or Ogg ({reason})") from None
     if rate - left < promised:
-        raise _unfit(path, f"truncated: its header promises {promised} samples a channel, {rate - left} are there")
+        raise _unfit(path, f"truncated: {rate - left} of {promised} samples per channel")
     return np.concatenate(blocks), rate, channels
 
 
 def _mixed_down(block: np.ndarray) -> np.ndarray:
-    """The mean over the channels of `block`, float32 [frames, channels]; what is not finite stays so."""
+    """The mean over the channels of `block`, float32 [frames, channels]. Infinite values remain."""
     with np.errstate(all="ignore"):
         mean: np.ndarray = block.mean(1)
     return mean
 
 
 def _resampled(samples: np.ndarray, rate: int) -> np.ndarray:
-    """`samples` at 16 kHz, within `LOUDEST` also where the filter rings."""
+    """`samples` at 16 kHz, clamped to `LOUDEST` because the filter overshoots."""
     from torchaudio.functional import resample
 
-    # The filter has a phase for each step of the ratio: for 44,101 Hz it would take gigabytes. With one this near,
-    # the end of the second is off by a few samples at most.
+    # The filter has a phase for each step of the ratio: for 44,101 Hz it would need gigabytes. With a close ratio
+    # of small numbers, the end of the second is off by a few samples at most.
     ratio = Fraction(rate, CLIP_RATE).limit_denominator(math.isqrt(_LARGEST_FILTER * CLIP_RATE // rate))
     with torch.no_grad():
         found = resample(torch.from_numpy(samples), ratio.numerator, ratio.denominator)
@@ -114,11 +114,11 @@ def _require_sound(path: Path, samples: np.ndarray) -> None:
         raise _unfit(path, "a sample is not a number")
     loudest = samples[np.abs(samples).argmax()]
     if abs(loudest) > LOUDEST:
-        raise _unfit(path, f"a sample of {loudest:g}, where 1 is full scale")
+        raise _unfit(path, f"a sample is {loudest:g}, where 1 is full scale")
 
 
 def _require_whole(path: Path, content: bytes, size: int) -> None:
-    """libsndfile reads what is left of a truncated WAV file without a word, so compare its size to its header."""
+    """Compare a WAV file's size with its header, since libsndfile reads a truncated file without an error."""
     if content[:4] in (b"fLaC", b"OggS"):
         return
     if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
@@ -132,7 +132,7 @@ def _require_whole(path: Path, content: bytes, size: int) -> None:
         at += 8
         if name == b"data" and length > size - at:
             promised = f"its header promises {length} bytes of samples"
-            raise _unfit(path, f"truncated: {promised}, {size - at} are there")
+            raise _unfit(path, f"truncated: {promised}, but it has {size - at}")
         if name == b"data":
             return
         at += length + length % 2

@@ -1,7 +1,7 @@
-"""Speech from eSpeak NG through its C interface, loaded from the `espeakng-loader` package.
+"""Speech from eSpeak NG through its C interface, from the `espeakng-loader` package.
 
-The library keeps its state in globals and is not safe to use from two threads: one process, one `Synthesizer`
-at a time. This module needs numpy and the loader only, so that rendering processes start quickly.
+The library keeps its state in globals and is not thread-safe: use one `Synthesizer` at a time in a process. This
+module imports only numpy and the loader, so rendering processes start quickly.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import numpy as np
 
 from istbench.errors import UserError
 
-SAMPLE_RATE = 22_050  # what eSpeak NG's formant synthesizer produces, in Hz
+SAMPLE_RATE = 22_050  # of eSpeak NG's formant synthesizer, in Hz
 
 ACCENTS = (
     "en-us",
@@ -41,7 +41,7 @@ def require() -> None:
     """Check that eSpeak NG can be loaded.
 
     Raises:
-        UserError: naming the extra to install, when the `espeakng-loader` package is missing.
+        UserError: naming the extra to install, if the `espeakng-loader` package is missing.
     """
     if importlib.util.find_spec("espeakng_loader") is None:
         raise UserError(
@@ -51,7 +51,7 @@ def require() -> None:
 
 
 def voice_variants() -> tuple[str, ...]:
-    """The names of the voice variants that come with the library, sorted."""
+    """The sorted names of the library's voice variants."""
     import espeakng_loader
 
     folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
@@ -61,11 +61,11 @@ def voice_variants() -> tuple[str, ...]:
 class Synthesizer:
     """The eSpeak NG library, initialised. Use as a context manager, one at a time in a process.
 
-    How a word sounds depends on what was said before it (a variant's speed and its noise carry over), and
-    initialising again does not forget it. The same calls in two fresh processes give the same samples.
+    The sound of a word depends on the words before it (a variant's speed and noise carry over), even after another
+    initialisation. The same calls in two new processes give the same samples.
 
     Args:
-        seed: starts the library's random numbers, which otherwise depend on the process.
+        seed: seed of the library's random numbers, which otherwise depend on the process.
     """
 
     def __init__(self, seed: int = 1) -> None:
@@ -82,7 +82,7 @@ class Synthesizer:
             raise _broken(f"did not start (code {rate})")
         self._library.espeak_ng_SetRandSeed(ctypes.c_long(seed))
         self._chunks: list[np.ndarray] = []
-        # Kept on the object: the library calls it long after this method returned.
+        # An attribute, because the library calls it after this method returns.
         self._callback: Callable[..., int] = _SynthCallback(self._receive)
         self._library.espeak_SetSynthCallback(self._callback)
 
@@ -102,11 +102,11 @@ class Synthesizer:
 
         Args:
             voice: accent and variant, such as "en-us+m3".
-            rate: words a minute, 80 to 450.
-            pitch, pitch_range: 0 to 100; 50 is the voice's own.
+            rate: words per minute, 80 to 450.
+            pitch, pitch_range: 0 to 100; 50 is the default of the voice.
 
         Raises:
-            UserError: when the installed library has no such voice.
+            UserError: if the installed library has no such voice.
         """
         library = self._library
         if library.espeak_SetVoiceByName(voice.encode()) != 0:

@@ -1,8 +1,8 @@
 """Mel spectrogram features of one-second clips, as in the experiments of Independent Subnet Training.
 
 128 mel bands (Slaney's scale and area normalisation), a window of 2048 samples, hop 512, centred with zero
-padding, power in dB against the clip's maximum, no lower than -80 dB: what librosa's `melspectrogram` and
-`power_to_db(ref=max)` give.
+padding, power in dB relative to the clip's maximum, at least -80 dB. The results equal librosa's `melspectrogram`
+and `power_to_db(ref=max)`.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ FLOOR_DB = -80.0
 _SMALLEST_POWER = 1e-10
 
 VERSION = 2
-"""Part of every cache key: to be raised when the features of a clip change, or what is kept beside them."""
+"""Part of every cache key. Raise it when the features of a clip or the other arrays change."""
 
 
 def extractor() -> Callable[[Tensor], Tensor]:
-    """A function from clips, float32 [b, 16000] within -1 to 1, to features, float32 [b, 4096] in dB.
+    """A function from clips, float32 [b, 16000] from -1 to 1, to features, float32 [b, 4096] in dB.
 
-    A clip's features are its spectrogram [128 bands, 32 frames], flattened; they range from -80 to 0.
+    A clip's features are its spectrogram [128 bands, 32 frames], flattened, from -80 to 0 dB.
     """
     from torchaudio.transforms import MelSpectrogram
 

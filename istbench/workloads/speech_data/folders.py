@@ -1,4 +1,4 @@
-"""Which folders of a directory are words: those that hold clips, or the 35 of Speech Commands v0.02."""
+"""Find the word folders of a directory: folders with clips, or the 35 of Speech Commands v0.02."""
 
 from pathlib import Path
 
@@ -7,20 +7,20 @@ from istbench.workloads.prepared import listed, utf8_name, visible
 from istbench.workloads.speech_data.split import DIVIDER
 from istbench.workloads.speech_data.words import MOST_WORDS, WORDS
 
-_EXPECTED = "expected folders of clips, one a word, two or more, such as backward/, bed/, ..., zero/"
+_EXPECTED = "expected two or more folders of clips, one per word, such as backward/, bed/, ..., zero/"
 _SUFFIXES = (".wav", ".flac", ".ogg")
 _DEPTH = 3
 
 
 def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
-    """The folder that holds the word folders, which is `data` or at most two levels down; and the words, sorted.
+    """The parent of the word folders, `data` or a folder up to two levels below; and the sorted words.
 
-    A word is a folder with a clip in it whose name starts with neither `_` nor a dot. Where all 35 words of Speech
-    Commands v0.02 have a folder, these are the words, and other folders are ignored.
+    A word is a folder with clips whose name does not start with `_` or a dot. If all 35 words of Speech Commands
+    v0.02 have a folder, these are the words, and other folders are ignored.
 
     Raises:
-        UserError: when `data` is missing, empty or in another layout, naming what is wrong.
-        OSError: when a folder cannot be read.
+        UserError: if `data` is missing, empty or in another layout; naming the place.
+        OSError: if a folder cannot be read.
     """
     if not data.is_dir():
         what = "not a directory" if data.exists() else "no such directory"
@@ -30,22 +30,22 @@ def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
         words = {folder: _words_in(folder) for folder in level}
         found = [folder for folder in level if len(words[folder]) > 1]
         if len(found) > 1:
-            raise UserError(f"{printable(str(data))}: word folders in {listed(found)}; name one of these")
+            raise UserError(f"{printable(str(data))}: word folders in {listed(found)}; give one of these folders")
         if found:
             return found[0].resolve(), words[found[0]]
         single = single or next((f"{folder / names[0]}" for folder, names in words.items() if names), "")
         level = [inner for folder in level for inner in visible(folder) if inner.is_dir()]
     if single:
         raise _unfit(data, f"only one word folder, {single}")
-    raise _unfit(data, "no word folders in it" if any(data.iterdir()) else "empty")
+    raise _unfit(data, "it has no word folders" if any(data.iterdir()) else "empty")
 
 
 def clips_in(folder: Path) -> list[Path]:
-    """All files of word `folder` but hidden ones, sorted: whatever lies there is a clip.
+    """All files of word `folder` except hidden ones, sorted. Every such file is a clip.
 
     Raises:
-        UserError: where there is none.
-        OSError: when it cannot be read.
+        UserError: if there is none.
+        OSError: if the folder cannot be read.
     """
     clips = sorted(visible(folder))
     if not clips:

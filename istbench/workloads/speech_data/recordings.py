@@ -1,5 +1,6 @@
-"""Recorded words, a folder each, as Speech Commands has them: WORD/SPEAKER_nohash_N.wav."""
+"""Recorded words, a folder each as in Speech Commands (WORD/SPEAKER_nohash_N.wav), and its download."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from istbench.errors import printable
+from istbench.workloads import prepared
+from istbench.workloads.base import Progress
 from istbench.workloads.prepared import files_digest, named_errors
 from istbench.workloads.speech_data.clip import Clip, read_clip
 from istbench.workloads.speech_data.folders import clips_in, word_folders
@@ -18,6 +21,8 @@ from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS
 _WHAT = "the recordings"
 _READERS = 4
 _LONGEST_SHOWN = 100
+_TASK = "downloading Speech Commands v0.02 (2.3 GB)"
+_WAY_OUT = "download speech_commands_v0.02.tar.gz by other means, extract it and give the folder with --data DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +30,10 @@ class Recordings:
     """Recorded clips, sorted by word and name.
 
     Attributes:
-        root: the folder that holds those of the words.
-        words: the words in the order of their numbers.
-        paths, labels, is_test: of each clip its path, word (int64 [n]) and split (bool [n]).
-        note: what to tell of the split; may be empty.
+        root: the parent of the word folders.
+        words: the words in the order of their labels.
+        paths, labels, is_test: path, word (int64 [n]) and split (bool [n]) of each clip.
+        note: a remark on the split; may be empty.
     """
 
     root: Path
@@ -40,9 +45,9 @@ class Recordings:
 
     @property
     def data_set(self) -> tuple[str, str, int | None]:
-        """The kind of data, its name for readers, and the clips of all of it where it is known.
+        """The kind of data, its name for readers, and the total number of its clips if known.
 
-        It is Speech Commands by its words and by speakers in all file names.
+        Data with the words of Speech Commands, and speakers in all file names, counts as Speech Commands.
         """
         official = all(DIVIDER in path.name for path in self.paths)
         if official and self.words == WORDS:
@@ -52,20 +57,20 @@ class Recordings:
         return "words", f"words in {printable(self.root.name)[:_LONGEST_SHOWN]}", None
 
     def cache_key(self) -> dict[str, Any]:
-        """Names, sizes, times and splits of the files, which tell whether they are still the same.
+        """A JSON-ready key from names, sizes, times and splits of the files.
 
         Raises:
-            UserError: naming the first that is no file.
+            UserError: naming the first path that is not a file.
         """
         with named_errors(_WHAT):
             digest = files_digest(self.root, self.paths, self.is_test, "WAV")
         return {"root": str(self.root), "files": digest}
 
     def chunks(self, size: int) -> Iterator[list[Clip]]:
-        """All clips in order, at most `size` at a time.
+        """Yield all clips in order, at most `size` at a time.
 
         Raises:
-            UserError: naming the first file that is no clip.
+            UserError: naming the first file that is not a clip.
         """
         with ThreadPoolExecutor(_READERS) as readers:
             for first in range(0, len(self.paths), size):
@@ -73,10 +78,10 @@ class Recordings:
 
 
 def find_recordings(data: Path) -> Recordings:
-    """The clips in directory `data`, as `word_folders` finds them; about 20 % are for testing, by `split_clips`.
+    """The clips in directory `data`, found by `word_folders`. `split_clips` takes about 20 % for the test split.
 
     Raises:
-        UserError: when the directory is missing, empty or in another layout, naming what is wrong.
+        UserError: if the directory is missing, empty or in another layout; naming the place.
     """
     with named_errors(_WHAT):
         root, words = word_folders(data)
@@ -85,3 +90,27 @@ def find_recordings(data: Path) -> Recordings:
     labels = np.repeat(np.arange(len(words)), [len(of_word) for of_word in clips])
     is_test, note = split_clips(paths, labels, words, root)
     return Recordings(root=root, words=words, paths=paths, labels=labels, is_test=is_test, note=note)
+
+
+def download_speech_commands(folder: Path, progress: Progress) -> Path:
+    """Download Speech Commands v0.02 (2.3 GB) and extract it under `folder` unless it is there.
+
+    torchaudio downloads the archive and checks its sha256. An interrupted extraction starts again from the archive.
+    Returns the extracted directory, which exists only if it is complete.
+
+    Raises:
+        UserError: if the network fails, the archive is not the published one, or the disk is full.
+    """
+    return prepared.download(
+        folder, "Speech Commands", _fetch_archive, task=_TASK, way_out=_WAY_OUT, progress=progress
+    )
+
+
+def _fetch_archive(partial: Path) -> None:
+    from torchaudio.datasets import SPEECHCOMMANDS
+
+    # torchaudio does not check whether an extracted folder is complete.
+    shutil.rmtree(partial / "SpeechCommands", ignore_errors=True)
+    SPEECHCOMMANDS(partial, download=True)
+    for archive in partial.glob("*.tar.gz"):
+        archive.unlink()

@@ -1,4 +1,4 @@
-"""Which recorded clips are for testing: the rule of Speech Commands, by a hash of the file's name."""
+"""Split recorded clips by the rule of Speech Commands, a hash of the file name."""
 
 import hashlib
 import os
@@ -13,23 +13,23 @@ DIVIDER = "_nohash_"
 """Follows the speaker in the name of an official clip: SPEAKER_nohash_N.wav."""
 
 BY_NAME_NOTE = (
-    "split by whole file names: by speaker, as the data set's own rule has it, a word would be without clips to "
-    "train on or to test on"
+    "split by whole file names: the usual split by speaker would leave a word without training clips or without "
+    "test clips"
 )
 _TEST_PERCENT = 20
-_MOST_CLIPS = 2**27 - 1  # of a word, in TensorFlow's speech_commands example, where the rule is from
+_MOST_CLIPS = 2**27 - 1  # per word, in TensorFlow's speech_commands example, the origin of the rule
 
 
 def split_clips(
     paths: Sequence[Path], labels: np.ndarray, words: Sequence[str], root: Path
 ) -> tuple[np.ndarray, str]:
-    """Whether each of `paths` (words `labels`, int64 [n]) is for testing, bool [n]; and a note, or nothing.
+    """Whether each of `paths` (words `labels`, int64 [n]) is a test clip, bool [n]; and a note, possibly empty.
 
-    All clips of a speaker are on the same side, about 20 % of the speakers on that for testing. Where that leaves
-    any word without clips on either side, all clips are split by their whole file names instead, as the note says.
+    All clips of a speaker are in the same split; about 20 % of the speakers are in the test split. If a word would
+    have no training or no test clips, the whole file name decides instead, and the note says so.
 
     Raises:
-        UserError: where that leaves a word none to train on, or nothing to test on.
+        UserError: if a word then has no training clips, or there are no test clips.
     """
     by_speaker = _hashed(paths, lambda path: path.name.partition(DIVIDER)[0])
     if _counts(labels, by_speaker, words).all():
@@ -39,10 +39,10 @@ def split_clips(
     if not to_train.all():
         word = printable(words[int(to_train.argmin())])
         raise UserError(
-            f"{printable(str(root))}: split by file name, {word} has no clips to train on; record more of it"
+            f"{printable(str(root))}: split by file name, {word} has no training clips; record more of it"
         )
     if not to_test.any():
-        raise UserError(f"{printable(str(root))}: split by file name, there are no clips to test on; record more")
+        raise UserError(f"{printable(str(root))}: split by file name, there are no test clips; record more")
     return by_name, BY_NAME_NOTE
 
 
@@ -51,11 +51,11 @@ def _hashed(paths: Sequence[Path], part: Callable[[Path], str]) -> np.ndarray:
 
 
 def _percent(name: str) -> float:
-    """Where the hash of `name` falls, from 0 to 100."""
+    """The hash of `name` as a number from 0 to 100."""
     number = int(hashlib.sha1(os.fsencode(name)).hexdigest(), 16)
     return number % (_MOST_CLIPS + 1) * (100 / _MOST_CLIPS)
 
 
 def _counts(labels: np.ndarray, is_test: np.ndarray, words: Sequence[str]) -> np.ndarray:
-    """Clips to test on and to train on of each word: int64 [2, words]."""
+    """Numbers of test and training clips of each word: int64 [2, words]."""
     return np.stack([np.bincount(labels[side], minlength=len(words)) for side in (is_test, ~is_test)])

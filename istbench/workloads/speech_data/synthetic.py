@@ -1,10 +1,10 @@
-"""A synthetic corpus of the Speech Commands words, spoken by eSpeak NG in many voices under white noise.
+"""A synthetic corpus of the Speech Commands words, spoken by eSpeak NG in many voices with white noise.
 
-How a word sounds depends on what the library said before. So the clips are cut into fixed blocks, and every
-block is rendered by a process of its own: one seed is one corpus, bit for bit, on any number of cores.
+The sound of a word depends on the words that the library spoke before. So the clips form fixed blocks, and a new
+process renders each block: one seed is one corpus, bit for bit, on any number of cores.
 
-Run as `python -m istbench.workloads.speech_data.synthetic BLOCK SETTINGS` such a process writes the block's
-clips, int16 [n, 16000], to standard output. It needs numpy only, so it starts quickly.
+`python -m istbench.workloads.speech_data.synthetic BLOCK SETTINGS` writes the clips of a block, int16 [n, 16000],
+to standard output. It imports only numpy, so it starts quickly.
 """
 
 import json
@@ -21,14 +21,13 @@ from istbench.workloads.speech_data import espeak
 from istbench.workloads.speech_data.words import CLIP_SAMPLES, WORDS
 
 BLOCK_CLIPS = 2_000  # clips that one process renders
-CHUNK_CLIPS = 200  # clips that it hands over at a time
+CHUNK_CLIPS = 200  # clips that it writes at a time
 
 TEST_SHARE = 0.2
 
-# Tuned once with scripts/bench/tune_synthetic_speech.py, so that data parallel training (plain SGD, learning
-# rate 0.01, four minibatches of 128) levels off near 80 % test accuracy, as on recorded words. By noise,
-# after 25 epochs at h=1024 with BatchNorm's statistics estimated anew: 5-30 dB .70, 10-35 dB .77,
-# 12-36 dB .80, 15-40 dB .83.
+# Tuned once with scripts/bench/tune_synthetic_speech.py: data parallel training (plain SGD, learning rate 0.01,
+# four minibatches of 128) levels off near 80 % test accuracy, as on recorded words. Accuracy by noise, after 25
+# epochs at h=1024 with new BatchNorm statistics: 5-30 dB .70, 10-35 dB .77, 12-36 dB .80, 15-40 dB .83.
 SNR_DB = (12.0, 36.0)
 CLIPS_PER_WORD = 400
 SHIFT_S = 0.1
@@ -36,14 +35,14 @@ SHIFT_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSettings:
-    """What determines the corpus. Pairs are ranges that are drawn from uniformly, for every clip.
+    """The settings that determine the corpus. Pairs are ranges; every clip draws uniformly from them.
 
-    clips_per_word: clips of each of the 35 words, about a fifth of them test clips.
+    clips_per_word: clips of each of the 35 words; about a fifth are test clips.
     seed: another seed is another corpus.
-    snr_db: power of the spoken word over that of the noise.
-    shift_s: the word's middle is off the clip's by at most this, in seconds.
-    rate_wpm: words a minute; from 150 on, every word fits into a second.
-    pitch, pitch_range: eSpeak NG's, 0 to 100.
+    snr_db: power of the spoken word relative to the noise.
+    shift_s: maximum distance of the word's middle from the clip's middle, in seconds.
+    rate_wpm: words per minute; from 150, every word fits into a second.
+    pitch, pitch_range: of eSpeak NG, 0 to 100.
     peak: largest sample of the clip.
     """
 
@@ -63,7 +62,7 @@ class CorpusSettings:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Which clip is which, before any is rendered. Voice variants of training and test clips are disjoint."""
+    """Words, splits and voices of all clips. Training and test clips have different voice variants."""
 
     settings: CorpusSettings
 
@@ -74,17 +73,17 @@ class Corpus:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks, of `BLOCK_CLIPS` clips but for the last."""
+        """Number of blocks. All but the last have `BLOCK_CLIPS` clips."""
         return -(-self.size // BLOCK_CLIPS)
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Word of every clip: int64 [size], in an order that mixes them."""
+        """Word of every clip: int64 [size], in random order."""
         return np.random.default_rng([self.settings.seed, 0]).permutation(self.size) % len(WORDS)
 
     @cached_property
     def is_test(self) -> np.ndarray:
-        """Whether each clip is of the test split: bool [size], the same number for every word."""
+        """Whether each clip is in the test split: bool [size], with the same number for every word."""
         each = max(1, round(self.settings.clips_per_word * TEST_SHARE))
         order = np.argsort(self.labels, kind="stable").reshape(len(WORDS), -1)
         is_test = np.zeros(self.size, bool)
@@ -93,7 +92,7 @@ class Corpus:
 
     @cached_property
     def variants(self) -> tuple[list[str], list[str]]:
-        """Voice variants of the training and of the test clips."""
+        """Voice variants of the training clips and of the test clips."""
         names = espeak.voice_variants()
         order = np.random.default_rng([self.settings.seed, 1]).permutation(len(names))
         cut = round(len(names) * TEST_SHARE)
@@ -107,7 +106,7 @@ class Corpus:
 def render_block(corpus: Corpus, block: int, out: BinaryIO) -> None:
     """Write the clips of `block` to `out`, int16 [n, 16000], `CHUNK_CLIPS` at a time.
 
-    The block depends on (settings, block) alone in a process that has rendered nothing before.
+    In a new process, the block depends only on (settings, block).
     """
     chunk: list[np.ndarray] = []
     with espeak.Synthesizer(seed=corpus.settings.seed * 1_000 + block + 1) as synthesizer:
@@ -154,21 +153,21 @@ def _place(spoken: np.ndarray, shift_s: float) -> np.ndarray:
 
 
 def _resample(second: np.ndarray) -> np.ndarray:
-    """One second of samples at another rate, band-limited exactly: its spectrum cut to the clip's."""
+    """Resample one second exactly, by cutting its spectrum to the band of the clip."""
     spectrum = np.fft.rfft(second)[: CLIP_SAMPLES // 2 + 1]
     clip: np.ndarray = np.fft.irfft(spectrum, CLIP_SAMPLES) * (CLIP_SAMPLES / len(second))
     return clip.astype(np.float32)
 
 
 def main() -> None:
-    """Render one block to standard output: arguments are the block's number and the settings as JSON."""
+    """Render one block to standard output. The arguments are its number and the settings as JSON."""
     settings = CorpusSettings(**json.loads(sys.argv[2]))
     try:
         render_block(Corpus(settings), int(sys.argv[1]), sys.stdout.buffer)
     except UserError as error:
         sys.exit(str(error))
     except (KeyboardInterrupt, BrokenPipeError):
-        # The process that wanted the clips is gone or stopping. Leave at once: flushing would fail again.
+        # The reader of the clips has ended or stops. Exit at once: a flush would fail again.
         os._exit(1)
 
 
