@@ -215,7 +215,7 @@ def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
 def _check_fit(name: str, where: str) -> None:
     """Check that `name` can be part of a directory's name: run directories contain it."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
-        raise UserError(f"{where} needs a name of only letters, digits, _, - and .")
+        raise UserError(f"{where} needs a name of letters, digits, _, - and . only")
 
 
 def _check_options(options: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The simulation of a trace on a cluster profile. Numba compiles it, and is imported by the first replay only."""
+"""Simulation of a trace on a cluster profile. Numba compiles it; only the first replay imports Numba."""
 
 from istbench.cluster.simulator.outcome import Replay, Span
 from istbench.cluster.simulator.run import replay

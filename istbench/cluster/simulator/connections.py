@@ -1,9 +1,9 @@
 """Connections of the simulated cluster, and the messages on them.
 
-Every ordered pair of nodes has one connection, first in first out, one message on the wire at a time. Before its
-bytes flow a message is prepared for `overhead` seconds, one after another, while those before it may be flowing.
-The last byte arrives `latency` seconds after it left.
-Sends wait in a priority queue before their connection, which holds `window` of them and never reorders those.
+Each ordered pair of nodes has one connection, first in first out, with one message on the wire at a time. A
+connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
+byte arrives `latency` seconds after it left. Sends wait in a priority queue before their connection. The connection
+holds `window` sends and never reorders them.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def add_span(state: State, kind: int, rank: int, op: int, peer: int, size: float
 
 @jit
 def queue_send(program: Program, state: State, slot: int, now: float) -> None:
-    """A send whose two ends are ready: into the priority queue of its connection, behind its equals."""
+    """Put a send with two ready ends into the queue of its connection, behind sends of equal priority."""
     op = program.op[slot % program.ops]
     pair = op.node * program.n + op.peer
     connection = state.connection[pair]
@@ -56,7 +56,7 @@ def fill_window(state: State, pair: int, now: float) -> None:
 
 @jit
 def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
-    """Commit a message to its connection, behind what is there."""
+    """Commit a message to its connection, behind the messages there."""
     connection = state.connection[pair]
     state.slot[slot].next = -1
     connection.prepared = max(now, connection.prepared) + state.shared[0].overhead
@@ -102,7 +102,7 @@ def start_flow(state: State, pair: int, now: float) -> None:
 
 @jit
 def end_flow(state: State, n: int, which: int, now: float) -> int:
-    """Take flow number `which` off the wire; returns its slot, on its way to arrive."""
+    """Take flow number `which` off the wire; returns its slot. The message arrives later."""
     shared, pair = state.shared[0], state.flow[which].pair
     connection = state.connection[pair]
     shared.flowing -= 1
@@ -121,7 +121,7 @@ def end_flow(state: State, n: int, which: int, now: float) -> int:
 
 @jit
 def _send_off(state: State, slot: int, target: int, at: float) -> None:
-    # An operation may have several messages under way: what differs is kept with the message.
+    # Several messages of one operation may be under way; each arrival keeps its own values.
     shared = state.shared[0]
     if shared.arrival_tail - shared.arrival_head == len(state.arrival):
         shared.overflow = 1

@@ -1,10 +1,10 @@
-"""Links of the simulated cluster, and how the messages that flow share them.
+"""Links of the simulated cluster, and how flowing messages share them.
 
-Nodes hang on a switch that never blocks. The messages flowing share the links they cross (the sender's outgoing,
-the receiver's incoming; one for both where not full duplex) max-min fairly, as TCP connections of equal round-trip
-time do. What a link that is not full saves up, to `burst`, the next message has at once: a token bucket. Store and
-forward, one message a link, would be simpler, but makes peers that are served in rank order queue up behind each
-other, which gloo's concurrent connections do not.
+Nodes are connected to a switch that never blocks. Flowing messages share the links that they cross: the outgoing
+link of the sender and the incoming link of the receiver, or one link for both without full duplex. The shares are
+max-min fair, like those of TCP connections with equal round-trip times. A link saves unused capacity up to `burst`,
+and the next message gets it at once: a token bucket. Store and forward with one message per link would be simpler.
+But then peers in rank order queue behind each other, which gloo's concurrent connections do not.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from istbench.jit import jit
 
 @jit
 def share_links(state: State, n: int, now: float) -> None:
-    """Give every flow its max-min fair rate, by filling all links at once until one is full, and so on."""
+    """Give every flow its max-min fair rate: fill all links together until one is full, then continue."""
     shared = state.shared[0]
     shared.links_changed = 0
     flows, shift = shared.flowing, n if shared.duplex else 0
@@ -45,7 +45,7 @@ def share_links(state: State, n: int, now: float) -> None:
 
 @jit
 def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> None:
-    """Take from what the links have saved for the messages that start now."""
+    """Spend the saved capacity of links on the messages that start now."""
     shared = state.shared[0]
     for number in range(links):
         link = state.link[number]
@@ -66,7 +66,7 @@ def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> N
 
 @jit
 def _note_use(state: State, n: int, links: int, shift: int, now: float) -> None:
-    """How much of every link is used from now on, and what carrying that takes from the nodes' computing."""
+    """Update the use of each link from `now` on, and the computing time that its messages take."""
     shared = state.shared[0]
     for number in range(links):
         state.link[number].used = 0.0

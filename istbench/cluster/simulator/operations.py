@@ -1,6 +1,6 @@
-"""Operations from when they are posted until they are done: transfers between two nodes, collectives, and work.
+"""Operations from post to completion: transfers between two nodes, collectives, and work.
 
-`streams` collectives of a node run at once, started in posted order; `collectives` says what they send.
+`streams` collectives of a node run at once, started in posted order; `cluster.collectives` has their messages.
 """
 
 from istbench.cluster.simulator.connections import add_span, put_on_wire, queue_send
@@ -28,7 +28,7 @@ def wake(state: State, rank: int) -> None:
 
 @jit
 def ready(program: Program, state: State, slot: int, now: float) -> None:
-    """Work may start, or one end of a transfer: that does when the other end may too."""
+    """Work may start, or one end of a transfer. A transfer starts when both ends may."""
     number = slot % program.ops
     op = program.op[number]
     if op.kind == WORK:
@@ -42,7 +42,7 @@ def ready(program: Program, state: State, slot: int, now: float) -> None:
 
 @jit
 def start_collectives(program: Program, state: State, rank: int) -> None:
-    """Start what was posted on node `rank`, as far as its streams allow."""
+    """Start the posted collectives of node `rank`, as far as its streams allow."""
     collectives = len(program.members)
     node = state.node[rank]
     while node.collectives_running < state.shared[0].streams and node.collectives_started < node.collectives_posted:
@@ -58,7 +58,7 @@ def start_collectives(program: Program, state: State, rank: int) -> None:
 
 @jit
 def advance(program: Program, state: State, slot: int, now: float) -> None:
-    """Send the next message of collective `slot` if that can be, or finish it."""
+    """Send the next message of collective `slot` if possible, or finish the collective."""
     own = state.slot[slot]
     own.in_todo = 0
     if not own.started or own.sending or own.done:
@@ -109,7 +109,7 @@ def message_left(program: Program, state: State, slot: int, now: float) -> None:
 
 @jit
 def complete(program: Program, state: State, slot: int, now: float) -> None:
-    """Operation `slot` is done on its node: wake the node if it waits, and start what comes after it."""
+    """Operation `slot` is done on its node: wake the node if it waits, and start the operations after it."""
     state.slot[slot].done = 1
     state.repetition[slot // program.ops].open_ops -= 1
     rank = program.op[slot % program.ops].node
@@ -129,9 +129,9 @@ def complete(program: Program, state: State, slot: int, now: float) -> None:
 
 @jit
 def _account_wait(program: Program, state: State, slot: int, rank: int, now: float) -> None:
-    """Waiting is idle until the last node that takes part has posted its part, and communication from there.
+    """Waiting is idle until the last participant has posted the operation, and communication after that.
 
-    For work of its own a node waits as if it computed.
+    A wait for the node's own work counts as computing.
     """
     number, since = slot % program.ops, state.node[rank].wait_since
     op, base = program.op[number], slot - number

@@ -1,4 +1,4 @@
-"""What a replay tells."""
+"""The result of a replay."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -10,18 +10,18 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats
 
 Activity: TypeAlias = Literal["compute", "communication", "idle", "message"]
-# In the order of the simulation's codes, `state.SPAN_COMPUTE` and so on.
+# In the order of the simulation's codes, from `state.SPAN_COMPUTE`.
 ACTIVITIES: tuple[Activity, ...] = ("compute", "communication", "idle", "message")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """Something that took from `start` to `end` (seconds since the replay began) on or from `node`.
+    """An activity of `node` from `start` to `end`, in seconds since the replay began.
 
     Attributes:
-        activity: `compute`; waiting for operation `op`, `communication` or `idle` as in `Replay`; or a `message` of
-            `bytes` to `peer`, on its connection until the last byte has arrived.
-        op: as numbered in the trace on that node; -1 of a compute.
+        activity: `compute`; waiting for operation `op`, which is `communication` or `idle` as in `Replay`; or a
+            `message` of `bytes` to `peer`, until its last byte arrives.
+        op: its number in the trace of that node; -1 for `compute`.
     """
 
     node: int
@@ -39,17 +39,17 @@ class Replay:
 
     Attributes:
         profile: the cluster.
-        compute_scale: seconds computed there for one recorded.
-        rounds, steps: how many were replayed.
+        compute_scale: seconds of computing on the cluster for one recorded second.
+        rounds, steps: numbers of replayed ones.
         mark_kind: of every mark [marks], `trace.STEP` or `trace.ROUND`.
-        finish_s: when each node got to each mark [nodes, marks], seconds.
-        compute_s, communication_s, idle_s: how each node spent that time [nodes, marks], seconds. Waiting is
-            communication from when every node that takes part has posted its part, and idle before.
+        finish_s: when each node reached each mark [nodes, marks], seconds.
+        compute_s, communication_s, idle_s: how each node spent that time [nodes, marks], seconds. Waiting is idle
+            until all participants have posted the operation, and communication after that.
         bytes_sent, bytes_received: by each node [nodes].
         utilisation_out, utilisation_in: of each node's link [nodes], payload over capacity x `seconds`.
-        seconds: when the last node ended, and the last message that it had sent was there.
-        events, messages: of the trace, and on the network, that were simulated.
-        spans: the timeline in order of their end, where asked for.
+        seconds: until the last node ended and the last message arrived.
+        events, messages: simulated events of the trace, and messages on the network.
+        spans: the timeline by end time, if requested.
     """
 
     profile: ClusterProfile

@@ -1,8 +1,8 @@
-"""What nodes compute: their training thread, the work beside it, and what carrying messages takes from both.
+"""Computing on nodes: the training thread, the work beside it, and the time that messages take from both.
 
-A node's training thread uses all of its cores, work one, a message that flows a share of one. Where these are more
-than there are, threads share what carrying leaves over. Work waits in a queue by priority; one piece runs at a
-time.
+The training thread of a node uses all cores, work uses one, and a flowing message a share of one. If these are more
+than the node has, threads share the cores that messages leave. Work waits in a queue by priority; one piece runs at
+a time.
 """
 
 import numpy as np
@@ -12,13 +12,13 @@ from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
 from istbench.jit import jit
 
-# However much is carried, computing goes on.
+# Computing continues at any rate of messages.
 _LEAST_SHARE = 0.05
 
 
 @jit
 def pace(state: State, rank: int, now: float) -> None:
-    """From `now` on, what node `rank` computes goes as fast as its cores allow."""
+    """From `now` on, node `rank` computes as fast as its cores allow."""
     cores, node = state.shared[0].cores, state.node[rank]
     computing, working = node.busy_until < np.inf, node.work_until < np.inf
     if cores <= 0:
@@ -39,7 +39,7 @@ def pace(state: State, rank: int, now: float) -> None:
 
 @jit
 def compute(state: State, rank: int, seconds: float, now: float) -> None:
-    """The training thread of node `rank` computes for `seconds`, if nothing slows it."""
+    """The training thread of node `rank` computes for `seconds`, or longer if messages or work slow it."""
     node = state.node[rank]
     node.started = node.since = now
     node.left, node.busy_until = seconds, now + seconds / node.speed
@@ -48,7 +48,7 @@ def compute(state: State, rank: int, seconds: float, now: float) -> None:
 
 @jit
 def carry_message(state: State, rank: int) -> None:
-    """Node `rank` sends or receives a message: that takes from its computing, if there is any."""
+    """Node `rank` sends or receives a message, which delays its computing."""
     shared, node = state.shared[0], state.node[rank]
     if shared.cores > 0 and node.busy_until < np.inf:
         delay = shared.cpu_message / shared.cores
@@ -58,7 +58,7 @@ def carry_message(state: State, rank: int) -> None:
 
 @jit
 def queue_work(program: Program, state: State, slot: int, now: float) -> None:
-    """Work that may start: into its node's queue, behind its equals."""
+    """Put startable work into the queue of its node, behind work of equal priority."""
     rank = program.op[slot % program.ops].node
     node = state.node[rank]
     node.work_head = insert(program, state, node.work_head, slot)

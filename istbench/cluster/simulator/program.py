@@ -1,4 +1,4 @@
-"""A trace as the flat arrays that the simulation runs on."""
+"""A trace as flat arrays for the simulation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -33,14 +33,14 @@ class Program(NamedTuple):
     """One sample of rounds, all nodes. Operations are numbered across nodes, node 0's first.
 
     Attributes:
-        start, op_base: of each node [n], its first event and operation; `start` has the end too.
-        event: `code`, `argument` (the operation, or the kind of mark), `owner` (of an after: the operation that
-            comes after), `seconds`.
+        start, op_base: the first event and the first operation of each node [n]; `start` also has the end.
+        event: `code`, `argument` (the operation, or the kind of mark), `owner` (of an after: the later operation),
+            `seconds`.
         op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`, `bytes`,
-            `seconds` (of work); of a collective, where in `message` its node's `messages` begin, and what is to
-            arrive (`awaits`).
+            `seconds` (of work); of a collective, the place in `message` where its node's `messages` begin, and the
+            total count of the arriving messages (`awaits`).
         members: the operations of each collective [collectives, n].
-        message: of all schedules that are used, as `CollectiveMessage` has them.
+        message: the fields of `CollectiveMessage`, for all schedules in use.
     """
 
     n: int
@@ -59,7 +59,7 @@ def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -
     ring: as `replay` takes it.
 
     Raises:
-        UserError: where the simulation has no rule for an event or an operation in it.
+        UserError: for an event or an operation that the simulation does not know.
     """
     _check_rules(trace)
     n = trace.world_size
@@ -118,7 +118,7 @@ def records(size: int, integers: Sequence[str], floats: Sequence[str]) -> Record
 
 
 def stops(trace: Trace, rounds: int) -> Ints:
-    """Events of each node [n] that `rounds` rounds take, the sample repeated as often as needed."""
+    """Number of events of each node [n] in `rounds` rounds; the sample repeats as often as needed."""
     whole, rest = divmod(rounds, trace.rounds)
     counts = [whole * len(node) for node in trace.nodes]
     if rest:
@@ -149,7 +149,7 @@ def _schedule(op: Records, n: int, members: int) -> Records:
 
 
 def _awaits(schedule: Schedule, n: int) -> Ints:
-    """What the messages that arrive at each place [n] count."""
+    """Total count of the messages that arrive at each place [n]."""
     awaits = np.zeros(n, np.int64)
     for place, row in enumerate(schedule):
         for message in row:

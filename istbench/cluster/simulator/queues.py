@@ -1,4 +1,4 @@
-"""Queues by priority, as lists of slots that each name the next."""
+"""Queues by priority, as linked lists of slots."""
 
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import State
@@ -7,7 +7,7 @@ from istbench.jit import jit
 
 @jit
 def insert(program: Program, state: State, head: int, slot: int) -> int:
-    """Put `slot` into the queue that begins at `head` (-1: empty), behind its equals; returns its new head."""
+    """Put `slot` into the queue at `head` (-1: empty), behind slots of equal priority; returns the new head."""
     priority = program.op[slot % program.ops].priority
     before, at = -1, head
     while at >= 0 and program.op[at % program.ops].priority <= priority:

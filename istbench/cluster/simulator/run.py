@@ -1,4 +1,4 @@
-"""Replaying a trace: what its nodes would have done on another cluster, and when."""
+"""Replaying a trace: the times of its events on another cluster."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ from istbench.errors import UserError
 
 _SLOTS_AT_ONCE = 100_000
 _UNDER_WAY_PER_NODE = 64
-_WINDOW = 2  # of traces that do not say
+_WINDOW = 2  # of traces without a window
 
 
 def replay(
@@ -39,24 +39,24 @@ def replay(
     spans: bool = False,
     ring: int | None = None,
 ) -> Replay:
-    """Replay `rounds` rounds of `trace` on `profile`, the sample again and again; as many as it has by default.
+    """Replay `rounds` rounds of `trace` on `profile`, repeating the sample; by default the rounds of the sample.
 
-    The same inputs give the same bytes. The first replay on a machine compiles for some seconds.
+    Equal inputs give equal results, bit for bit. The first replay on a machine compiles for some seconds.
 
     Args:
-        compute_scale: seconds computed there for one recorded; by default the speed of the recording machine
-            (`trace.gflops`) over the profile's.
-        window: messages between two nodes that the priority queue has let go and can no longer reorder; by default
-            the trace's, or 2.
-        streams: collectives of a node that run at once, started in posted order; 2 by default, as torch's gloo
-            process group has two threads that each take one.
+        compute_scale: seconds of computing on the cluster for one recorded second; by default the speed of the
+            recording machine (`trace.gflops`) over the profile's.
+        window: messages between two nodes that the priority queue has released and can no longer reorder; by
+            default the trace's, or 2.
+        streams: collectives of a node that run at once, started in posted order. The default is 2, since torch's
+            gloo process group has two threads with one collective each.
         spans: keep the timeline.
         ring: number of nodes of each collective; by default those of the trace. A trace of two equal nodes stands
             for more equal nodes if all its operations are collectives whose schedule `is_ring`.
 
     Raises:
-        UserError: where there are no rounds to replay, the trace has no calibration and no `compute_scale` is
-            given, it holds something that cannot be simulated, or its nodes wait for one another in a circle.
+        UserError: for fewer than one round, for a trace without calibration if `compute_scale` is None, for an
+            event or operation that the simulation does not know, or for nodes that wait in a circle.
     """
     rounds = trace.rounds if rounds is None else rounds
     window = (trace.meta.window or _WINDOW) if window is None else window
@@ -113,7 +113,7 @@ def _simulated(
 
 
 def _messages(program: Program) -> int:
-    """Messages between nodes that one repetition of `program` puts on the network."""
+    """Messages on the network in one repetition of `program`."""
     return int(program.op.messages.sum()) + int(np.count_nonzero(program.op.kind == SEND))
 
 

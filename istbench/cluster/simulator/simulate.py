@@ -22,10 +22,10 @@ from istbench.jit import jit
 
 @jit
 def simulate(program: Program, state: State, stops: Ints) -> float:
-    """Run every node to event number `stops[rank]`, and what is on the wire to its end; returns when that is.
+    """Run every node to event number `stops[rank]`, and all messages to their end; returns the time of the end.
 
-    A node that has not got to its stop when this returns waits for something that no node does; or more messages
-    were under way than there is room for (`shared.overflow`), and all is to be done again with more.
+    A node that has not reached its stop waits for an operation that never ends. Or more messages were under way
+    than the state has room for (`shared.overflow`): then the caller repeats the simulation with more room.
     """
     now = 0.0
     shared = state.shared[0]
@@ -65,7 +65,7 @@ def _next_time(program: Program, state: State) -> float:
 
 @jit
 def _happen(program: Program, state: State, now: float) -> None:
-    """Everything that is due at `now`, in a fixed order."""
+    """Process everything due at `now`, in a fixed order."""
     shared = state.shared[0]
     while shared.overhead_head < shared.overhead_tail:
         waiting = state.overhead[shared.overhead_head % len(state.overhead)]
@@ -90,7 +90,7 @@ def _happen(program: Program, state: State, now: float) -> None:
 
 @jit
 def _end_computing(program: Program, state: State, rank: int, now: float) -> None:
-    """End what node `rank` computes and works on, if it is due."""
+    """End the computing and the work of node `rank` that are due."""
     node = state.node[rank]
     if node.busy_until <= now:
         node.busy_until = np.inf
@@ -130,7 +130,7 @@ def _end_flows(program: Program, state: State, now: float) -> None:
 
 @jit
 def _enter_next(program: Program, state: State) -> bool:
-    """Wake the nodes for whose next repetition there is room by now; whether there are any."""
+    """Wake the stalled nodes whose next repetition has room; returns whether any node can run."""
     shared = state.shared[0]
     for rank in range(program.n):
         node = state.node[rank]
@@ -143,7 +143,7 @@ def _enter_next(program: Program, state: State) -> bool:
 
 @jit
 def _may_enter(program: Program, state: State, number: int) -> bool:
-    """Whether there is room for the operations of repetition `number`: those it replaces are done and left."""
+    """Whether repetition `number` has room: all operations that it replaces are done, and no node needs them."""
     replaced = state.repetition[number % len(state.repetition)]
     if program.ops == 0 or replaced.number == number or replaced.number < 0:
         return True
@@ -171,7 +171,7 @@ def _enter(program: Program, state: State, number: int) -> None:
 
 @jit
 def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> None:
-    """Let node `rank` go on until it computes, waits or stops."""
+    """Run node `rank` until it computes, waits or stops."""
     node = state.node[rank]
     first = program.start[rank]
     events = program.start[rank + 1] - first

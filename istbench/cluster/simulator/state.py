@@ -1,4 +1,4 @@
-"""What changes while a simulation runs, as records: a few arrays pass quickly between compiled functions."""
+"""The state of a simulation, as records: compiled functions pass a few arrays quickly."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,7 +39,7 @@ _SPAN: _Fields = ("kind node op peer", "start end bytes")
 
 
 class State(NamedTuple):
-    """Everything that changes, and the network's parameters.
+    """The changing state, and the parameters of the network.
 
     A slot is an operation of one repetition of the sample, modulo the repetitions held at once.
 
@@ -73,8 +73,8 @@ class State(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How much of what a state can hold: repetitions of the sample at once, messages between leaving and arriving,
-    marks of a node, and spans.
+    """Capacities of a state: repetitions of the sample at once, messages between leaving and arriving, marks of a
+    node, and spans.
     """
 
     held: int
@@ -84,7 +84,7 @@ class Room(NamedTuple):
 
 
 def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: int, streams: int) -> State:
-    """Nobody has started."""
+    """The state before any node starts."""
     n, slots, pairs = program.n, program.ops * room.held, program.n**2
     return State(
         shared=_records(
