@@ -1,6 +1,5 @@
 """`--hosts` and what belongs to it."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import click
 
 from istbench.cli.options import PathType
 from istbench.config.run import RunRequest
-from istbench.config.words import words_of
 from istbench.door import read_bytes
 from istbench.errors import UserError, printable
 from istbench.hosts.names import Host, parse_hosts
@@ -63,11 +61,6 @@ def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return add
 
 
-def words_there(request: RunRequest, *, again: bool) -> tuple[str, ...]:
-    """The words of istbench by which hosts run `request`: how many nodes there are they know by themselves."""
-    return (*words_of(dataclasses.replace(request, nodes=1)), *(["--again"] if again else []))
-
-
 def run_there(
     hosts: tuple[Host, ...],
     python: str | None,
@@ -86,15 +79,8 @@ def run_there(
     from istbench.hosts.group import Unfit
     from istbench.hosts.run import HostsRun, run_on_hosts
 
-    asked = HostsRun(
-        words=words_there(request, again=again),
-        paths=_paths([request]),
-        out=out,
-        again=again,
-        checkpoint_every_s=request.checkpoint_every_s,
-    )
     try:
-        return run_on_hosts(hosts, pythons(python), asked, say, config)
+        return run_on_hosts(hosts, pythons(python), HostsRun(request=request, out=out, again=again), say, config)
     except Unfit as unfit:
         *others, last = unfit.problems
         for problem in others:
@@ -110,23 +96,15 @@ def finished_there(
     asked: requests, each with the hosts to run it on.
     """
     from istbench.hosts.connection import pythons
-    from istbench.hosts.finished import AskedCell, finished
+    from istbench.hosts.finished import finished
     from istbench.hosts.group import Unfit
+    from istbench.hosts.run import HostsRun
 
-    cells = [
-        AskedCell(request=request, words=words_there(request, again=False), hosts=hosts) for request, hosts in asked
-    ]
-    paths = _paths([request for request, _ in asked])
+    cells = [(HostsRun(request=request, out=out), hosts) for request, hosts in asked]
     try:
-        return finished(cells, paths, out, pythons(python), config, by="istbench.cli.cell_names")
+        return finished(cells, pythons(python), config, say, by="istbench.cli.cell_names")
     except Unfit:  # the run that follows says so
         return [None] * len(asked)
-
-
-def _paths(requests: Sequence[RunRequest]) -> tuple[str, ...]:
-    """The paths that requests name, each once."""
-    named = [path for request in requests for path in (request.data, *request.plugins) if path is not None]
-    return tuple(dict.fromkeys(map(str, named)))
 
 
 def say(text: str) -> None:

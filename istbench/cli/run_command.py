@@ -118,16 +118,13 @@ def _on_hosts(
     again: bool,
 ) -> RunDirectory:
     """Run `request` on `hosts`; returns the run directory, here."""
-    if not again and request.save is None:  # whether weights were saved, a host says
+    if not again:
         (done,) = finished_there([(request, hosts)], python, config, out)
         if done is not None:
             for note in [done.header().data_source.note, _done_already(done.path.name), *_notes(done)]:
                 say(note)
             return done
-    run = run_there(hosts, python, config, request, out, again)
-    if request.save is not None:
-        say(f"the weights are in {request.save} on {hosts[0].name}")
-    return run
+    return run_there(hosts, python, config, request, out, again)
 
 
 def _done_already(cell: str) -> str:

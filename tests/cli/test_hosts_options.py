@@ -1,11 +1,13 @@
 """`--hosts`: what is typed, as hosts are to run it, and what does not go with it."""
 
+from pathlib import Path
+
 import pytest
 
-from istbench.cli.hosts_options import words_there
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.errors import UserError
+from istbench.hosts.run import HostsRun
 
 CELL = ["--method", "ist", "--workload", "toy"]
 OF_THIS_HOST = ("hosts", "hosts_python", "ssh_config", "out", "cluster", "as_json")
@@ -16,7 +18,8 @@ def words_of(*typed):
     for name in OF_THIS_HOST:
         del given[name]
     again = given.pop("again")
-    first, *words = words_there(build_request(lab=None, **given), again=again)
+    run = HostsRun(request=build_request(lab=None, **given), out=Path("out"), again=again)
+    first, *words = run.words({}, None)
     assert first == "run"
     return words
 

@@ -16,6 +16,7 @@ from istbench.config.run import RunRequest
 from istbench.hosts.group import Group
 from istbench.hosts.links import Link
 from istbench.hosts.names import Host
+from istbench.node.weights_file import saved_digest
 from istbench.processes.local import LocalLauncher
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
@@ -62,6 +63,59 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
     assert f"{cell.name} is done already; --again runs it anew" in again.stderr.splitlines()
     assert "talking by" not in again.stderr  # nothing was started
     hosts.assert_nothing_left()
+
+
+PLUGIN = """
+import hashlib
+from istbench.workloads.base import DataSource
+from istbench.workloads.toy import Toy
+
+class Counted(Toy):
+    name = "counted"
+
+    def prepare(self, data, cache, progress):
+        content = (data / "numbers").read_bytes()
+        return DataSource(kind="numbers", fingerprint=hashlib.sha256(content).hexdigest(), train=512, test=128)
+"""
+
+
+def test_data_and_plugins_go_to_the_hosts_and_the_weights_come_here(hosts, tmp_path):
+    inputs = hosts.out / "inputs"  # hosts have other directories of that name, and without it
+    inputs.mkdir()
+    (inputs / "numbers").write_bytes(b"12" * 600_000)
+    (inputs / "counted.py").write_text(PLUGIN)
+    own = [
+        "--workload",
+        "counted",
+        "--plugin",
+        inputs / "counted.py",
+        "--data",
+        inputs,
+        "--save",
+        tmp_path / "weights",
+    ]
+    there = asked(hosts, *WORDS, *own, "--out", hosts.out)
+    assert there.returncode == 0, there.stderr
+    copied = [line for line in there.stderr.splitlines() if line.startswith("copied ")]
+    assert [line.partition(":")[0] for line in copied[:2]] == [
+        f"copied {inputs}, {inputs}/counted.py to {name}" for name in hosts.names
+    ] or len({line.partition(" to ")[2].partition(":")[0] for line in copied[:2]}) == 2
+    assert any(line.startswith(f"copied the weights to {tmp_path}/weights: ") for line in copied)
+
+    found = json.loads(there.stdout)
+    request = RunRequest(
+        workload="counted", method="ist", nodes=2, steps=20, seed=1, threads=1, data=inputs,
+        plugins=(str(inputs / "counted.py"),),
+    )  # fmt: skip
+    assert found["cell"] == prepare_cell(request, lambda *_: None).name
+    assert found["saved"] == str(tmp_path / "weights")
+    assert saved_digest(tmp_path / "weights") == found["weights_sha256"]
+    assert not list(hosts.results(0).glob("saved/*"))
+
+    again = asked(hosts, *WORDS, *own, "--out", hosts.out)
+    assert (again.returncode, again.stdout) == (0, there.stdout)
+    assert not [line for line in again.stderr.splitlines() if line.startswith("copied ")]
+    assert f"{found['cell']} is done already; --again runs it anew" in again.stderr.splitlines()
 
 
 def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
