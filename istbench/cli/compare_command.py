@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import finished_there, hosts_options, run_there
+from istbench.cli.hosts_options import detach_there, finished_there, hosts_options, run_there, stop_there
 from istbench.cli.options import (
     PathType,
     baseline_option,
@@ -68,6 +68,8 @@ def command(
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
     ssh_config: Path | None,
+    detach: bool,
+    stop: bool,
     again: bool,
     slurm: tuple[str, ...],
     **given: Any,
@@ -96,6 +98,15 @@ def command(
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
     _check_baseline(baseline, requests)
+    if hosts is not None and stop:
+        stop_there(requests, hosts, hosts_python, ssh_config, out)
+    if hosts is not None and detach:
+        chosen = [(request, first_of(hosts, request.nodes)) for request in requests]
+        done = [None] * len(chosen) if again else finished_there(chosen, hosts_python, ssh_config, out)
+        left = [cell for cell, run in zip(chosen, done, strict=True) if run is None]
+        if left:
+            detach_there(left, hosts_python, ssh_config, out, again)
+            return 0
     from istbench.processes.local import preload
 
     if jobs is None and hosts is None:

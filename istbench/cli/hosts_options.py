@@ -1,6 +1,7 @@
 """`--hosts` and what belongs to it."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,15 @@ def _require_hosts(context: click.Context, value: object, flag: str) -> None:
         raise UserError(f"{flag} is for the hosts of --hosts; give --hosts as well, or leave {flag} out")
 
 
+def _flag(context: click.Context, option: click.Parameter, value: bool) -> bool:
+    _require_hosts(context, value or None, option.opts[0])
+    if value and option.name == "stop" and context.params.get("detach"):
+        raise UserError("--detach starts cells and --stop ends them; give one of the two")
+    return value
+
+
 def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--hosts FILE|a,b,c`, `--hosts-python PATH` and `--ssh-config FILE`; `what` is done there."""
+    """`--hosts FILE|a,b,c` and the options that need it; `what` is the help of `--hosts`."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         python = click.option(
@@ -54,9 +62,21 @@ def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             callback=_config,
             help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
         )
-        # Eager: the other two ask whether it was given.
+        detach = click.option(
+            "--detach",
+            is_flag=True,
+            callback=_flag,
+            help="Leave the cells to the first host and return; the same command without it follows them.",
+        )
+        stop = click.option(
+            "--stop",
+            is_flag=True,
+            callback=_flag,
+            help="End the cells of --detach, and copy their checkpoint here.",
+        )
+        # Eager: the others ask whether it was given.
         hosts = click.option("--hosts", metavar="FILE|a,b,c", callback=_parse, is_eager=True, help=what)
-        return hosts(python(config(command)))
+        return hosts(python(config(detach(stop(command)))))
 
     return add
 
@@ -76,11 +96,52 @@ def run_there(
         RunFailed: naming the host.
     """
     from istbench.hosts.connection import pythons
-    from istbench.hosts.group import Unfit
+    from istbench.hosts.detach import follow
     from istbench.hosts.run import HostsRun, run_on_hosts
 
+    run = HostsRun(request=request, out=out, again=again)
+    with _explaining():
+        followed = follow(hosts, pythons(python), run, say, config)
+        return followed or run_on_hosts(hosts, pythons(python), run, say, config)
+
+
+def detach_there(
+    asked: Sequence[tuple[RunRequest, tuple[Host, ...]]],
+    python: str | None,
+    config: Path | None,
+    out: Path,
+    again: bool,
+) -> None:
+    """Leave the cells to their first host, and return once the first of them starts; raises as `run_there`."""
+    from istbench.hosts.connection import pythons
+    from istbench.hosts.detach import detach
+    from istbench.hosts.run import HostsRun
+
+    cells = [(HostsRun(request=request, out=out, again=again), hosts) for request, hosts in asked]
+    by = {"worked_by": "istbench.cli.detached_job", "named_by": "istbench.cli.cell_names"}
+    with _explaining():
+        detach(cells, pythons(python), config, say, **by)
+
+
+def stop_there(
+    requests: Sequence[RunRequest], hosts: tuple[Host, ...], python: str | None, config: Path | None, out: Path
+) -> None:
+    """End what `detach_there` left to the first of `hosts`; raises as `run_there`."""
+    from istbench.hosts.connection import pythons
+    from istbench.hosts.detach import stop
+    from istbench.hosts.run import HostsRun
+
+    with _explaining():
+        stop(hosts, pythons(python), [HostsRun(request=request, out=out) for request in requests], config)
+
+
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    """Print a line for each problem of a host, the last one as a `UserError`."""
+    from istbench.hosts.group import Unfit
+
     try:
-        return run_on_hosts(hosts, pythons(python), HostsRun(request=request, out=out, again=again), say, config)
+        yield
     except Unfit as unfit:
         *others, last = unfit.problems
         for problem in others:

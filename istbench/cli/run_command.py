@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.hosts_options import finished_there, hosts_options, run_there, say
+from istbench.cli.hosts_options import detach_there, finished_there, hosts_options, run_there, say, stop_there
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -55,6 +55,8 @@ def command(
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
     ssh_config: Path | None,
+    detach: bool,
+    stop: bool,
     again: bool,
     as_json: bool,
     **given: Any,
@@ -69,7 +71,11 @@ def command(
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
     if hosts is not None:
-        run = _on_hosts(hosts, hosts_python, ssh_config, request, out, again)
+        if stop:
+            stop_there([request], hosts, hosts_python, ssh_config, out)
+        run = _on_hosts(hosts, hosts_python, ssh_config, request, out, again, detach)
+        if run is None:
+            return 0
         return _show(run, request, cluster, as_json)
     # Workers need torch, and so does this process: both start importing it now, side by side.
     from istbench.processes.local import LocalLauncher, preload
@@ -116,14 +122,18 @@ def _on_hosts(
     request: RunRequest,
     out: Path,
     again: bool,
-) -> RunDirectory:
-    """Run `request` on `hosts`; returns the run directory, here."""
+    detach: bool,
+) -> RunDirectory | None:
+    """Run `request` on `hosts`; returns the run directory, here, None where it goes on there."""
     if not again:
         (done,) = finished_there([(request, hosts)], python, config, out)
         if done is not None:
             for note in [done.header().data_source.note, _done_already(done.path.name), *_notes(done)]:
                 say(note)
             return done
+    if detach:
+        detach_there([(request, hosts)], python, config, out, again)
+        return None
     return run_there(hosts, python, config, request, out, again)
 
 

@@ -234,6 +234,12 @@ def _delete_others(here: Path, names: list[str], offer: _Offer) -> None:
             folder.rmdir()  # where it is empty
 
 
+def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once, *, again: bool = False) -> None:
+    """`fetch`, unless the run here is further than that of the host; always if it trains `again`."""
+    if again or first.do("how_far", path=theirs) >= how_far(here):
+        fetch(first, theirs, here, pace)
+
+
 def bring(first: Connection, here: Path, theirs: str) -> bool:
     """Copy the run at `here` to `theirs` on host `first`, where it is further than what is there.
 

@@ -1,13 +1,13 @@
 """Cells that are done and here, found before anything that trains is started on their hosts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 
 from istbench.config.run import RUN_OPTIONS, RunConfig, RunRequest
 from istbench.door import convert
 from istbench.errors import UserError
-from istbench.hosts.connection import Lost, Refused, connected, each
+from istbench.hosts.connection import Connection, Lost, Refused, connected, each
 from istbench.hosts.group import Needs, Say, survey
 from istbench.hosts.names import Host
 from istbench.hosts.push import push
@@ -65,8 +65,8 @@ def _saved(request: RunRequest, run: RunDirectory) -> bool:
     return result is not None and saved_digest(request.save) == result.weights_sha256
 
 
-def runs_alike(request: RunRequest, out: Path) -> set[str]:
-    """Names of the runs under `out` that are done, and may be of `request` by the options that a header repeats."""
+def runs_alike(request: RunRequest, out: Path, *, done: bool = True) -> set[str]:
+    """Names of the runs under `out`, done or not, that may be of `request` by the options that a header repeats."""
     start = f"{request.workload}-{request.method}-n{request.nodes}-s{request.seed}-"
     found = set()
     for path in (out / "runs").glob(f"{escape(start)}*"):
@@ -74,7 +74,7 @@ def runs_alike(request: RunRequest, out: Path) -> set[str]:
             header = RunDirectory(path).header()
         except UserError:
             continue
-        if header.status == "done" and header.cell == path.name and _alike(request, header.config):
+        if (header.status == "done") == done and header.cell == path.name and _alike(request, header.config):
             found.add(path.name)
     return found
 
@@ -100,26 +100,37 @@ def _names(
     with Signals() as signals, connected(hosts, pythons, config) as (connections, _), signals.raised():
         absent = dict.fromkeys(path for run in runs for path in run.absent)
         survey(connections, Needs(paths=tuple(absent), out=runs[0].out, marks=False))
-        futures = {host.name: host.ask("usable_cores") for host in connections}
-        answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
-        if problems:
-            return []
-        cores = {host.name: int(answer) for host, answer in zip(connections, answers, strict=True)}
         first = connections[0]
         paths = dict.fromkeys(path for run in runs for path in run.paths)
         there = push([first], tuple(paths), say)[first.name]
-        questions = [
-            {
-                "words": run.words(there, None),
-                "nodes": run.request.nodes,
-                "here": own[0].slots,
-                "threads": min(max(1, cores[host.name] // host.slots) for host in own),
-            }
-            for run, own in cells
-        ]
-        try:
-            future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
-            names = first.answer(future, _ANSWERS_WITHIN_S)
-            return convert(names, list[str | None], lambda _: f"{first.name}: names of cells")
-        except (Lost, Refused, UserError):
-            return []
+        return name_cells_there(connections, cells, there, by)
+
+
+def name_cells_there(
+    connections: Sequence[Connection],
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
+    there: Mapping[str, str],
+    by: str,
+) -> list[str | None]:
+    """The names of `cells` by the module `by` on the first host, with its paths `there`; none if hosts fail."""
+    futures = {host.name: host.ask("usable_cores") for host in connections}
+    answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
+    if problems:
+        return []
+    cores = {host.name: int(answer) for host, answer in zip(connections, answers, strict=True)}
+    questions = [
+        {
+            "words": run.words(there, None),
+            "nodes": run.request.nodes,
+            "here": own[0].slots,
+            "threads": min(max(1, cores[host.name] // host.slots) for host in own),
+        }
+        for run, own in cells
+    ]
+    first = connections[0]
+    try:
+        future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
+        names = first.answer(future, _ANSWERS_WITHIN_S)
+        return convert(names, list[str | None], lambda _: f"{first.name}: names of cells")
+    except (Lost, Refused, UserError):
+        return []

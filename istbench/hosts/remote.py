@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from istbench.hosts.agent import Agent
+from istbench.hosts.detached import report_detached, start_detached, stop_detached, take_detached
 from istbench.hosts.remote_cells import name_cells, usable_cores
 from istbench.hosts.remote_files import clear_away, how_far_there, keep, offer, read, write
 from istbench.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
@@ -29,6 +30,10 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "clear": clear_away,
     "write": write,
     "keep": keep,
+    "start_detached": start_detached,
+    "report_detached": report_detached,
+    "stop_detached": stop_detached,
+    "take_detached": take_detached,
     "digest_there": digest_there,
     "list_there": list_there,
     "expect_tree": expect_tree,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import queue
 import re
 import secrets
@@ -17,7 +18,7 @@ from istbench.config.run import RunRequest
 from istbench.config.words import words_of
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
-from istbench.hosts.files import Pace, at_once, bring, fetch, fetch_weights
+from istbench.hosts.files import Pace, at_once, bring, fetch_newer, fetch_weights
 from istbench.hosts.group import Group, Needs, Say, gather
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
@@ -56,6 +57,11 @@ class HostsRun:
     def absent(self) -> tuple[str, ...]:
         """Those of `paths` that do not exist here, so that each host needs its own."""
         return tuple(path for path in self.paths if not Path(path).exists())
+
+    @property
+    def key(self) -> str:
+        """Identifies the cell among those that run detached on a host: a hash of the typed request."""
+        return hashlib.sha256(json.dumps(words_of(self.request)).encode()).hexdigest()[:16]
 
     def words(self, there: Mapping[str, str], save: Path | None) -> tuple[str, ...]:
         """The words after `istbench` that a host runs, without `--out`; torchrun tells it the number of nodes.
@@ -293,8 +299,7 @@ class _Session:
         return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
     def _fetch(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
-        if self._first.do("how_far", path=theirs) >= how_far(here.path) or self._run.again:
-            fetch(self._first, theirs, here.path, pace)
+        fetch_newer(self._first, theirs, here.path, pace, again=self._run.again)
 
     def _fetch_weights(self, here: RunDirectory) -> None:
         save = self._run.save_in(self._theirs)

@@ -97,10 +97,9 @@ def test_data_and_plugins_go_to_the_hosts_and_the_weights_come_here(hosts, tmp_p
     there = asked(hosts, *WORDS, *own, "--out", hosts.out)
     assert there.returncode == 0, there.stderr
     copied = [line for line in there.stderr.splitlines() if line.startswith("copied ")]
-    assert [line.partition(":")[0] for line in copied[:2]] == [
-        f"copied {inputs}, {inputs}/counted.py to {name}" for name in hosts.names
-    ] or len({line.partition(" to ")[2].partition(":")[0] for line in copied[:2]}) == 2
-    assert any(line.startswith(f"copied the weights to {tmp_path}/weights: ") for line in copied)
+    # The hosts share a cache here, so one may find what the other got.
+    assert copied[0].startswith((f"copied {inputs}, {inputs}/counted.py to host", f"copied {inputs} to host"))
+    assert copied[-1].startswith(f"copied the weights to {tmp_path}/weights: ")
 
     found = json.loads(there.stdout)
     request = RunRequest(
@@ -130,6 +129,23 @@ def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
     again = asked(hosts, "compare", *cell, "--out", hosts.out / "compared")
     assert again.stdout == done.stdout
     assert f"[1/1] {path.parent.name}: done before" in again.stderr.splitlines()
+
+
+def test_cells_that_run_detached_come_home_by_the_same_command(hosts, tmp_path):
+    cells = ["compare", "--methods", "ist", "--workload", "toy", "--nodes", "1,2", "--steps", "6", "--threads", "1"]
+    cells += ["--out", hosts.out / "left", "--ssh-config", hosts.folder / "config"]
+    left = asked(hosts, *cells, "--detach")
+    assert left.returncode == 0, left.stderr
+    assert "host0 runs 2 cells on its own now; the same command without --detach " in left.stderr
+    home = asked(hosts, *cells)
+    assert home.returncode == 0, home.stderr
+    assert "following the cell that host0 runs on its own; Ctrl-C leaves it running" in home.stderr.splitlines()
+    headers = [json.loads(path.read_text()) for path in (hosts.out / "left" / "runs").glob("*/run.json")]
+    assert sorted((header["nodes"], header["status"]) for header in headers) == [(1, "done"), (2, "done")]
+    hosts.assert_nothing_left()
+    again = asked(hosts, *cells)
+    assert again.stdout == home.stdout
+    assert "following" not in again.stderr
 
 
 def test_doctor_names_a_slow_link(hosts):

@@ -1,0 +1,23 @@
+"""Cells that run detached: `python -m istbench.cli.detached_job FOLDER` trains those of the job in FOLDER."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from istbench.cli.options import build_request
+from istbench.cli.run_command import command
+from istbench.config.run import RunRequest
+from istbench.hosts.detached import work
+
+
+def request_of(words: Sequence[str], nodes: int) -> RunRequest:
+    """The request that `words` of istbench make, on so many `nodes`."""
+    with command.make_context("run", list(words[1:])) as context:
+        fields = {field.name for field in dataclasses.fields(RunRequest)}
+        given = {name: value for name, value in context.params.items() if name in fields}
+        return build_request(lab=None, **{**given, "nodes": nodes})
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), request_of)
