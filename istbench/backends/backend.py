@@ -23,6 +23,7 @@ class Outcome:
         run: the run directory on this machine; None where the cell never had one.
         fresh: False where the cell was done before.
         failure: the error that ended the cell; None where it is done.
+        running: whether the cell goes on after this command has ended.
         source: the data of this command, where this machine knows it.
     """
 
@@ -31,6 +32,7 @@ class Outcome:
     fresh: bool = True
     failure: UserError | RunFailed | None = None
     source: DataSource | None = None
+    running: bool = False
 
     def finished(self) -> RunDirectory:
         """The run directory of a cell that is done.

@@ -1,11 +1,10 @@
 """Cells on other hosts, which this machine reaches over ssh: `--hosts`."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-import msgspec
 
 from istbench.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
 from istbench.config.run import RunRequest
@@ -14,8 +13,9 @@ from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.names import Host, first_of, parse_hosts
 from istbench.results.store import RunDirectory
 
-# The first host runs this module: it reads the words of a command as the command itself does.
-_FINDS_NAMES = "istbench.cli.cell_names"
+# Hosts run these modules: they read the words of a command as the command itself does.
+_FINDS_NAMES, _WORKS_DETACHED = "istbench.cli.cell_names", "istbench.cli.detached_job"
+_Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +25,15 @@ class Hosts(Backend):
     Attributes:
         python: the Python on the hosts; None for the default.
         ssh_config: the file that ssh reads instead of the user's own; None for that one.
+        detach: leave the cells to the first host. stop: end the cells that an earlier command left there.
     """
 
     chosen_by: ClassVar[str] = "--hosts"
     hosts: tuple[Host, ...]
     python: str | None = None
     ssh_config: Path | None = None
+    detach: bool = False
+    stop: bool = False
 
     @property
     def nodes(self) -> int:
@@ -48,90 +51,108 @@ class Hosts(Backend):
         def say(text: str) -> None:
             screen.note(printable(text))
 
-        for request, done in zip(cells, self._finished(cells, out, again), strict=True):
+        if self.stop:
+            self._stop(cells, out, say)
+        left = []
+        for request, done in zip(cells, self._finished(cells, out, again, say), strict=True):
             if done is not None:
                 say(done.header().data_source.note)
                 yield Outcome(cell=done.path.name, run=done, fresh=False)
-                continue
-            try:
-                run = self._train(request, out, again, say)
-            except (RunFailed, UserError) as error:
-                cell = f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
-                yield Outcome(cell=cell, failure=error)
+            elif self.detach:
+                left.append(request)
             else:
-                yield Outcome(cell=run.path.name, run=run)
+                yield self._trained(request, out, again, say)
+        if left:
+            self._detach(left, out, again, say)
+        for request in left:
+            yield Outcome(cell=_named(request), running=True)
 
-    def _train(self, request: RunRequest, out: Path, again: bool, say: Callable[[str], None]) -> RunDirectory:
-        from istbench.hosts.connection import pythons
-        from istbench.hosts.group import Unfit
+    def _trained(self, request: RunRequest, out: Path, again: bool, say: _Say) -> Outcome:
+        """The outcome of `request`: follow its cell where an earlier command left it to the first host."""
+        from istbench.hosts.detach import follow
         from istbench.hosts.run import HostsRun, run_on_hosts
 
-        hosts = first_of(self.hosts, request.nodes)
-        asked = HostsRun(
-            words=words_there(request, again=again),
-            paths=_paths([request]),
-            out=out,
-            again=again,
-            checkpoint_every_s=request.checkpoint_every_s,
-        )
+        hosts, run = first_of(self.hosts, request.nodes), HostsRun(request=request, out=out, again=again)
         try:
-            run = run_on_hosts(hosts, pythons(self.python), asked, say, self.ssh_config)
-        except Unfit as unfit:
-            *others, last = unfit.problems
-            for problem in others:
-                say(f"istbench: {problem}")
-            raise UserError(last) from None
-        if request.save is not None:
-            say(f"the weights are in {request.save} on {hosts[0].name}")
-        return run
+            with _explaining(say):
+                directory = follow(hosts, self._pythons, run, say, self.ssh_config) or run_on_hosts(
+                    hosts, self._pythons, run, say, self.ssh_config
+                )
+        except (RunFailed, UserError) as error:
+            return Outcome(cell=_named(request), failure=error)
+        return Outcome(cell=directory.path.name, run=directory)
 
-    def _finished(self, cells: Sequence[RunRequest], out: Path, again: bool) -> list[RunDirectory | None]:
-        """The run directories, here, of cells that are done; None for others, and where hosts cannot tell.
+    def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: _Say) -> None:
+        from istbench.hosts.detach import detach
+        from istbench.hosts.run import HostsRun
 
-        A host alone knows whether it has saved weights, so a cell with `save` is never found here.
-        """
-        unknown: list[RunDirectory | None] = [None] * len(cells)
-        if again or any(request.save is not None for request in cells):
-            return unknown
-        from istbench.hosts.connection import pythons
-        from istbench.hosts.finished import AskedCell, finished
-        from istbench.hosts.group import Unfit
-
-        asked = [
-            AskedCell(
-                request=request,
-                words=words_there(request, again=False),
-                hosts=first_of(self.hosts, request.nodes),
-            )
+        chosen = [
+            (HostsRun(request=request, out=out, again=again), first_of(self.hosts, request.nodes))
             for request in cells
         ]
+        with _explaining(say):
+            detach(chosen, self._pythons, self.ssh_config, say, worked_by=_WORKS_DETACHED, named_by=_FINDS_NAMES)
+
+    def _stop(self, cells: Sequence[RunRequest], out: Path, say: _Say) -> None:
+        from istbench.hosts.detach import stop
+        from istbench.hosts.run import HostsRun
+
+        runs = [HostsRun(request=request, out=out) for request in cells]
+        with _explaining(say):
+            stop(self.hosts, self._pythons, runs, self.ssh_config)
+
+    def _finished(
+        self, cells: Sequence[RunRequest], out: Path, again: bool, say: _Say
+    ) -> list[RunDirectory | None]:
+        """The run directories, here, of cells that are done; None for others, and where hosts cannot tell."""
+        unknown: list[RunDirectory | None] = [None] * len(cells)
+        if again:
+            return unknown
+        from istbench.hosts.finished import finished
+        from istbench.hosts.group import Unfit
+        from istbench.hosts.run import HostsRun
+
+        asked = [(HostsRun(request=request, out=out), first_of(self.hosts, request.nodes)) for request in cells]
         try:
-            return finished(asked, _paths(cells), out, pythons(self.python), self.ssh_config, by=_FINDS_NAMES)
+            return finished(asked, self._pythons, self.ssh_config, say, by=_FINDS_NAMES)
         except Unfit:  # the run that follows reports it
             return unknown
 
+    @property
+    def _pythons(self) -> Sequence[str]:
+        from istbench.hosts.connection import pythons
 
-def words_there(request: RunRequest, *, again: bool) -> tuple[str, ...]:
-    """The words of the istbench command that runs `request` on a host. torchrun tells it the number of nodes."""
-    return (*msgspec.structs.replace(request, nodes=1).arguments(), *(["--again"] if again else []))
+        return pythons(self.python)
 
 
-def _paths(requests: Sequence[RunRequest]) -> tuple[str, ...]:
-    """The paths that requests name, each once."""
-    named = [path for request in requests for path in (request.data, *request.plugins) if path is not None]
-    return tuple(dict.fromkeys(map(str, named)))
+def _named(request: RunRequest) -> str:
+    return f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
+
+
+@contextlib.contextmanager
+def _explaining(say: _Say) -> Iterator[None]:
+    """Print a line for each problem of a host, the last one as a `UserError`."""
+    from istbench.hosts.group import Unfit
+
+    try:
+        yield
+    except Unfit as unfit:
+        *others, last = unfit.problems
+        for problem in others:
+            say(f"istbench: {problem}")
+        raise UserError(last) from None
 
 
 def chosen(given: Mapping[str, Any]) -> Hosts | None:
     """The hosts that the values of the options below name, None where they name none.
 
     Raises:
-        UserError: where a value is wrong, or an option is about hosts that are not named.
+        UserError: where a value is wrong, or an option needs hosts that are not named.
     """
     text, python, config = given.get("hosts"), given.get("hosts_python"), given.get("ssh_config")
     if text is None:
         for option in KIND.options:
-            if given.get(option.name) is not None:
+            if given.get(option.name) not in (None, False):
                 raise UserError(
                     f"{option.flag} is for the hosts of --hosts; give --hosts as well, or leave {option.flag} out"
                 )
@@ -141,29 +162,49 @@ def chosen(given: Mapping[str, Any]) -> Hosts | None:
         raise UserError("--hosts-python must be the path of a Python")
     if config is not None:
         read_bytes(config, "a configuration file of ssh's, as ~/.ssh/config is")
-    return Hosts(hosts=hosts, python=python, ssh_config=config)
+    detach, stop = bool(given.get("detach")), bool(given.get("stop"))
+    if detach and stop:
+        raise UserError("--detach starts cells and --stop ends them; give one of the two")
+    return Hosts(hosts=hosts, python=python, ssh_config=config, detach=detach, stop=stop)
 
+
+REACHING = (
+    BackendOption(
+        flag="--hosts",
+        name="hosts",
+        metavar="FILE|a,b,c",
+        help="Use these hosts over ssh, one node each. FILE has one host a line, with slots=N for N nodes.",
+    ),
+    BackendOption(
+        flag="--hosts-python",
+        name="hosts_python",
+        metavar="PATH",
+        help="Python on the hosts. Default: the same path as here, else python3.",
+    ),
+    BackendOption(
+        flag="--ssh-config",
+        name="ssh_config",
+        metavar="FILE",
+        kind=Path,
+        help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
+    ),
+)
+"""The options that name hosts and the way to them."""
 
 KIND = Kind(
     options=(
+        *REACHING,
         BackendOption(
-            flag="--hosts",
-            name="hosts",
-            metavar="FILE|a,b,c",
-            help="Use these hosts over ssh, one node each. FILE has one host a line, with slots=N for N nodes.",
+            flag="--detach",
+            name="detach",
+            kind=bool,
+            help="Leave the cells to the first host and return; the same command without it follows them.",
         ),
         BackendOption(
-            flag="--hosts-python",
-            name="hosts_python",
-            metavar="PATH",
-            help="Python on the hosts. Default: the same path as here, else python3.",
-        ),
-        BackendOption(
-            flag="--ssh-config",
-            name="ssh_config",
-            metavar="FILE",
-            kind=Path,
-            help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
+            flag="--stop",
+            name="stop",
+            kind=bool,
+            help="End the cells of --detach, and copy their checkpoint here.",
         ),
     ),
     make=chosen,

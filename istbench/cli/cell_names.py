@@ -12,9 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from istbench.cells.resolve import prepare_cell
-from istbench.cli.options import build_request
-from istbench.cli.run_command import command
-from istbench.config.run import RunRequest
+from istbench.cli.detached_job import request_of
 
 
 def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:
@@ -24,10 +22,7 @@ def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str 
         here: nodes on this machine. threads: of a node, where the words do not say.
     """
     try:
-        with command.make_context("run", list(words[1:])) as context:
-            fields = RunRequest.__struct_fields__
-            given = {name: value for name, value in context.params.items() if name in fields}
-            request = build_request({**given, "nodes": nodes})
+        request = request_of(words, nodes)
         request = msgspec.structs.replace(request, threads=request.threads or threads)
         return prepare_cell(request, lambda *_: None, here=here).name
     except Exception:  # the run that follows says what it is

@@ -72,16 +72,17 @@ def command(
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
-    names, failures = [], []
+    names, failures, running = [], [], False
     with Display() as display:
         for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
             if outcome.run is not None:
                 names.append(outcome.cell)
             if outcome.failure is not None:
                 failures.append(f"{outcome.cell}: {outcome.failure}")
+            running = running or outcome.running
             display.note(f"[{number}/{len(requests)}] {outcome.cell}: {_ended(outcome)}")
         display.note("\n".join(failures))
-    if not backend.shows_results:
+    if running or not backend.shows_results:
         return EXIT_FAILED if failures else 0
     from istbench.cli.show import show_report
     from istbench.report.report import build_report
@@ -171,6 +172,8 @@ def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
 def _ended(outcome: Outcome) -> str:
     if outcome.failure is not None:
         return "failed"
+    if outcome.running:
+        return "runs on"
     return "done" if outcome.fresh else "done before"
 
 

@@ -33,7 +33,7 @@ class Finding:
 
 
 @click.command("doctor")
-@places(*hosts.KIND.options)
+@places(*hosts.REACHING)
 @click.option(
     "--profile",
     type=PathType(),

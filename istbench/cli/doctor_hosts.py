@@ -12,7 +12,7 @@ from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.door import convert
 from istbench.errors import UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
-from istbench.hosts.group import Asked, Group, Unfit, gather
+from istbench.hosts.group import Group, Needs, Unfit, gather
 from istbench.hosts.links import MEASURES_S, Link, measure_links, measure_ring, shared_links, slow_links
 from istbench.hosts.names import Host
 from istbench.hosts.profile import Node, profile_toml
@@ -34,7 +34,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
         raise UserError("--profile is of links, and one host has none; give two hosts at least")
     with Signals() as signals, connected(hosts, pythons(python), config) as (connections, _), signals.raised():
         try:
-            group = gather(connections, Asked(paths=(), out=_OUT, marks=False))
+            group = gather(connections, Needs(paths=(), out=_OUT, marks=False))
             for name, facts in group.facts.items():
                 gpus = f", {facts.gpus} GPUs" if facts.gpus else ""
                 has = f"istbench {facts.istbench}, torch {facts.torch}, Python {facts.python}"

@@ -56,6 +56,8 @@ def command(out: Path, cluster: ClusterProfile, again: bool, as_json: bool, **gi
 
     with Display() as display:
         (outcome,) = backend.run([request], out, again, display)
+        if outcome.running:
+            return 0
         run = outcome.finished()
         if not outcome.fresh:
             display.note(f"{outcome.cell} is done already; --again runs it from the start")

@@ -73,18 +73,20 @@ def ssh_command(host: Host, pythons: Sequence[str], size: int, config: Path | No
     options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
     program = _READ.format(size=size)
     words = ["env", f"PROGRAM={program}", "sh", "-c", _FIND, "sh", *pythons]
-    return ["ssh", *_way(host, config), "-T", *options, "--", host.destination, shlex.join(["exec", *words])]
+    if host.local:
+        return words
+    return ["ssh", *way(host, config), "-T", *options, "--", host.destination, shlex.join(["exec", *words])]
 
 
-def _way(host: Host, config: Path | None) -> list[str]:
-    """The words by which ssh and ssh-copy-id find the way to `host`, but for its destination."""
+def way(host: Host, config: Path | None) -> list[str]:
+    """Options that ssh and ssh-copy-id need to reach `host`, without its destination."""
     return [*(["-F", str(config.absolute())] if config else []), *(["-p", host.port] if host.port else [])]
 
 
 def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path | None = None) -> str:
     """Why ssh, which `said` these lines and ended with `status`, did not get to `host`, and the line to run."""
     last = next((line for line in reversed(said) if line), f"it ended with status {status}")
-    try_it = shlex.join(["ssh", *_way(host, config), host.destination, "true"])
+    try_it = shlex.join(["ssh", *way(host, config), host.destination, "true"])
     text = "\n".join(said)
     if changed := re.search(r"^(?:\S+ )?host key for (\S+) has changed", text, re.M | re.I):
         file = re.search(r"^Offending \S+ key in (.+):[0-9]+$", text, re.M)
@@ -98,7 +100,7 @@ def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path |
         ask = try_it.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1) if strict else try_it
         return f"its host key is not known here yet; run `{ask}` once, compare the key, and accept it"
     if denied := re.search(r"^.*Permission denied \(.*publickey.*\).*$", text, re.M):
-        copy = shlex.join(["ssh-copy-id", *_way(host, config), host.destination])
+        copy = shlex.join(["ssh-copy-id", *way(host, config), host.destination])
         return (
             f"it accepts none of your keys ({denied[0].rstrip('.')}); run `{copy}` once, or name the right key by "
             "IdentityFile in the ssh configuration"
@@ -287,7 +289,7 @@ def connected(
     Raises:
         UserError: where there is no ssh here.
     """
-    if shutil.which("ssh") is None:
+    if shutil.which("ssh") is None and not all(host.local for host in hosts):
         raise UserError("no `ssh` here, which --hosts goes by; install OpenSSH's client")
     events: Events = queue.SimpleQueue()
     found: list[Connection] = []

@@ -13,6 +13,7 @@ from istbench.door import convert, path_text
 from istbench.errors import RunFailed
 from istbench.files import sync
 from istbench.hosts.connection import Connection, Refused
+from istbench.hosts.group import Say
 from istbench.hosts.remote_files import (
     CHECKPOINT,
     PART,
@@ -24,7 +25,9 @@ from istbench.hosts.remote_files import (
     safe,
     stamps,
 )
+from istbench.hosts.trees import LISTS_S
 from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
+from istbench.results.store import RunDirectory
 
 Pace = Callable[[float, int, int], None]
 """Called after each part of a file with the seconds that it took, its bytes, and the bytes still to come.
@@ -231,6 +234,12 @@ def _delete_others(here: Path, names: list[str], offer: _Offer) -> None:
             folder.rmdir()  # where it is empty
 
 
+def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once, *, again: bool = False) -> None:
+    """`fetch`, unless the run here is further than that of the host; always if it trains `again`."""
+    if again or first.do("how_far", path=theirs) >= how_far(here):
+        fetch(first, theirs, here, pace)
+
+
 def bring(first: Connection, here: Path, theirs: str) -> bool:
     """Copy the run at `here` to `theirs` on host `first`, where it is further than what is there.
 
@@ -240,7 +249,7 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
         UserError: where no step of the checkpoint here is whole.
         Lost, Refused: where the host is, or cannot.
     """
-    if how_far(here) <= first.do("standing", path=theirs):
+    if how_far(here) <= first.do("how_far", path=theirs):
         return False
     step = newest_whole(here / CHECKPOINT)
     sent = (f"{CHECKPOINT}/{LATEST}", f"{CHECKPOINT}/{step.totals.step}/") if step else ()
@@ -253,3 +262,55 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
                 first.do("write", path=theirs, name=name, offset=offset, content=file.read(PART), changed=changed)
     first.do("keep", path=theirs)
     return True
+
+
+def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory, say: Say) -> None:
+    """Move the weights in directory `theirs` of host `first` to directory `here`, as the header of `run` says then.
+
+    Each file arrives under a temporary name; its SHA-256 is that of the host's file before it takes its place.
+
+    Raises:
+        Lost, Refused: where the host is, or cannot. RunFailed: where a file is damaged or cannot be written here.
+    """
+    from istbench.node.weights_file import replace_saved
+
+    started = time.monotonic()
+    listed = convert(
+        first.answer(first.ask("list_there", path=theirs), LISTS_S),
+        list[tuple[FileName, int, int, str]],
+        lambda path: f"{first.name}: {path_text(path)}",
+    )
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+        try:
+            for name, _, _, sha256 in listed:
+                if _copy_whole(first, theirs, name, here / f"{name}.tmp") != sha256:
+                    raise RunFailed(
+                        f"{first.name}: {theirs}/{name} arrived damaged; run the same command again to copy it"
+                    )
+            replace_saved(here, [name for name, *_ in listed])
+        finally:
+            for name, *_ in listed:
+                (here / f"{name}.tmp").unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write {error.filename or here}: {error.strerror}; the weights are on {first.name}, in "
+            f"{theirs}; copy them yourself"
+        ) from None
+    config = msgspec.structs.replace(run.header().config, save=str(here.resolve()))
+    run.update(config=config)
+    first.do("delete_tree", path=theirs)
+    size = sum(size for _, size, *_ in listed)
+    say(f"copied the weights to {here}: {size / 1e6:,.1f} MB in {time.monotonic() - started:.1f} s")
+
+
+def _copy_whole(first: Connection, theirs: str, name: str, target: Path) -> str:
+    """Write file `name` of directory `theirs` to `target`; returns the SHA-256 of what came."""
+    digest, offset = hashlib.sha256(), 0
+    with target.open("wb") as file:
+        while content := first.do("read", path=theirs, name=name, offset=offset):
+            file.write(content)
+            digest.update(content)
+            offset += len(content)
+    sync(target)
+    return digest.hexdigest()

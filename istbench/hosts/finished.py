@@ -1,16 +1,17 @@
 """Cells that are done and here, found before anything that trains is started on their hosts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 
 from istbench.config.run import RUN_OPTIONS, RunConfig, RunRequest
 from istbench.door import convert
 from istbench.errors import UserError
-from istbench.hosts.connection import Lost, Refused, connected, each
-from istbench.hosts.group import Asked, survey
+from istbench.hosts.connection import Connection, Lost, Refused, connected, each
+from istbench.hosts.group import Needs, Say, survey
 from istbench.hosts.names import Host
+from istbench.hosts.push import push
+from istbench.hosts.run import HostsRun
 from istbench.processes.launcher import Signals
 from istbench.results.store import RunDirectory
 
@@ -21,48 +22,51 @@ _CHOSEN_THERE = {"device": "auto"}
 _BOUNDED = "eval_every"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AskedCell:
-    """A cell that is asked for: `words` are those of `request`, and `hosts` are those that it would run on."""
-
-    request: RunRequest
-    words: tuple[str, ...]
-    hosts: tuple[Host, ...]
-
-
 def finished(
-    cells: Sequence[AskedCell],
-    paths: Sequence[str],
-    out: Path,
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
     pythons: Sequence[str],
     config: Path | None,
+    say: Say,
     by: str,
 ) -> list[RunDirectory | None]:
-    """The run directories, here, of those `cells` that are done; None for others, and where it cannot be found out.
+    """The local run directories of those `cells` that are done; None for others, and if hosts cannot tell.
 
-    Nobody is asked where no run under `out` could be one of them. Else the first host resolves the cells' names as
-    a run would: by its own code, plug-ins and data, and by the threads that all hosts have cores for.
+    Asks no host if no local run could be one of the cells. Otherwise the first host computes the names of the cells
+    as a run does: by its own code, with the plug-ins and data of a run, and as many threads as all hosts have cores
+    for. A cell with `--save` is done if its weights are here too.
 
     Args:
-        paths: those that the words name. by: the module that finds names.
+        cells: each with the hosts that it would run on. by: the module that computes names.
 
     Raises:
-        Unfit: naming what is wrong with which host. KeyboardInterrupt: after a signal.
+        Unfit: with a line for each problem of a host. KeyboardInterrupt: after a signal.
     """
-    done = [runs_alike(cell.request, out) for cell in cells]
-    asked = [number for number, names in enumerate(done) if names]
+    done = [runs_alike(run.request, run.out) for run, _ in cells]
+    possible = [number for number, names in enumerate(done) if names]
     found: list[RunDirectory | None] = [None] * len(cells)
-    if not asked:
+    if not possible:
         return found
-    names = _names([cells[number] for number in asked], paths, out, pythons, config, by)
-    for number, name in zip(asked, names, strict=False):
-        if name in done[number]:
-            found[number] = RunDirectory.of(out, name)
+    names = _names([cells[number] for number in possible], pythons, config, say, by)
+    for number, name in zip(possible, names, strict=False):
+        run, _ = cells[number]
+        directory = RunDirectory.of(run.out, str(name))
+        if name in done[number] and _saved(run.request, directory):
+            found[number] = directory
     return found
 
 
-def runs_alike(request: RunRequest, out: Path) -> set[str]:
-    """Names of the runs under `out` that are done, and may be of `request` by the options that a header repeats."""
+def _saved(request: RunRequest, run: RunDirectory) -> bool:
+    """Whether the weights of `run` are where `request` wants them."""
+    if request.save is None:
+        return True
+    from istbench.node.weights_file import saved_digest
+
+    result = run.header().result
+    return result is not None and saved_digest(request.save) == result.weights_sha256
+
+
+def runs_alike(request: RunRequest, out: Path, *, done: bool = True) -> set[str]:
+    """Names of the runs under `out`, done or not, that may be of `request` by the options that a header repeats."""
     start = f"{request.workload}-{request.method}-n{request.nodes}-s{request.seed}-"
     found = set()
     for path in (out / "runs").glob(f"{escape(start)}*"):
@@ -70,7 +74,7 @@ def runs_alike(request: RunRequest, out: Path) -> set[str]:
             header = RunDirectory(path).header()
         except UserError:
             continue
-        if header.status == "done" and header.cell == path.name and _alike(request, header.config):
+        if (header.status == "done") == done and header.cell == path.name and _alike(request, header.config):
             found.add(path.name)
     return found
 
@@ -84,35 +88,49 @@ def _alike(request: RunRequest, config: RunConfig) -> bool:
 
 
 def _names(
-    cells: Sequence[AskedCell],
-    paths: Sequence[str],
-    out: Path,
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
     pythons: Sequence[str],
     config: Path | None,
+    say: Say,
     by: str,
 ) -> list[str | None]:
-    """The names of `cells`, none where hosts do not tell."""
-    hosts = max((cell.hosts for cell in cells), key=len)
+    """The names of `cells`, none if hosts do not tell."""
+    hosts = max((own for _, own in cells), key=len)
+    runs = [run for run, _ in cells]
     with Signals() as signals, connected(hosts, pythons, config) as (connections, _), signals.raised():
-        survey(connections, Asked(paths=tuple(paths), out=out, marks=False))
-        futures = {host.name: host.ask("usable_cores") for host in connections}
-        answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
-        if problems:
-            return []
-        cores = {host.name: int(answer) for host, answer in zip(connections, answers, strict=True)}
-        questions = [
-            {
-                "words": cell.words,
-                "nodes": cell.request.nodes,
-                "here": cell.hosts[0].slots,
-                "threads": min(max(1, cores[host.name] // host.slots) for host in cell.hosts),
-            }
-            for cell in cells
-        ]
+        absent = dict.fromkeys(path for run in runs for path in run.absent)
+        survey(connections, Needs(paths=tuple(absent), out=runs[0].out, marks=False))
         first = connections[0]
-        try:
-            future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
-            names = first.answer(future, _ANSWERS_WITHIN_S)
-            return convert(names, list[str | None], lambda _: f"{first.name}: names of cells")
-        except (Lost, Refused, UserError):
-            return []
+        paths = dict.fromkeys(path for run in runs for path in run.paths)
+        there = push([first], tuple(paths), say)[first.name]
+        return name_cells_there(connections, cells, there, by)
+
+
+def name_cells_there(
+    connections: Sequence[Connection],
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
+    there: Mapping[str, str],
+    by: str,
+) -> list[str | None]:
+    """The names of `cells` by the module `by` on the first host, with its paths `there`; none if hosts fail."""
+    futures = {host.name: host.ask("usable_cores") for host in connections}
+    answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
+    if problems:
+        return []
+    cores = {host.name: int(answer) for host, answer in zip(connections, answers, strict=True)}
+    questions = [
+        {
+            "words": run.words(there, None),
+            "nodes": run.request.nodes,
+            "here": own[0].slots,
+            "threads": min(max(1, cores[host.name] // host.slots) for host in own),
+        }
+        for run, own in cells
+    ]
+    first = connections[0]
+    try:
+        future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
+        names = first.answer(future, _ANSWERS_WITHIN_S)
+        return convert(names, list[str | None], lambda _: f"{first.name}: names of cells")
+    except (Lost, Refused, UserError):
+        return []

@@ -3,7 +3,7 @@
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,11 +34,17 @@ class Unfit(Exception):  # noqa: N818
         self.problems = list(problems)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What hosts are to have: `paths` that the command names, and `out`, its results directory.
+Say = Callable[[str], None]
+"""Prints a line for the user."""
 
-    marks: whether to find out if that is the same directory on the hosts as here.
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Needs of a command on every host.
+
+    Attributes:
+        paths: files and directories that must exist there. out: the results directory.
+        marks: whether to find out if that is the same directory on the hosts as here.
     """
 
     paths: tuple[str, ...]
@@ -61,18 +67,18 @@ class Group:
     port: int
 
 
-def gather(connections: Sequence[Connection], asked: Asked) -> Group:
+def gather(connections: Sequence[Connection], needs: Needs) -> Group:
     """Ask all hosts what they are, and whether they reach one another.
 
     Raises:
         Unfit: naming every host that does not answer, or is not as it has to be.
     """
-    facts, clocks = survey(connections, asked)
+    facts, clocks = survey(connections, needs)
     addresses, port = _reached(connections, facts)
     return Group(facts=facts, clocks=clocks, addresses=addresses, port=port)
 
 
-def survey(connections: Sequence[Connection], asked: Asked) -> tuple[dict[str, Facts], dict[str, Clock]]:
+def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, Facts], dict[str, Clock]]:
     """Ask all hosts what they are; by name.
 
     Raises:
@@ -81,9 +87,9 @@ def survey(connections: Sequence[Connection], asked: Asked) -> tuple[dict[str, F
     _, lost = each(connections, Connection.greet)
     silent = {problem.partition(": ")[0] for problem in lost}
     answering = [connection for connection in connections if connection.name not in silent]
-    facts, found = _facts(answering, asked)
+    facts, found = _facts(answering, needs)
     clocks, more = _clocks(answering)
-    found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(asked.out))]
+    found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(needs.out))]
     if found:
         raise Unfit(found)
     return facts, clocks
@@ -98,19 +104,19 @@ def own_versions() -> dict[str, str]:
     return {"istbench": istbench.__version__, "torch": torch, "Python": sys.version.split()[0]}
 
 
-def _facts(connections: Sequence[Connection], asked: Asked) -> tuple[dict[str, Facts], list[str]]:
-    marker = asked.out / f".istbench-{secrets.token_hex(8)}"
+def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, Facts], list[str]]:
+    marker = needs.out / f".istbench-{secrets.token_hex(8)}"
     try:
-        if asked.marks:
-            asked.out.mkdir(parents=True, exist_ok=True)
+        if needs.marks:
+            needs.out.mkdir(parents=True, exist_ok=True)
             marker.touch()
     except OSError as error:
-        raise UserError(f"cannot write {asked.out}: {error.strerror}; choose another --out") from None
+        raise UserError(f"cannot write {needs.out}: {error.strerror}; choose another --out") from None
     try:
         question: dict[str, Any] = {
             "folder": str(Path.cwd()),
-            "paths": asked.paths,
-            "out": str(asked.out),
+            "paths": needs.paths,
+            "out": str(needs.out),
             "marker": marker.name,
         }
         futures = {connection.name: connection.ask("facts", **question) for connection in connections}

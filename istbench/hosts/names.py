@@ -29,10 +29,12 @@ class Host:
 
     Attributes:
         name: `user@host:port` or less, as `parse_hosts` takes it.
+        slots: processes on it. local: whether it is this machine, which needs no ssh.
     """
 
     name: str
     slots: int = 1
+    local: bool = False
 
     @property
     def destination(self) -> str:

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from istbench.hosts.agent import Agent
+from istbench.hosts.detached import report_detached, start_detached, stop_detached, take_detached
 from istbench.hosts.remote_cells import name_cells, usable_cores
-from istbench.hosts.remote_files import clear_away, keep, offer, read, standing, write
+from istbench.hosts.remote_files import clear_away, how_far_there, keep, offer, read, write
 from istbench.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.hosts.remote_run import end, go, start
 from istbench.hosts.remote_speed import speed
+from istbench.hosts.trees import delete_tree, digest_there, expect_tree, finish_tree, list_there, write_pieces
 
 ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "listen": listen,
@@ -22,10 +24,20 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "start": start,
     "go": go,
     "end": end,
-    "standing": standing,
+    "how_far": how_far_there,
     "offer": offer,
     "read": read,
     "clear": clear_away,
     "write": write,
     "keep": keep,
+    "start_detached": start_detached,
+    "report_detached": report_detached,
+    "stop_detached": stop_detached,
+    "take_detached": take_detached,
+    "digest_there": digest_there,
+    "list_there": list_there,
+    "expect_tree": expect_tree,
+    "write_pieces": write_pieces,
+    "finish_tree": finish_tree,
+    "delete_tree": delete_tree,
 }

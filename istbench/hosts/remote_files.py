@@ -37,8 +37,8 @@ def published(path: Path) -> int:
     return 0
 
 
-def standing(_agent: Agent, asked: Mapping[str, Any]) -> list[int]:
-    """`how_far` the run in `path` is."""
+def how_far_there(_agent: Agent, asked: Mapping[str, Any]) -> list[int]:
+    """On a host: `how_far` the run in `path` is."""
     return how_far(Path(asked["path"]))
 
 

@@ -1,28 +1,33 @@
-"""A run on several hosts, asked for from one: torchrun started on each, watched, and ended together."""
+"""One cell on several hosts: start torchrun on each, watch and end them together, copy the results here."""
 
+import hashlib
+import json
 import queue
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from istbench.cells.lock import alone
+from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
-from istbench.hosts.files import Pace, at_once, bring, fetch
-from istbench.hosts.group import Asked, Group, gather
+from istbench.hosts.files import Pace, at_once, bring, fetch_newer, fetch_weights
+from istbench.hosts.group import Group, Needs, Say, gather
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
+from istbench.hosts.push import push
 from istbench.hosts.remote_files import how_far
 from istbench.processes.launcher import Signals
 from istbench.results.store import RunDirectory
 
-Say = Callable[[str], None]
-# For the others to find out by themselves that one has ended or is lost, and to say what they know; then to end.
+# After one host fails, the others get this long to notice it, report it and stop; then istbench ends them.
 _FAREWELL_S, _ENDS_S = 15.0, 60.0
 _POLL_S = 0.2
 _INTERRUPTED = 130
@@ -31,27 +36,63 @@ _STEP = re.compile(r": step ([0-9]{1,12})/")
 
 @dataclass(frozen=True, kw_only=True)
 class HostsRun:
-    """What is asked for.
+    """One cell to run on hosts.
 
     Attributes:
-        words: of `istbench`, as every host is to run them, without `--out`. paths: those that they name.
-        out: the results directory. again: whether a cell that is done is run anew.
-        checkpoint_every_s: least seconds between two checkpoints.
+        request: the cell, with paths of this machine. out: the results directory, here and on the first host.
+        again: whether to train a finished cell anew.
     """
 
-    words: tuple[str, ...]
-    paths: tuple[str, ...]
+    request: RunRequest
     out: Path
-    again: bool
-    checkpoint_every_s: float = 60.0
+    again: bool = False
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths that the request names, each once."""
+        named = (self.request.data, *self.request.plugins)
+        return tuple(dict.fromkeys(str(path) for path in named if path is not None))
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Those of `paths` that do not exist here, so that each host needs its own."""
+        return tuple(path for path in self.paths if not Path(path).exists())
+
+    @property
+    def key(self) -> str:
+        """Identifies the cell among those that run detached on a host: a hash of the typed request."""
+        return hashlib.sha256(json.dumps(self.request.arguments()).encode()).hexdigest()[:16]
+
+    def words(self, there: Mapping[str, str], save: Path | None) -> tuple[str, ...]:
+        """The words after `istbench` that a host runs, without `--out`; torchrun tells it the number of nodes.
+
+        Args:
+            there: for paths of this machine, those of the host, if they differ. save: the directory for weights.
+        """
+        data = self.request.data
+        request = msgspec.structs.replace(
+            self.request,
+            nodes=1,
+            data=data if data is None else Path(there.get(str(data), str(data))),
+            plugins=tuple(there.get(path, path) for path in self.request.plugins),
+            save=save,
+        )
+        return (*request.arguments(), *(["--again"] if self.again else []))
+
+    def save_in(self, out: str) -> Path | None:
+        """A directory for weights under `out`, the results directory of the first host; None without `--save`."""
+        if self.request.save is None:
+            return None
+        here = str(self.request.save.absolute())
+        return Path(out, "saved", f"{self.request.save.name}-{hashlib.sha256(here.encode()).hexdigest()[:8]}")
 
 
 @dataclass
 class _Ends:
-    """How hosts ended, by name: the status of torchrun, why, what it printed; or how a host was lost.
+    """How hosts ended, by name: exit status, failure and last lines of torchrun; or how the connection was lost.
 
     Attributes:
-        first: hosts that had ended badly when the others were ended for that, by which they are interrupted.
+        first: hosts that had already failed when istbench ended the others, which therefore report an interrupt.
     """
 
     status: dict[str, int] = field(default_factory=dict)
@@ -77,11 +118,11 @@ class _Ends:
         return bool(self.lost) or any(self.status.values())
 
     def cause(self, hosts: Sequence[Connection], during: str, again: str) -> BaseException | None:
-        """What ended the run; None where all ended well. `during` says what went on, and `again` the way out."""
+        """The error that ended the run, None after success. `during` is a phase of the run, `again` the way out."""
         for name, why in self.lost.items():
             return RunFailed(f"{name}: {why} {during}; {again}")
         said = [self.failure[host.name] for host in hosts if host.name in self.failure]
-        for failure in said:  # the first host's speaks for all, and others where it cannot
+        for failure in said:  # the first host reports for all; the others report if it cannot
             if failure["status"] != _INTERRUPTED:
                 return (UserError if failure["status"] == 2 else RunFailed)(str(failure["message"]))
         if said and not self.first:
@@ -95,46 +136,63 @@ class _Ends:
 
 
 def run_on_hosts(
-    hosts: Sequence[Host], pythons: Sequence[str], asked: HostsRun, say: Say, config: Path | None = None
+    hosts: Sequence[Host],
+    pythons: Sequence[str],
+    run: HostsRun,
+    say: Say,
+    config: Path | None = None,
+    started: Callable[[str], None] = lambda _cell: None,
 ) -> RunDirectory:
-    """Run `asked` on all `hosts`, which ssh reaches by `config`; returns the run directory, here.
+    """Train the cell of `run` on all `hosts`, which ssh reaches by `config`; returns the local run directory.
+
+    started: called with "" once torchrun runs on all hosts, and with the name of the cell when it trains.
 
     Raises:
-        Unfit: before anything starts, naming what is wrong with which host.
-        UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all have ended.
+        Unfit: before anything starts, with a line for each problem of a host.
+        UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all hosts have ended.
     """
     with Signals() as signals, connected(hosts, pythons, config) as (connections, events), signals.raised():
-        group = gather(connections, Asked(paths=asked.paths, out=asked.out))
-        return _Session(connections, events, group, asked, say).run()
+        group = gather(connections, Needs(paths=run.absent, out=run.out))
+        there = push(connections, run.paths, say)
+        return _Session(connections, events, group, run, there, say, started).run()
 
 
 class _Session:
     def __init__(
-        self, connections: Sequence[Connection], events: Events, group: Group, asked: HostsRun, say: Say
+        self,
+        connections: Sequence[Connection],
+        events: Events,
+        group: Group,
+        run: HostsRun,
+        there: Mapping[str, Mapping[str, str]],
+        say: Say,
+        started: Callable[[str], None] = lambda _cell: None,
     ) -> None:
-        self._hosts, self._events, self._group, self._asked, self._say = connections, events, group, asked, say
+        self._hosts, self._events, self._group, self._run, self._say = connections, events, group, run, say
+        self._there, self._started = there, started
         self._first = connections[0]
         facts = group.facts[self._first.name]
         self._shared = facts.shared
-        self._theirs = str(Path(facts.folder) / asked.out)
+        self._theirs = str(Path(facts.folder) / run.out)
         self._ends = _Ends()
         self._cell = ""
         self._here: RunDirectory | None = None
         self._step = ""
-        self._during = "while the hosts started and made data ready"
+        self._during = "while the hosts started and prepared data"
 
     def run(self) -> RunDirectory:
-        """Start, let go, watch and bring home."""
+        """Start torchrun, watch it, and copy the results here."""
         try:
             self._start()
+            self._started("")
             cell = self._await_cell()
-            here = self._here = RunDirectory.of(self._asked.out, cell)
+            here = self._here = RunDirectory.of(self._run.out, cell)
             with nullcontext() if self._shared else alone(here):
                 try:
                     return self._finish(here)
                 finally:
                     with suppress(OSError):
-                        here.path.rmdir()  # made for the lock, and nothing came
+                        here.path.rmdir()  # the lock created it, and nothing arrived
         except (Lost, Refused) as error:
             self._end_all()
             cause = RunFailed(f"{self._first.name}: {error} {self._when()}; {self._way_out()}")
@@ -145,29 +203,29 @@ class _Session:
 
     def _start(self) -> None:
         endpoint = f"{self._group.addresses[self._first.name]}:{self._group.port}"
-        words = [*self._asked.words, f"--out={self._theirs}"]
+        save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
-        asked = {
+        futures = {
             host.name: host.ask(
                 "start",
                 rank=rank,
                 hosts=len(self._hosts),
                 slots=host.host.slots,
                 endpoint=endpoint,
-                words=words,
+                words=[*self._run.words(self._there.get(host.name, {}), save), f"--out={self._theirs}"],
                 name=host.name,
                 secret=secret,
             )
             for rank, host in enumerate(self._hosts)
         }
-        _, found = each(self._hosts, lambda host: host.answer(asked[host.name]))
+        _, found = each(self._hosts, lambda host: host.answer(futures[host.name]))
         if found:
             raise RunFailed("\n".join(found))
 
     def _await_cell(self) -> str:
-        """The name of the cell, once all are ready to train it."""
+        """The name of the cell, once all hosts are ready to train it."""
         self._watch(lambda: bool(self._cell))
-        # All may have been ended for one of them while the first said which cell it is.
+        # All may have ended because of one host while the first named the cell.
         cause = self._cause() if self._ends.over(self._hosts) else None
         if self._cell and cause is None:
             return self._cell
@@ -175,13 +233,14 @@ class _Session:
 
     def _finish(self, here: RunDirectory) -> RunDirectory:
         theirs = f"{self._theirs}/runs/{self._cell}"
-        if not self._shared and not self._asked.again and bring(self._first, here.path, theirs):
-            self._say(f"brought what is known of {self._cell} to {self._first.name}")
+        if not self._shared and not self._run.again and bring(self._first, here.path, theirs):
+            self._say(f"copied the earlier part of {self._cell} to {self._first.name}")
         interrupted = None
-        every_s = self._asked.checkpoint_every_s
-        meanwhile = Meanwhile(lambda pace: self._bring_home(theirs, here, pace), self._say, every_s)
+        every_s = self._run.request.checkpoint_every_s
+        meanwhile = Meanwhile(lambda pace: self._fetch(theirs, here, pace), self._say, every_s)
         try:
             self._first.do("go")
+            self._started(self._cell)
             self._during = "while it trained"
             if not self._shared:
                 meanwhile.start()
@@ -193,9 +252,13 @@ class _Session:
         finally:
             meanwhile.stop()
         meanwhile.join()
-        if not self._shared and self._first.name not in self._ends.lost:
+        cause = self._cause() if interrupted is None else interrupted
+        if self._first.name not in self._ends.lost:
             trained, self._during, self._step = self._when(), "while its results were copied here", ""
-            self._bring_home(theirs, here)
+            if not self._shared:
+                self._fetch(theirs, here)
+            if cause is None:
+                self._fetch_weights(here)
             self._during = trained
         if interrupted is not None:
             raise interrupted
@@ -205,9 +268,9 @@ class _Session:
         return here
 
     def _recorded(self, cause: BaseException) -> BaseException:
-        """`cause`, written down as the end of the run here, where its first host could not do so."""
+        """`cause`, recorded here as the end of the run if the first host could not record it."""
         here = self._here
-        with suppress(UserError):  # an end that cannot be written hides no cause
+        with suppress(UserError):  # a failure to record the end hides no cause
             if here is not None and not self._shared and here.exists() and here.header().status == "running":
                 interrupted = isinstance(cause, KeyboardInterrupt)
                 here.end("interrupted" if interrupted else "failed", None if interrupted else str(cause))
@@ -217,30 +280,34 @@ class _Session:
         return self._ends.cause(self._hosts, self._when(), self._way_out())
 
     def _when(self) -> str:
-        """What went on, as far as rank 0 has said."""
+        """The phase of the run, and the last step that rank 0 reported."""
         return f"{self._during}{f', after step {self._step}' if self._step else ''}"
 
     def _way_out(self) -> str:
-        """What the same command does now, by the checkpoint that is here."""
-        command = f"the same command{' without --again' if self._asked.again else ''}"
+        """The effect of the same command now, which depends on the checkpoint that is here."""
+        command = f"the same command{' without --again' if self._run.again else ''}"
         hosts, kept = "on these hosts or others", "written" if self._shared else "copied here"
         if self._here is None:
             return f"run {command} again, {hosts}"
         if step := how_far(self._here.path)[2]:
             return f"{command} goes on from step {step}, the last checkpoint {kept}, {hosts}"
-        if self._first.name in self._ends.lost:  # it may have what was not copied in time
+        if self._first.name in self._ends.lost:  # it may have a checkpoint that was not copied in time
             return (
                 f"no checkpoint has been {kept} yet: {command} goes on from the last one that {self._first.name} "
                 "still has, and starts anew on other hosts"
             )
         return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
-    def _bring_home(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
-        if self._first.do("standing", path=theirs) >= how_far(here.path) or self._asked.again:
-            fetch(self._first, theirs, here.path, pace)
+    def _fetch(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
+        fetch_newer(self._first, theirs, here.path, pace, again=self._run.again)
+
+    def _fetch_weights(self, here: RunDirectory) -> None:
+        save = self._run.save_in(self._theirs)
+        if save is not None and self._run.request.save is not None:
+            fetch_weights(self._first, str(save), self._run.request.save, here, self._say)
 
     def _watch(self, ready: Callable[[], bool]) -> None:
-        """Return when all hosts have ended, or it is `ready`; where one ended badly, the others soon."""
+        """Return when all hosts have ended or `ready()` is true; after a failure, the other hosts end soon."""
         until = None
         while not ready() and not self._ends.over(self._hosts):
             try:
@@ -256,7 +323,7 @@ class _Session:
                 return
 
     def _end_all(self) -> None:
-        """Have all hosts end what they run, and wait until they have."""
+        """End torchrun on all hosts, and wait for it."""
         self._ends.first = self._ends.first or [name for name, status in self._ends.status.items() if status]
         for host in self._hosts:
             if host.name not in self._ends.status:

@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,14 +87,17 @@ def save_weights(
         }
         (directory / f"{_INDEX}.tmp").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
         sync(directory / f"{_INDEX}.tmp")
-        for path in sorted(directory.iterdir(), key=lambda path: path.name != _INDEX):
-            if _OWN.fullmatch(path.name):
-                path.unlink()
-        for name in files:
-            (directory / f"{name}.tmp").replace(directory / name)
-        if len(files) > 1:
-            (directory / f"{_INDEX}.tmp").replace(directory / _INDEX)
-        sync(directory)
+        replace_saved(directory, [*files, *([_INDEX] if len(files) > 1 else [])])
+
+
+def replace_saved(directory: Path, names: Sequence[str]) -> None:
+    """Delete the model saved in `directory`, and rename the files `NAME.tmp` to `names`, the index last."""
+    for path in sorted(directory.iterdir(), key=lambda path: path.name != _INDEX):
+        if _OWN.fullmatch(path.name):
+            path.unlink()
+    for name in sorted(names, key=lambda name: name == _INDEX):
+        (directory / f"{name}.tmp").replace(directory / name)
+    sync(directory)
 
 
 def saved_digest(directory: Path) -> str | None:

@@ -1,12 +1,14 @@
 """`--hosts`: what is typed, as hosts are to run it, and what does not go with it."""
 
+from pathlib import Path
+
 import pytest
 
 from istbench.backends.choose import backend_options
-from istbench.backends.hosts import words_there
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.errors import UserError
+from istbench.hosts.run import HostsRun
 
 CELL = ["--method", "ist", "--workload", "toy"]
 OF_THIS_HOST = (*(option.name for option in backend_options()), "out", "cluster", "as_json")
@@ -17,7 +19,8 @@ def words_of(*typed):
     for name in OF_THIS_HOST:
         del given[name]
     again = given.pop("again")
-    first, *words = words_there(build_request(given), again=again)
+    run = HostsRun(request=build_request(given), out=Path("out"), again=again)
+    first, *words = run.words({}, None)
     assert first == "run"
     return words
 

@@ -15,6 +15,7 @@ from istbench.config.run import RunRequest
 from istbench.hosts.group import Group
 from istbench.hosts.links import Link
 from istbench.hosts.names import Host
+from istbench.node.weights_file import saved_digest
 from istbench.processes.local import LocalLauncher
 from istbench.results.store import RunDirectory
 
@@ -64,6 +65,58 @@ def test_a_run_is_the_local_run_and_its_results_end_up_here(hosts, tmp_path):
     hosts.assert_nothing_left()
 
 
+PLUGIN = """
+import hashlib
+from istbench.workloads.base import DataSource
+from istbench.workloads.toy import Toy
+
+class Counted(Toy):
+    name = "counted"
+
+    def prepare(self, data, cache, progress):
+        content = (data / "numbers").read_bytes()
+        return DataSource(kind="numbers", fingerprint=hashlib.sha256(content).hexdigest(), train=512, test=128)
+"""
+
+
+def test_data_and_plugins_go_to_the_hosts_and_the_weights_come_here(hosts, tmp_path):
+    inputs = hosts.out / "inputs"  # hosts have other directories of that name, and without it
+    inputs.mkdir()
+    (inputs / "numbers").write_bytes(b"12" * 600_000)
+    (inputs / "counted.py").write_text(PLUGIN)
+    own = [
+        "--workload",
+        "counted",
+        "--plugin",
+        inputs / "counted.py",
+        "--data",
+        inputs,
+        "--save",
+        tmp_path / "weights",
+    ]
+    there = asked(hosts, *WORDS, *own, "--out", hosts.out)
+    assert there.returncode == 0, there.stderr
+    copied = [line for line in there.stderr.splitlines() if line.startswith("copied ")]
+    # The hosts share a cache here, so one may find what the other got.
+    assert copied[0].startswith((f"copied {inputs}, {inputs}/counted.py to host", f"copied {inputs} to host"))
+    assert copied[-1].startswith(f"copied the weights to {tmp_path}/weights: ")
+
+    found = json.loads(there.stdout)
+    request = RunRequest(
+        workload="counted", method="ist", nodes=2, steps=20, seed=1, threads=1, data=inputs,
+        plugins=(str(inputs / "counted.py"),),
+    )  # fmt: skip
+    assert found["cell"] == prepare_cell(request, lambda *_: None).name
+    assert found["saved"] == str(tmp_path / "weights")
+    assert saved_digest(tmp_path / "weights") == found["weights_sha256"]
+    assert not list(hosts.results(0).glob("saved/*"))
+
+    again = asked(hosts, *WORDS, *own, "--out", hosts.out)
+    assert (again.returncode, again.stdout) == (0, there.stdout)
+    assert not [line for line in again.stderr.splitlines() if line.startswith("copied ")]
+    assert f"{found['cell']} is done already; --again runs it anew" in again.stderr.splitlines()
+
+
 def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
     cell = ["--methods", "ist", "--workload", "toy", "--nodes", "1", "--steps", "4", "--threads", "1"]
     done = asked(hosts, "compare", *cell, "--out", hosts.out / "compared")
@@ -76,6 +129,23 @@ def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):
     again = asked(hosts, "compare", *cell, "--out", hosts.out / "compared")
     assert again.stdout == done.stdout
     assert f"[1/1] {path.parent.name}: done before" in again.stderr.splitlines()
+
+
+def test_cells_that_run_detached_come_home_by_the_same_command(hosts, tmp_path):
+    cells = ["compare", "--methods", "ist", "--workload", "toy", "--nodes", "1,2", "--steps", "6", "--threads", "1"]
+    cells += ["--out", hosts.out / "left", "--ssh-config", hosts.folder / "config"]
+    left = asked(hosts, *cells, "--detach")
+    assert left.returncode == 0, left.stderr
+    assert "host0 runs 2 cells on its own now; the same command without --detach " in left.stderr
+    home = asked(hosts, *cells)
+    assert home.returncode == 0, home.stderr
+    assert "following the cell that host0 runs on its own; Ctrl-C leaves it running" in home.stderr.splitlines()
+    headers = [json.loads(path.read_text()) for path in (hosts.out / "left" / "runs").glob("*/run.json")]
+    assert sorted((header["nodes"], header["status"]) for header in headers) == [(1, "done"), (2, "done")]
+    hosts.assert_nothing_left()
+    again = asked(hosts, *cells)
+    assert again.stdout == home.stdout
+    assert "following" not in again.stderr
 
 
 def test_doctor_names_a_slow_link(hosts):

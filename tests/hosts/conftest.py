@@ -7,6 +7,7 @@ import published_steps
 import pytest
 import ssh_hosts
 
+from istbench.config.run import RunRequest
 from istbench.hosts import run as ssh_run
 from istbench.hosts.connection import pythons
 from istbench.hosts.names import Host
@@ -39,7 +40,8 @@ def ask(hosts, monkeypatch):
     monkeypatch.setattr(ssh_run, "_FAREWELL_S", 0.3)
 
     def run(seed, say=lambda text: None, names=hosts.names, out=hosts.out, python=None, config=None, **changed):
-        asked = {"words": ("run", f"--seed={seed}"), "paths": (), "out": out, "again": False, **changed}
-        return run_on_hosts([Host(name) for name in names], pythons(python), HostsRun(**asked), say, config)
+        request = RunRequest(workload="toy", method="ist", seed=seed, **changed)
+        cell = HostsRun(request=request, out=out)
+        return run_on_hosts([Host(name) for name in names], pythons(python), cell, say, config)
 
     return run

@@ -3,18 +3,19 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from istbench.backends.hosts import words_there
 from istbench.cells.resolve import prepare_cell
 from istbench.cli.cell_names import cell_name
 from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.hosts import finished as ssh_finished
-from istbench.hosts.finished import AskedCell, finished, runs_alike
+from istbench.hosts.finished import finished, runs_alike
 from istbench.hosts.names import Host
+from istbench.hosts.run import HostsRun
 from istbench.results.store import RunDirectory
 
 REQUEST = RunRequest(workload="toy", method="ist", nodes=2, seed=1, steps=20, threads=1)
@@ -27,8 +28,12 @@ OTHERS = [
 IDS = [next(iter(other)) for other in OTHERS]
 
 
+def words_of(request):
+    return HostsRun(request=request, out=Path("out")).words({}, None)
+
+
 def name_of(request, threads=1):
-    return cell_name(words_there(request, again=False), nodes=request.nodes, here=1, threads=threads)
+    return cell_name(words_of(request), nodes=request.nodes, here=1, threads=threads)
 
 
 def test_the_name_is_that_of_the_run():
@@ -52,7 +57,7 @@ def test_what_cannot_run_has_no_name():
 def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
     plugin = tmp_path / "loud.py"
     plugin.write_text("print('[null]')\n")
-    words = [*words_there(REQUEST, again=False), f"--plugin={plugin}"]
+    words = [*words_of(REQUEST), f"--plugin={plugin}"]
     cells = [
         {"words": words, "nodes": 2, "here": 1, "threads": 1},
         {"words": ["run"], "nodes": 1, "here": 1, "threads": 1},
@@ -99,8 +104,8 @@ def test_a_copied_run_directory_is_not_the_cell_of_its_name(done, tmp_path):
 
 def ask(request, out):
     hosts = (Host("a"), Host("b"))
-    cell = AskedCell(request=request, words=words_there(request, again=False), hosts=hosts)
-    (found,) = finished([cell], (), out, ["python3"], None, "istbench.cli.cell_names")
+    cells = [(HostsRun(request=request, out=out), hosts)]
+    (found,) = finished(cells, ["python3"], None, print, "istbench.cli.cell_names")
     return None if found is None else found.path.name
 
 

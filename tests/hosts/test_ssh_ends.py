@@ -8,6 +8,7 @@ import pytest
 from published_steps import publish_step, write_step
 from ssh_hosts import GOOD
 
+from istbench.config.run import RunRequest
 from istbench.errors import RunFailed
 from istbench.hosts import run as ssh_run
 from istbench.hosts.connection import Event
@@ -15,6 +16,7 @@ from istbench.hosts.group import Group
 from istbench.hosts.run import HostsRun, _Session
 from istbench.results.store import RunDirectory
 
+REQUEST = RunRequest(workload="toy", method="ist")
 INTERRUPTED = {"message": "interrupted", "status": 130}
 
 
@@ -37,12 +39,10 @@ def test_a_cell_that_is_named_while_all_are_ended_is_not_trained(monkeypatch):
     first, second = Pretended("a", events, {"cell": "cell"}, ended), Pretended("b", events)
     events.put(Event(second, {"ended": 1, "tail": ["out of luck"], "failure": None}))
     group = Group(facts={"a": GOOD, "b": GOOD}, clocks={}, addresses={}, port=1)
-    asked = HostsRun(words=("run",), paths=(), out=Path("out"), again=False)
-    ended = (
-        "^b: torchrun ended with status 1 while the hosts started and made data ready; run the same command again"
-    )
+    run = HostsRun(request=REQUEST, out=Path("out"))
+    ended = "^b: torchrun ended with status 1 while the hosts started and prepared data; run the same command again"
     with pytest.raises(RunFailed, match=f"{ended}.*\n  out of luck$"):
-        _Session([first, second], events, group, asked, print)._await_cell()
+        _Session([first, second], events, group, run, {}, print)._await_cell()
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def session(tmp_path):
     def made(checkpoint=True, shared=False, again=False):
         facts = msgspec.structs.replace(GOOD, shared=shared)
         group = Group(facts={"a": facts, "b": facts}, clocks={}, addresses={}, port=1)
-        asked = HostsRun(words=("run",), paths=(), out=tmp_path, again=again)
+        run = HostsRun(request=REQUEST, out=tmp_path, again=again)
         found = _Session(
-            [Pretended(name, None) for name in "ab"], queue.SimpleQueue(), group, asked, lambda _: None
+            [Pretended(name, None) for name in "ab"], queue.SimpleQueue(), group, run, {}, lambda _: None
         )
         found._here, found._during = RunDirectory(tmp_path / "runs" / "cell"), "while it trained"
         found._here.path.mkdir(parents=True)

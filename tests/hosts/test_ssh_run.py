@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from fake_runs import header
@@ -51,9 +52,9 @@ def test_an_interrupted_run_comes_home_and_goes_on_from_there(hosts, interrupted
     assert sorted(path.name for path in hosts.out.iterdir()) == ["runs"]
 
     # Another host first: what is known of the run is on the old one, and here.
-    assert interrupted(names=hosts.names[::-1]) == ["brought what is known of cell to host1", "at step 20"]
+    assert interrupted(names=hosts.names[::-1]) == ["copied the earlier part of cell to host1", "at step 20"]
     assert step_of(hosts.out) == step_of(hosts.results(1)) == 20
-    assert interrupted() == ["brought what is known of cell to host0", "at step 30"]
+    assert interrupted() == ["copied the earlier part of cell to host0", "at step 30"]
 
 
 def test_a_directory_that_the_first_host_shares_is_written_there_alone(hosts, interrupted, tmp_path):
@@ -145,7 +146,7 @@ def test_after_the_first_host_is_lost_for_good_others_go_on_from_what_came_home(
         assert (step_of(out), sorted(path.name for path in out.iterdir())) == (10, ["runs"])
         assert (out / "runs/cell/checkpoint/10/rank-0.json").exists()
         said = interrupted(names=["host1"], out=out)
-        assert said == ["brought what is known of cell to host1", "at step 20"]
+        assert said == ["copied the earlier part of cell to host1", "at step 20"]
     finally:
         hosts.inside(0, "ip", "link", "set", "eth0", "up")
     assert step_of(out) == 20
@@ -181,7 +182,7 @@ def test_a_host_that_cannot_reach_the_first_is_named_with_the_port(hosts, ask):
 
 def test_paths_that_are_not_there_are_named(ask, tmp_path):
     with pytest.raises(Unfit) as unfit:
-        ask(1, paths=("no/such/data",))
+        ask(1, data=Path("no/such/data"))
     assert [problem.partition(" (")[0] for problem in unfit.value.problems] == [
         "host0: no no/such/data there",
         "host1: no no/such/data there",

@@ -1,0 +1,237 @@
+"""On the first host: a job of cells that runs on without the machine that requested it.
+
+`<cache>/detached/<time>/` has the job, the state and log of each cell, and the files that ssh needs there.
+The process that works holds a lock on the directory.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from istbench.config.run import RunRequest
+from istbench.errors import RunFailed, UserError
+from istbench.files import writing_whole
+from istbench.hosts.agent import Agent
+from istbench.hosts.group import Unfit
+from istbench.hosts.names import Host
+from istbench.hosts.run import HostsRun, run_on_hosts
+from istbench.workloads.cache import cache_directory
+
+CONFIG = "ssh_config"
+_JOB, _STATES, _ERRORS, _PID = "job.json", "states.json", "errors", "pid"
+_LOST = "the detached istbench ended without a message, for example because the host was restarted"
+_MOST_LINES = 1000
+_ENDS_S = 5.0
+Phase = Literal["waiting", "running", "done", "failed", "unfit", "interrupted"]
+
+
+class JobCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of a job: its key, its words as this host runs them, and its hosts, this one first."""
+
+    key: str
+    words: list[str]
+    nodes: int
+    again: bool
+    hosts: list[Host]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells to train one after another, the results directory, and names of Pythons on the hosts."""
+
+    cells: list[JobCell]
+    out: str
+    pythons: list[str]
+
+
+class CellState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a cell is.
+
+    Attributes:
+        cell: its name, once known. message: why it failed; several lines if hosts are unfit. wrong_use: whether the
+            user can mend that. taken: whether the machine that requested it has its results.
+    """
+
+    phase: Phase = "waiting"
+    cell: str = ""
+    message: str = ""
+    wrong_use: bool = False
+    taken: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a cell, the results directory, and the lines of its log from an offset to the next one."""
+
+    state: CellState
+    out: str
+    lines: list[str]
+    offset: int
+
+
+States = dict[str, CellState]
+
+
+def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
+    """Train the cells of the job in `folder`, and record the state of each; `parse` makes requests of words."""
+    descriptor = os.open(folder, os.O_RDONLY)  # open until this process ends
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, _interrupt)
+        (folder / _PID).write_text(str(os.getpid()))
+        job = msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
+        try:
+            for cell in job.cells:
+                _train(folder, job, cell, parse)
+        finally:
+            for secret in folder.glob("key-*"):
+                secret.unlink()
+
+
+def _interrupt(_number: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _train(folder: Path, job: Job, cell: JobCell, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
+    def record(**fields: Any) -> None:
+        states = _states(folder)
+        _write_states(folder, {**states, cell.key: msgspec.structs.replace(states[cell.key], **fields)})
+
+    def started(name: str) -> None:
+        record(phase="running", cell=name)
+
+    with (folder / f"{cell.key}.log").open("a", buffering=1) as log:
+        try:
+            run = HostsRun(request=parse(cell.words, cell.nodes), out=Path(job.out), again=cell.again)
+            config = folder / CONFIG
+            found = run_on_hosts(
+                cell.hosts, job.pythons, run, lambda line: print(line, file=log), config, started=started
+            )
+            record(phase="done", cell=found.path.name)
+        except Unfit as unfit:
+            record(phase="unfit", message="\n".join(unfit.problems))
+        except (RunFailed, UserError) as error:
+            record(phase="failed", message=str(error), wrong_use=isinstance(error, UserError))
+        except KeyboardInterrupt:
+            record(phase="interrupted")
+            raise
+        except Exception as error:
+            record(phase="failed", message=f"{type(error).__name__}: {error}; see {folder / _ERRORS}")
+            raise
+
+
+def _works(folder: Path) -> bool:
+    """Whether a process works on the job in `folder`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Start the module `by` on the job in `content`, with `files` beside it; it outlives this program."""
+    root = cache_directory() / "detached"
+    folder = root / f"{time.time_ns()}"
+    folder.mkdir(parents=True)
+    for own in (root, folder):
+        own.chmod(0o700)
+    job = msgspec.json.decode(question["content"], type=Job)
+    for name, text in {**question["files"], _JOB: question["content"].decode()}.items():
+        path = folder / name
+        path.touch(0o600)
+        path.write_text(text.replace("{folder}", str(folder)) if name == CONFIG else text)
+    _write_states(folder, {cell.key: CellState() for cell in job.cells})
+    with (folder / _ERRORS).open("wb") as errors:
+        subprocess.Popen(
+            [sys.executable, "-m", question["by"], str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+        )
+    until = time.monotonic() + question["within_s"]
+    while not (folder / _PID).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    if not (folder / _PID).exists():
+        said = (folder / _ERRORS).read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
+        shutil.rmtree(folder, ignore_errors=True)
+        raise OSError(f"the detached istbench does not start: {said[-1]}")
+
+
+def report_detached(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `Report` of the cell `key`, with its log from `offset`; None if no job has it."""
+    folder = _folder_of(question["key"])
+    if folder is None:
+        return None
+    job = msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
+    lines: list[str] = []
+    offset = question["offset"]
+    with contextlib.suppress(OSError), (folder / f"{question['key']}.log").open("rb") as log:
+        log.seek(offset)
+        whole = [line for line in log.readlines(1 << 20)[:_MOST_LINES] if line.endswith(b"\n")]
+        lines, offset = [line.decode(errors="replace") for line in whole], offset + sum(map(len, whole))
+    state = _states(folder)[question["key"]]
+    if state.phase == "running" and not _works(folder) and _states(folder)[question["key"]] == state:
+        state = msgspec.structs.replace(state, phase="failed", message=_LOST)
+    found: dict[str, Any] = msgspec.to_builtins(Report(state=state, out=job.out, lines=lines, offset=offset))
+    return found
+
+
+def stop_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
+    """End the job that has the cell `key`, as Ctrl-C does; False if none works on it."""
+    folder = _folder_of(question["key"])
+    if folder is None or not _works(folder):
+        return False
+    os.kill(int((folder / _PID).read_text()), signal.SIGTERM)
+    return True
+
+
+def take_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Forget the cell `key`, whose results have been copied, and the job after its last cell."""
+    folder = _folder_of(question["key"])
+    if folder is None:
+        return
+    (folder / f"{question['key']}.taken").touch()
+    until = time.monotonic() + _ENDS_S
+    while all(state.taken or state.phase == "waiting" for state in _states(folder).values()):
+        if not _works(folder):
+            shutil.rmtree(folder)
+            return
+        if time.monotonic() > until:
+            return
+        time.sleep(0.05)
+
+
+def _folder_of(key: str) -> Path | None:
+    """The newest job that has the cell `key` and not yet given its results; None without one."""
+    for folder in sorted((cache_directory() / "detached").glob("*"), reverse=True):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            state = _states(folder).get(key)
+            if state is not None and not state.taken and (state.phase != "waiting" or _works(folder)):
+                return folder
+    return None
+
+
+def _states(folder: Path) -> States:
+    states = msgspec.json.decode((folder / _STATES).read_bytes(), type=States)
+    return {
+        key: msgspec.structs.replace(state, taken=state.taken or (folder / f"{key}.taken").exists())
+        for key, state in states.items()
+    }
+
+
+def _write_states(folder: Path, states: States) -> None:
+    with writing_whole(folder / _STATES) as file:
+        file.write(msgspec.json.encode(states))
