@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import detach_there, finished_there, hosts_options, run_there, stop_there
+from istbench.cli.hosts_options import (
+    detach_there,
+    finished_there,
+    hosts_options,
+    install_there,
+    run_there,
+    stop_there,
+)
 from istbench.cli.options import (
     PathType,
     baseline_option,
@@ -68,6 +75,7 @@ def command(
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
     ssh_config: Path | None,
+    install: bool,
     detach: bool,
     stop: bool,
     again: bool,
@@ -98,6 +106,9 @@ def command(
         check_name("methods", request.method, plugins)
         check_name("workloads", request.workload, plugins)
     _check_baseline(baseline, requests)
+    if hosts is not None and install:
+        install_there(hosts, hosts_python, ssh_config)
+        hosts_python = None
     if hosts is not None and stop:
         stop_there(requests, hosts, hosts_python, ssh_config, out)
     if hosts is not None and detach:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.hosts_options import hosts_options
+from istbench.cli.hosts_options import hosts_options, install_there
 from istbench.cli.options import PathType
 from istbench.errors import UserError
 from istbench.hosts.names import Host
@@ -34,7 +34,7 @@ class Finding:
 
 
 @click.command("doctor")
-@hosts_options("Look at these hosts instead, over ssh, and at the links between them.")
+@hosts_options("Look at these hosts instead, over ssh, and at the links between them.", cells=False)
 @click.option(
     "--profile",
     type=PathType(),
@@ -42,12 +42,19 @@ class Finding:
     help="Measure a cluster profile of --hosts.",
 )
 def command(
-    hosts: tuple[Host, ...] | None, hosts_python: str | None, ssh_config: Path | None, profile: Path | None
+    hosts: tuple[Host, ...] | None,
+    hosts_python: str | None,
+    ssh_config: Path | None,
+    install: bool,
+    profile: Path | None,
 ) -> int:
     """Say what of istbench works on this machine, and how to mend the rest. Exits with 1 if something is broken."""
     if hosts is not None:
         from istbench.cli.doctor_hosts import examine
 
+        if install:
+            install_there(hosts, hosts_python, ssh_config)
+            hosts_python = None
         return examine(hosts, hosts_python, ssh_config, profile)
     if profile is not None:
         raise UserError("--profile is of hosts: give --hosts a,b as well")

@@ -45,8 +45,11 @@ def _flag(context: click.Context, option: click.Parameter, value: bool) -> bool:
     return value
 
 
-def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--hosts FILE|a,b,c` and the options that need it; `what` is the help of `--hosts`."""
+def hosts_options(what: str, *, cells: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--hosts FILE|a,b,c` and the options that need it; `what` is the help of `--hosts`.
+
+    cells: whether the command trains cells, and so has `--detach` and `--stop`.
+    """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         python = click.option(
@@ -74,11 +77,25 @@ def hosts_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             callback=_flag,
             help="End the cells of --detach, and copy their checkpoint here.",
         )
+        install = click.option(
+            "--install",
+            is_flag=True,
+            callback=_flag,
+            help="Install this istbench on hosts without it, in an environment of its own under ~/.cache/istbench.",
+        )
         # Eager: the others ask whether it was given.
         hosts = click.option("--hosts", metavar="FILE|a,b,c", callback=_parse, is_eager=True, help=what)
-        return hosts(python(config(detach(stop(command)))))
+        return hosts(python(config(install(detach(stop(command)) if cells else command))))
 
     return add
+
+
+def install_there(hosts: tuple[Host, ...], python: str | None, config: Path | None) -> None:
+    """Install istbench on those of `hosts` that lack it; raises as `run_there`."""
+    from istbench.hosts.install import install
+
+    with _explaining():
+        install(hosts, python, config, say)
 
 
 def run_there(

@@ -10,7 +10,15 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_TARGET_MISSED
-from istbench.cli.hosts_options import detach_there, finished_there, hosts_options, run_there, say, stop_there
+from istbench.cli.hosts_options import (
+    detach_there,
+    finished_there,
+    hosts_options,
+    install_there,
+    run_there,
+    say,
+    stop_there,
+)
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -55,6 +63,7 @@ def command(
     hosts: tuple[Host, ...] | None,
     hosts_python: str | None,
     ssh_config: Path | None,
+    install: bool,
     detach: bool,
     stop: bool,
     again: bool,
@@ -71,6 +80,9 @@ def command(
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
     if hosts is not None:
+        if install:
+            install_there(hosts, hosts_python, ssh_config)
+            hosts_python = None
         if stop:
             stop_there([request], hosts, hosts_python, ssh_config, out)
         run = _on_hosts(hosts, hosts_python, ssh_config, request, out, again, detach)

@@ -10,7 +10,7 @@ from istbench.errors import UserError
 from istbench.hosts.run import HostsRun
 
 CELL = ["--method", "ist", "--workload", "toy"]
-OF_THIS_HOST = ("hosts", "hosts_python", "ssh_config", "out", "cluster", "as_json")
+OF_THIS_HOST = ("install", "detach", "stop", "hosts", "hosts_python", "ssh_config", "out", "cluster", "as_json")
 
 
 def words_of(*typed):
