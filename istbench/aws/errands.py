@@ -28,9 +28,9 @@ from istbench.aws.spec import ClusterSpec
 from istbench.aws.stack import Say
 from istbench.aws.transfer import RESULTS, Pushed, versions
 from istbench.aws.waiting import pause
-from istbench.aws.wheel import package
 from istbench.door import decode_json
 from istbench.errors import RunFailed, UserError, printable
+from istbench.hosts.wheel import package
 
 _CURRENT = "runs/current.json"
 _EVERY_S, _LOOK_EVERY = 5.0, 6
@@ -157,7 +157,7 @@ def stop(cluster: StandingCluster, run: str, say: Say) -> None:
 
 def _install(cluster: StandingCluster, spec: ClusterSpec) -> None:
     with tempfile.TemporaryDirectory(prefix="istbench-wheel-") as scratch:
-        made = package(spec, Path(scratch))
+        made = package(None if spec.requirement is None else str(spec.requirement), Path(scratch))
         if made.wheel is not None and made.key is not None:
             with calls("to take istbench to the machines"):
                 if not versions(cluster.s3, cluster.bucket, made.key):

@@ -1,6 +1,7 @@
 """Cells on other hosts, which this machine reaches over ssh: `--hosts`."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from istbench.results.store import RunDirectory
 
 # Hosts run these modules: they read the words of a command as the command itself does.
 _FINDS_NAMES, _WORKS_DETACHED = "istbench.cli.cell_names", "istbench.cli.detached_job"
-_Say = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +26,15 @@ class Hosts(Backend):
     Attributes:
         python: the Python on the hosts; None for the default.
         ssh_config: the file that ssh reads instead of the user's own; None for that one.
-        detach: leave the cells to the first host. stop: end the cells that an earlier command left there.
+        install: install istbench on hosts that lack it. detach: leave the cells to the first host.
+        stop: end the cells that an earlier command left there.
     """
 
     chosen_by: ClassVar[str] = "--hosts"
     hosts: tuple[Host, ...]
     python: str | None = None
     ssh_config: Path | None = None
+    install: bool = False
     detach: bool = False
     stop: bool = False
 
@@ -45,12 +48,29 @@ class Hosts(Backend):
         first_of(self.hosts, request.nodes)
         return request
 
+    def installed(self, say: Say) -> "Hosts":
+        """These hosts, all with istbench where the user wants it installed.
+
+        Raises:
+            UserError, RunFailed: where a host cannot get it, after a line for each other problem.
+        """
+        if not self.install:
+            return self
+        from istbench.hosts.install import install
+
+        with _explaining(say):
+            install(self.hosts, self.python, self.ssh_config, say)
+        return dataclasses.replace(self, install=False, python=None)
+
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Run the cells one after another; see `Backend.run`."""
 
         def say(text: str) -> None:
             screen.note(printable(text))
 
+        yield from self.installed(say)._run(cells, out, again, say)
+
+    def _run(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> Iterator[Outcome]:
         if self.stop:
             self._stop(cells, out, say)
         left = []
@@ -67,7 +87,7 @@ class Hosts(Backend):
         for request in left:
             yield Outcome(cell=_named(request), running=True)
 
-    def _trained(self, request: RunRequest, out: Path, again: bool, say: _Say) -> Outcome:
+    def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
         """The outcome of `request`: follow its cell where an earlier command left it to the first host."""
         from istbench.hosts.detach import follow
         from istbench.hosts.run import HostsRun, run_on_hosts
@@ -82,7 +102,7 @@ class Hosts(Backend):
             return Outcome(cell=_named(request), failure=error)
         return Outcome(cell=directory.path.name, run=directory)
 
-    def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: _Say) -> None:
+    def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
         from istbench.hosts.detach import detach
         from istbench.hosts.run import HostsRun
 
@@ -93,7 +113,7 @@ class Hosts(Backend):
         with _explaining(say):
             detach(chosen, self._pythons, self.ssh_config, say, worked_by=_WORKS_DETACHED, named_by=_FINDS_NAMES)
 
-    def _stop(self, cells: Sequence[RunRequest], out: Path, say: _Say) -> None:
+    def _stop(self, cells: Sequence[RunRequest], out: Path, say: Say) -> None:
         from istbench.hosts.detach import stop
         from istbench.hosts.run import HostsRun
 
@@ -101,9 +121,7 @@ class Hosts(Backend):
         with _explaining(say):
             stop(self.hosts, self._pythons, runs, self.ssh_config)
 
-    def _finished(
-        self, cells: Sequence[RunRequest], out: Path, again: bool, say: _Say
-    ) -> list[RunDirectory | None]:
+    def _finished(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> list[RunDirectory | None]:
         """The run directories, here, of cells that are done; None for others, and where hosts cannot tell."""
         unknown: list[RunDirectory | None] = [None] * len(cells)
         if again:
@@ -130,7 +148,7 @@ def _named(request: RunRequest) -> str:
 
 
 @contextlib.contextmanager
-def _explaining(say: _Say) -> Iterator[None]:
+def _explaining(say: Say) -> Iterator[None]:
     """Print a line for each problem of a host, the last one as a `UserError`."""
     from istbench.hosts.group import Unfit
 
@@ -165,7 +183,8 @@ def chosen(given: Mapping[str, Any]) -> Hosts | None:
     detach, stop = bool(given.get("detach")), bool(given.get("stop"))
     if detach and stop:
         raise UserError("--detach starts cells and --stop ends them; give one of the two")
-    return Hosts(hosts=hosts, python=python, ssh_config=config, detach=detach, stop=stop)
+    install = bool(given.get("install"))
+    return Hosts(hosts=hosts, python=python, ssh_config=config, install=install, detach=detach, stop=stop)
 
 
 REACHING = (
@@ -187,6 +206,12 @@ REACHING = (
         metavar="FILE",
         kind=Path,
         help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
+    ),
+    BackendOption(
+        flag="--install",
+        name="install",
+        kind=bool,
+        help="Install this istbench on hosts without it, in its own environment under ~/.cache/istbench.",
     ),
 )
 """The options that name hosts and the way to them."""

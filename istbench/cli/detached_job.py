@@ -7,7 +7,7 @@ from pathlib import Path
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.config.run import RunRequest
-from istbench.hosts.detached import work
+from istbench.hosts.job import work
 
 
 def request_of(words: Sequence[str], nodes: int) -> RunRequest:

@@ -44,8 +44,9 @@ def command(profile: Path | None, **given: Any) -> int:
     """List what works on this machine, and how to repair the rest. Exits with 1 if something is broken."""
     chosen = hosts.chosen(given)
     if chosen is not None:
-        from istbench.cli.doctor_hosts import examine
+        from istbench.cli.doctor_hosts import examine, say
 
+        chosen = chosen.installed(say)
         return examine(chosen.hosts, chosen.python, chosen.ssh_config, profile)
     if profile is not None:
         raise UserError("--profile describes hosts: give --hosts a,b as well")

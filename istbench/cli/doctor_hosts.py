@@ -92,7 +92,7 @@ def _finding(state: str, what: str, detail: str) -> None:
 
 
 def _measured(link: Link) -> None:
-    _say(f"measured {link.source} to {link.target}")
+    say(f"measured {link.source} to {link.target}")
 
 
 def profile_of(
@@ -107,7 +107,7 @@ def profile_of(
     Raises:
         Unfit: where a host cannot say.
     """
-    _say("measuring how fast the hosts compute, and what messages cost")
+    say("measuring how fast the hosts compute, and what messages cost")
     slots = {host.name: host.slots for host in hosts}
     threads = {name: max(1, facts.cores // slots[name]) for name, facts in group.facts.items()}
     asked = {
@@ -135,8 +135,9 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another --profile") from None
-    _say(f"wrote {path}; `istbench replay --cluster {path}`")
+    say(f"wrote {path}; `istbench replay --cluster {path}`")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line on standard error."""
     click.echo(printable(text), err=True)

@@ -16,6 +16,7 @@ import queue
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from typing import Any, TextIO
 
 MARK = "istbench> "
 SILENCE_S = 60.0
+INSTALLED = "installed"
 
 
 class Agent:
@@ -61,7 +63,7 @@ class Agent:
                 self.say({"id": asked["id"], "answer": found})
 
     def _action(self, name: str) -> Callable[[Agent, dict[str, Any]], Any]:
-        own: dict[str, Any] = {"facts": facts, "clock": clock}
+        own: dict[str, Any] = {"facts": facts, "clock": clock, "install": install}
         if name in own:
             return own[name]
         from istbench.hosts.remote import ACTIONS  # not at the top: the host may have no istbench
@@ -100,6 +102,49 @@ def facts(_agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
         "free_scratch": _free(Path(tempfile.gettempdir())),
         "addresses": _addresses(),
     }
+
+
+def install(agent: Agent, question: dict[str, Any]) -> str:
+    """Install the wheel in `content` with its requirements in a virtual environment of its own; returns its Python.
+
+    The environment is complete once the file `python` beside it exists, which runs its Python.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = os.environ.get("ISTBENCH_CACHE") or Path(caches, "istbench")
+    folder = Path(cache, INSTALLED, question["key"])
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    python = folder / "python"
+    with (folder / "lock").open("w") as lock:
+        importlib.import_module("fcntl").flock(lock, 2)  # LOCK_EX: hosts may share this directory
+        if not python.exists():
+            own = folder / "venv"
+            shutil.rmtree(str(own), ignore_errors=True)
+            wheel = folder / question["name"]
+            wheel.write_bytes(question["content"])
+            _run(agent, [sys.executable, "-m", "venv", *question["venv"], str(own)])
+            extras = "[{}]".format(",".join(question["extras"])) if question["extras"] else ""
+            words = ["install", "--quiet", "--disable-pip-version-check", str(wheel) + extras, *question["also"]]
+            _run(agent, [str(own / "bin" / "python"), "-m", "pip", *words])
+            new = folder / "python.new"
+            new.write_text('#!/bin/sh\nexec "{}" "$@"\n'.format(own / "bin" / "python"))
+            new.chmod(0o700)
+            new.replace(python)
+    return str(python)
+
+
+def _run(agent: Agent, command: list[str]) -> None:
+    """Run a command that ends with this program.
+
+    Raises:
+        OSError: with its last line, if it fails.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    agent.undo.append(process.kill)
+    printed = process.communicate()[0].decode(errors="replace").strip().splitlines()
+    if process.returncode:
+        errors = [line for line in printed if line.startswith("ERROR")] or printed or ["it prints nothing"]
+        raise OSError("`{}` fails: {}".format(" ".join(command[1:4]), errors[-1]))
 
 
 def _machine() -> str:

@@ -91,19 +91,24 @@ def _of_versions(host: Facts, versions: Mapping[str, str]) -> list[str]:
     there = {"istbench": host.istbench, "torch": host.torch, "Python": host.python}
     if there["istbench"] is None:
         return [
-            f"no istbench for {host.executable}; install istbench {versions['istbench']} there, or name the Python "
-            "that has it by --hosts-python"
+            f"no istbench for {host.executable}; --install installs istbench {versions['istbench']} there, or name "
+            "a Python that has it by --hosts-python"
         ]
     differing = [
         f"{what} {version or 'none'} ({versions[what]} here)"
         for what, version in there.items()
         if _minor(what, version) != _minor(what, versions[what])
     ]
-    return [f"it has {', '.join(differing)}; install the same on every host"] if differing else []
+    return (
+        [f"it has {', '.join(differing)}; install the same on every host, as --install does"] if differing else []
+    )
 
 
 def _minor(what: str, version: str | None) -> str | None:
-    return version.rpartition(".")[0] if what == "Python" and version else version
+    """The part of a version that must be equal: a build of torch, as for CPUs, may differ from the local one."""
+    if what == "Python" and version:
+        return version.rpartition(".")[0]
+    return version.partition("+")[0] if version else version
 
 
 def _of_clock(clock: Clock | None) -> list[str]:

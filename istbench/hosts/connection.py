@@ -23,7 +23,9 @@ from typing import Any
 
 from istbench.errors import UserError, printable
 from istbench.hosts import agent_program
+from istbench.hosts.agent_program import INSTALLED
 from istbench.hosts.names import Host
+from istbench.hosts.wheel import source_key
 
 ANSWERS_S = 30.0
 _CONNECTS_S = 10
@@ -40,8 +42,12 @@ _OPTIONS = {
     "ServerAliveCountMax": "3",
     "ClearAllForwardings": "yes",
 }
-# Of a shell: a Python at the first path where there is one, else at the second. What follows is its program.
-_FIND = 'for python do command -v "$python" >/dev/null && exec "$python" -u -c "$PROGRAM"; done; exit 127'
+# A shell command: run the first Python that exists, whose program follows. `@` stands for the cache directory.
+_FIND = (
+    'cache="${ISTBENCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/istbench}"; for python do '
+    'case "$python" in @*) python="$cache/${python#@}";; esac; '
+    'command -v "$python" >/dev/null && exec "$python" -u -c "$PROGRAM"; done; exit 127'
+)
 _READ = "import sys; exec(compile(sys.stdin.buffer.read({size}), 'istbench', 'exec'))"
 _NO_PYTHON = 127
 
@@ -269,13 +275,14 @@ class Connection:
             gave_up = f"ssh ended with status {status}: its network or its sshd has failed"
             return f"the connection to it is lost ({said or gave_up})"
         if status == _NO_PYTHON:
-            return f"no Python there by the name of {' or '.join(self._pythons)}; name one by --hosts-python"
+            names = " or ".join(name for name in self._pythons if not name.startswith("@"))
+            return f"no Python there by the name of {names}; name one by --hosts-python"
         return why_not_reached(self.host, list(self._said), status, self._config)
 
 
 def pythons(asked: str | None) -> list[str]:
-    """What to look for on hosts: the Python `asked` for, else one where this one is here, else `python3`."""
-    return [asked] if asked else [sys.executable, "python3"]
+    """Names of Pythons to look for on hosts: `asked`; else that of `--install`, the path of this one, `python3`."""
+    return [asked] if asked else [f"@{INSTALLED}/{source_key()}/python", sys.executable, "python3"]
 
 
 @contextlib.contextmanager

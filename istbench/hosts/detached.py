@@ -12,23 +12,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from istbench.config.run import RunRequest
-from istbench.errors import RunFailed, UserError
 from istbench.files import writing_whole
 from istbench.hosts.agent import Agent
-from istbench.hosts.group import Unfit
 from istbench.hosts.names import Host
-from istbench.hosts.run import HostsRun, run_on_hosts
 from istbench.workloads.cache import cache_directory
 
 CONFIG = "ssh_config"
-_JOB, _STATES, _ERRORS, _PID = "job.json", "states.json", "errors", "pid"
+JOB, _STATES, ERRORS, PID = "job.json", "states.json", "errors", "pid"
 _LOST = "the detached istbench ended without a message, for example because the host was restarted"
 _MOST_LINES = 1000
 _ENDS_S = 5.0
@@ -80,54 +76,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 States = dict[str, CellState]
 
 
-def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
-    """Train the cells of the job in `folder`, and record the state of each; `parse` makes requests of words."""
-    descriptor = os.open(folder, os.O_RDONLY)  # open until this process ends
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, _interrupt)
-        (folder / _PID).write_text(str(os.getpid()))
-        job = msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
-        try:
-            for cell in job.cells:
-                _train(folder, job, cell, parse)
-        finally:
-            for secret in folder.glob("key-*"):
-                secret.unlink()
-
-
-def _interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _train(folder: Path, job: Job, cell: JobCell, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
-    def record(**fields: Any) -> None:
-        states = _states(folder)
-        _write_states(folder, {**states, cell.key: msgspec.structs.replace(states[cell.key], **fields)})
-
-    def started(name: str) -> None:
-        record(phase="running", cell=name)
-
-    with (folder / f"{cell.key}.log").open("a", buffering=1) as log:
-        try:
-            run = HostsRun(request=parse(cell.words, cell.nodes), out=Path(job.out), again=cell.again)
-            config = folder / CONFIG
-            found = run_on_hosts(
-                cell.hosts, job.pythons, run, lambda line: print(line, file=log), config, started=started
-            )
-            record(phase="done", cell=found.path.name)
-        except Unfit as unfit:
-            record(phase="unfit", message="\n".join(unfit.problems))
-        except (RunFailed, UserError) as error:
-            record(phase="failed", message=str(error), wrong_use=isinstance(error, UserError))
-        except KeyboardInterrupt:
-            record(phase="interrupted")
-            raise
-        except Exception as error:
-            record(phase="failed", message=f"{type(error).__name__}: {error}; see {folder / _ERRORS}")
-            raise
-
-
 def _works(folder: Path) -> bool:
     """Whether a process works on the job in `folder`."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -148,12 +96,12 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
     for own in (root, folder):
         own.chmod(0o700)
     job = msgspec.json.decode(question["content"], type=Job)
-    for name, text in {**question["files"], _JOB: question["content"].decode()}.items():
+    for name, text in {**question["files"], JOB: question["content"].decode()}.items():
         path = folder / name
         path.touch(0o600)
         path.write_text(text.replace("{folder}", str(folder)) if name == CONFIG else text)
-    _write_states(folder, {cell.key: CellState() for cell in job.cells})
-    with (folder / _ERRORS).open("wb") as errors:
+    write_states(folder, {cell.key: CellState() for cell in job.cells})
+    with (folder / ERRORS).open("wb") as errors:
         subprocess.Popen(
             [sys.executable, "-m", question["by"], str(folder)],
             stdin=subprocess.DEVNULL,
@@ -162,10 +110,10 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
             start_new_session=True,
         )
     until = time.monotonic() + question["within_s"]
-    while not (folder / _PID).exists() and time.monotonic() < until:
+    while not (folder / PID).exists() and time.monotonic() < until:
         time.sleep(0.05)
-    if not (folder / _PID).exists():
-        said = (folder / _ERRORS).read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
+    if not (folder / PID).exists():
+        said = (folder / ERRORS).read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
         shutil.rmtree(folder, ignore_errors=True)
         raise OSError(f"the detached istbench does not start: {said[-1]}")
 
@@ -175,15 +123,15 @@ def report_detached(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any
     folder = _folder_of(question["key"])
     if folder is None:
         return None
-    job = msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
+    job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     lines: list[str] = []
     offset = question["offset"]
     with contextlib.suppress(OSError), (folder / f"{question['key']}.log").open("rb") as log:
         log.seek(offset)
         whole = [line for line in log.readlines(1 << 20)[:_MOST_LINES] if line.endswith(b"\n")]
         lines, offset = [line.decode(errors="replace") for line in whole], offset + sum(map(len, whole))
-    state = _states(folder)[question["key"]]
-    if state.phase == "running" and not _works(folder) and _states(folder)[question["key"]] == state:
+    state = read_states(folder)[question["key"]]
+    if state.phase == "running" and not _works(folder) and read_states(folder)[question["key"]] == state:
         state = msgspec.structs.replace(state, phase="failed", message=_LOST)
     found: dict[str, Any] = msgspec.to_builtins(Report(state=state, out=job.out, lines=lines, offset=offset))
     return found
@@ -194,7 +142,7 @@ def stop_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
     folder = _folder_of(question["key"])
     if folder is None or not _works(folder):
         return False
-    os.kill(int((folder / _PID).read_text()), signal.SIGTERM)
+    os.kill(int((folder / PID).read_text()), signal.SIGTERM)
     return True
 
 
@@ -205,7 +153,7 @@ def take_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
         return
     (folder / f"{question['key']}.taken").touch()
     until = time.monotonic() + _ENDS_S
-    while all(state.taken or state.phase == "waiting" for state in _states(folder).values()):
+    while all(state.taken or state.phase == "waiting" for state in read_states(folder).values()):
         if not _works(folder):
             shutil.rmtree(folder)
             return
@@ -218,13 +166,14 @@ def _folder_of(key: str) -> Path | None:
     """The newest job that has the cell `key` and not yet given its results; None without one."""
     for folder in sorted((cache_directory() / "detached").glob("*"), reverse=True):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            state = _states(folder).get(key)
+            state = read_states(folder).get(key)
             if state is not None and not state.taken and (state.phase != "waiting" or _works(folder)):
                 return folder
     return None
 
 
-def _states(folder: Path) -> States:
+def read_states(folder: Path) -> States:
+    """The states of the cells of the job in `folder`, by key."""
     states = msgspec.json.decode((folder / _STATES).read_bytes(), type=States)
     return {
         key: msgspec.structs.replace(state, taken=state.taken or (folder / f"{key}.taken").exists())
@@ -232,6 +181,7 @@ def _states(folder: Path) -> States:
     }
 
 
-def _write_states(folder: Path, states: States) -> None:
+def write_states(folder: Path, states: States) -> None:
+    """Record the states of all cells, whole."""
     with writing_whole(folder / _STATES) as file:
         file.write(msgspec.json.encode(states))

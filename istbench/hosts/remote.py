@@ -5,7 +5,7 @@ from typing import Any
 
 from istbench.hosts.agent import Agent
 from istbench.hosts.detached import report_detached, start_detached, stop_detached, take_detached
-from istbench.hosts.remote_cells import name_cells, usable_cores
+from istbench.hosts.remote_cells import name_cells, source_key_there, usable_cores
 from istbench.hosts.remote_files import clear_away, how_far_there, keep, offer, read, write
 from istbench.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.hosts.remote_run import end, go, start
@@ -19,6 +19,7 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "latency": latency,
     "bandwidth": bandwidth,
     "speed": speed,
+    "source_key": source_key_there,
     "usable_cores": usable_cores,
     "name_cells": name_cells,
     "start": start,

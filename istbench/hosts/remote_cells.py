@@ -8,6 +8,12 @@ from typing import Any
 
 from istbench import machine
 from istbench.hosts.agent import Agent
+from istbench.hosts.wheel import source_key
+
+
+def source_key_there(_agent: Agent, _question: Mapping[str, Any]) -> str:
+    """`source_key` of the istbench on this host."""
+    return source_key()
 
 
 def usable_cores(_agent: Agent, _asked: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from istbench.aws import errands
 from istbench.aws.remembered import memory_file
-from istbench.aws.wheel import Package
+from istbench.hosts.wheel import Package
 
 NAME = "2xm5-2xlarge"
 UP = ["aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2"]

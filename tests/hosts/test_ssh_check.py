@@ -34,7 +34,10 @@ def test_hosts_that_are_as_they_have_to_be_have_no_problems():
 @pytest.mark.parametrize(
     ("second", "said"),
     [
-        (changed(istbench=None), "b: no istbench for /usr/bin/python3; install istbench 1.2.0 there, or name"),
+        (
+            changed(istbench=None),
+            "b: no istbench for /usr/bin/python3; --install installs istbench 1.2.0 there",
+        ),
         (changed(istbench="1.1.0"), "b: it has istbench 1.1.0 (1.2.0 here); install the same on every host"),
         (changed(torch=None, python="3.12.1"), "b: it has torch none (2.11.0 here), Python 3.12.1 (3.11.7 here)"),
         (changed(missing=["data"]), "b: no data there (seen from /home/me)"),

@@ -229,7 +229,7 @@ def test_another_version_and_a_clock_that_is_off_are_said_of_each_host(ask, pyth
 
 def test_no_istbench_is_said_of_each_host(ask, python_with):
     first, _ = problems_of(ask, python=python_with(istbench="raise ImportError\n"))
-    assert first.startswith(f"host0: no istbench for {sys.executable}; install istbench ")
+    assert first.startswith(f"host0: no istbench for {sys.executable}; --install installs istbench ")
 
 
 def test_a_full_disk_is_said_of_the_first_host(hosts, ask):

@@ -1,4 +1,4 @@
-"""How istbench itself gets to the machines: a wheel of this checkout, or a requirement of pip's."""
+"""istbench for other machines: a wheel of this checkout, or a requirement of pip."""
 
 import hashlib
 import shutil
@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import istbench
-from istbench.aws.spec import ClusterSpec
 from istbench.errors import UserError, printable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """What the machines install.
+    """A package that other machines install.
 
     Attributes:
-        wheel: a file to take there; None where pip gets it by itself. requirement: as pip takes it, or, of a wheel,
-            the digest of what is in it.
+        wheel: a file to copy there; None if pip downloads the requirement.
+        requirement: a requirement of pip, or the digest of the content of the wheel.
     """
 
     wheel: Path | None
@@ -27,18 +26,26 @@ class Package:
 
     @property
     def key(self) -> str | None:
-        """Where the wheel lies in the bucket."""
+        """The key of the wheel in a bucket."""
         return f"wheel/{self.requirement}/{self.wheel.name}" if self.wheel else None
 
 
-def package(spec: ClusterSpec, scratch: Path) -> Package:
-    """What the spec asks for; else a wheel of the checkout that runs this, made in `scratch`; else this version.
+def source_key() -> str:
+    """Identifies the code of this istbench: a hash of its files."""
+    folder, digest = Path(istbench.__file__).parent, hashlib.sha256()
+    for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.toml"))):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def package(requirement: str | None, scratch: Path) -> Package:
+    """The `requirement`, else a wheel of this checkout, built in `scratch`; without a checkout, this version.
 
     Raises:
-        UserError: where the wheel cannot be made.
+        UserError: if the wheel cannot be built.
     """
-    if spec.requirement is not None:
-        return Package(wheel=None, requirement=str(spec.requirement))
+    if requirement is not None:
+        return Package(wheel=None, requirement=requirement)
     checkout = Path(istbench.__file__).resolve().parents[1]
     if not (checkout / "setup.cfg").is_file():
         return Package(wheel=None, requirement=f"istbench[speech,aws]=={istbench.__version__}")
@@ -51,12 +58,15 @@ def package(spec: ClusterSpec, scratch: Path) -> Package:
     wheels = sorted(scratch.glob("istbench-*.whl"))
     if built.returncode or not wheels:
         said = built.stderr.strip().splitlines() or ["pip says nothing"]
-        raise UserError(f"no wheel of {checkout}: {printable(said[-1])}; or give the spec a `requirement`")
+        raise UserError(
+            f"cannot build a wheel of {checkout}: {printable(said[-1])}; install pip and setuptools, or name a "
+            "`requirement` of pip for AWS"
+        )
     return Package(wheel=wheels[-1], requirement=_digest(wheels[-1]))
 
 
 def _copy(checkout: Path, folder: Path) -> Path:
-    """What a wheel is made of, apart: what setuptools left of an older build in the checkout would get into it."""
+    """Copy the sources of the wheel: files of an older build in the checkout would get into it."""
     shutil.copytree(checkout / "istbench", folder / "istbench", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(checkout / name, folder / name)
@@ -64,7 +74,7 @@ def _copy(checkout: Path, folder: Path) -> Path:
 
 
 def _digest(wheel: Path) -> str:
-    """Of the content: another time of building is no other wheel."""
+    """A digest of the content, which does not depend on the time of building."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
