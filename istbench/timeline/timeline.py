@@ -18,7 +18,7 @@ class NodeActivity:
     """An activity of `node` from `start` to `end`, seconds since the beginning of the timeline.
 
     Attributes:
-        kind: `compute`, or two kinds of waiting: `idle` until all participating nodes have posted their part,
+        kind: `compute`, or two kinds of waiting: `idle` until all participants have posted their part,
             then `communication`.
         busy_s: seconds of computing in a compute span; in the rest the node had no core, or evaluated.
     """
