@@ -94,47 +94,6 @@ class ActiveOutputs(Method):
     interrupts = "exchanges the hidden layer inside a forward pass"
     own_kernels = True
 
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        outputs = wide_softmax(cls.name, model, workload, world_size).outputs.size
-        if options.target_active > outputs:
-            raise UserError(
-                f"target_active={options.target_active:,} is more than the {outputs:,} outputs of workload "
-                f"{workload.name!r}; lower it"
-            )
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A node's part with its optimizer state; gradients of the hidden layer, and of active outputs alone."""
-        softmax = wide_softmax(self.name, model, workload, world_size)
-        part = largest_part(softmax, world_size)
-        active = -(-self.options.active(softmax.outputs.size) // world_size)
-        with torch.device("meta"):
-            used = softmax.part(-(-softmax.units.size // world_size), range(active))
-        normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
-        sizes = {id(weight) for weight in softmax.output_weights(used)}
-        hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
-        return Footprint(
-            model=used,
-            rounds=rounds,
-            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
-            stepped=hidden,
-            build=self.options.build,
-            samples=batch_size,
-            parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
-            buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
-            + _PAIR_BYTES * active * batch_size
-            + self.index_bytes(len(softmax.output_weights(part)[1]), softmax.units.size),
-        )
-
-    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
-        """Bytes of what every node sends each other one for the softmax over `outputs` to be normalised."""
-        return (4 * 3 * samples,)
-
-    def index_bytes(self, rows: int, width: int) -> int:
-        """Bytes of what finds active outputs among `rows` of so many entries."""
-        return 0
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric
         self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
@@ -252,6 +211,47 @@ class ActiveOutputs(Method):
                 raise ValueError(f"{name} of other outputs")
             own[:] = saved.numpy()
         rows.steps = counted(state["outputs"], "steps")
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        outputs = wide_softmax(cls.name, model, workload, world_size).outputs.size
+        if options.target_active > outputs:
+            raise UserError(
+                f"target_active={options.target_active:,} is more than the {outputs:,} outputs of workload "
+                f"{workload.name!r}; lower it"
+            )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A node's part with its optimizer state; gradients of the hidden layer, and of active outputs alone."""
+        softmax = wide_softmax(self.name, model, workload, world_size)
+        part = largest_part(softmax, world_size)
+        active = -(-self.options.active(softmax.outputs.size) // world_size)
+        with torch.device("meta"):
+            used = softmax.part(-(-softmax.units.size // world_size), range(active))
+        normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
+        sizes = {id(weight) for weight in softmax.output_weights(used)}
+        hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
+        return Footprint(
+            model=used,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=hidden,
+            build=self.options.build,
+            samples=batch_size,
+            parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
+            buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
+            + _PAIR_BYTES * active * batch_size
+            + self.index_bytes(len(softmax.output_weights(part)[1]), softmax.units.size),
+        )
+
+    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
+        """Bytes of what every node sends each other one for the softmax over `outputs` to be normalised."""
+        return (4 * 3 * samples,)
+
+    def index_bytes(self, rows: int, width: int) -> int:
+        """Bytes of what finds active outputs among `rows` of so many entries."""
+        return 0
 
 
 @functools.cache

@@ -44,30 +44,6 @@ class DataParallel(Method):
             metadata={"help": "gradient bucket size in MiB; at 25 the first bucket is of 1, as torch has it"},
         )
 
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """The whole model. Gradients are copied into buckets, of which each is one all-reduce in place."""
-        sizes = [parameter.numel() * parameter.element_size() for parameter in trained(model)]
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                collections.deque(node.forward(), maxlen=0)
-                capacities = self._capacities()
-                bucket, capacity, ops = 0, next(capacities), []
-                for number in node.backward():
-                    bucket += sizes[number]
-                    if bucket >= capacity:
-                        ops.append(node.post("all_reduce", bucket))
-                        bucket, capacity = 0, next(capacities)
-                node.wait([*ops, node.post("all_reduce", bucket)] if bucket else ops)
-                yield
-
-        return whole_model(model, self.options, rounds, batch_size, gradients_copied=True)
-
-    def _capacities(self) -> Iterator[float]:
-        """Bytes from which on a gradient bucket is full, of each bucket in turn."""
-        rest = itertools.repeat(self.options.bucket_mb * 2**20)
-        return itertools.chain([_FIRST_BYTES], rest) if self.options.bucket_mb == _DEFAULT_MB else rest
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
         self._fabric = fabric
@@ -127,6 +103,30 @@ class DataParallel(Method):
             self._workload.loss(self._replica, batch).backward()
         self._replica.train()
         self._optimizer.zero_grad()
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model. Gradients are copied into buckets, of which each is one all-reduce in place."""
+        sizes = [parameter.numel() * parameter.element_size() for parameter in trained(model)]
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                collections.deque(node.forward(), maxlen=0)
+                capacities = self._capacities()
+                bucket, capacity, ops = 0, next(capacities), []
+                for number in node.backward():
+                    bucket += sizes[number]
+                    if bucket >= capacity:
+                        ops.append(node.post("all_reduce", bucket))
+                        bucket, capacity = 0, next(capacities)
+                node.wait([*ops, node.post("all_reduce", bucket)] if bucket else ops)
+                yield
+
+        return whole_model(model, self.options, rounds, batch_size, gradients_copied=True)
+
+    def _capacities(self) -> Iterator[float]:
+        """Bytes from which on a gradient bucket is full, of each bucket in turn."""
+        rest = itertools.repeat(self.options.bucket_mb * 2**20)
+        return itertools.chain([_FIRST_BYTES], rest) if self.options.bucket_mb == _DEFAULT_MB else rest
 
 
 def _average_bucket(fabric: Fabric, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -96,33 +96,6 @@ class DistributedSLIDE(ActiveOutputs):
             if self.common_share + self.random_share >= 1:
                 raise UserError("common_share and random_share leave nothing to be hashed; lower one")
 
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        super().check(options, model, workload, world_size)
-        softmax = wide_softmax(cls.name, model, workload, world_size)
-        rows, bits = -(-softmax.outputs.size // world_size), _bits(options.family, softmax.units.size)
-        if options.functions * bits > MOST_BITS:
-            wanted = tables_bytes(rows, options.tables, options.functions, bits)
-            raise UserError(
-                f"functions={options.functions} of {bits} bits are too many: {options.tables} tables of "
-                f"2^{options.functions * bits} buckets over {rows:,} outputs a node take {wanted / 1e9:,.1f} GB, "
-                f"and a code has at most {MOST_BITS} bits; lower functions"
-            )
-
-    def index_bytes(self, rows: int, width: int) -> int:
-        """Bytes of the tables, of the most there may be where they are chosen."""
-        bits = _bits(self.options.family, width)
-        if self.options.functions:
-            return tables_bytes(rows, self.options.tables, self.options.functions, bits) + 4 * rows
-        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
-
-    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
-        """Bytes of what a node sends to each other one to normalise, as `ActiveOutputs` has it."""
-        if self.options.exchange == "small":
-            return super().planned_normaliser(samples, outputs, world_size)
-        active = -(-self.options.active(outputs) // world_size)
-        return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
-
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
         options, outputs = self.options, self._softmax.outputs.size
         active = self._own_share(options.active(outputs))
@@ -237,6 +210,33 @@ class DistributedSLIDE(ActiveOutputs):
             rebuilds=counted(index, "rebuilds"),
         )
         self._note = self._starting_note()
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        super().check(options, model, workload, world_size)
+        softmax = wide_softmax(cls.name, model, workload, world_size)
+        rows, bits = -(-softmax.outputs.size // world_size), _bits(options.family, softmax.units.size)
+        if options.functions * bits > MOST_BITS:
+            wanted = tables_bytes(rows, options.tables, options.functions, bits)
+            raise UserError(
+                f"functions={options.functions} of {bits} bits are too many: {options.tables} tables of "
+                f"2^{options.functions * bits} buckets over {rows:,} outputs a node take {wanted / 1e9:,.1f} GB, "
+                f"and a code has at most {MOST_BITS} bits; lower functions"
+            )
+
+    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
+        """Bytes of what a node sends to each other one to normalise, as `ActiveOutputs` has it."""
+        if self.options.exchange == "small":
+            return super().planned_normaliser(samples, outputs, world_size)
+        active = -(-self.options.active(outputs) // world_size)
+        return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
+
+    def index_bytes(self, rows: int, width: int) -> int:
+        """Bytes of the tables, of the most there may be where they are chosen."""
+        bits = _bits(self.options.family, width)
+        if self.options.functions:
+            return tables_bytes(rows, self.options.tables, self.options.functions, bits) + 4 * rows
+        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
 
 
 def _compile_update(threads: Threads) -> None:

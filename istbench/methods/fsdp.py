@@ -54,35 +54,6 @@ class FullySharded(Method):
             default=True, metadata={"help": "gather the next block while one computes its forward pass"}
         )
 
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        for name, parameter in model.named_parameters():
-            if not parameter.dim():
-                raise UserError(
-                    f"fsdp cuts parameters by rows; workload {workload.name!r} has a single number, {name}"
-                )
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A shard of everything, and the groups that are gathered or on their way at a time."""
-        options = self.options
-        groups = PlannedGroups.of(model, options.group_params, world_size, ahead=options.forward_prefetch)
-        shards = tuple(
-            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, world_size))], parameter.requires_grad)
-            for parameter in model.parameters()
-        )
-        stepped = tuple(shard for shard in shards if shard.requires_grad)
-        return Footprint(
-            model=model,
-            rounds=groups.rounds,
-            optimizer_state=len(options.slots) * tensor_bytes(stepped),
-            stepped=stepped,
-            build=options.build,
-            samples=batch_size,
-            shards=shards,
-            gradients_copied=True,
-            buffers=groups.buffers,
-        )
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric
         self._full = copy.deepcopy(model)
@@ -205,6 +176,35 @@ class FullySharded(Method):
             run_check=False,
             shape=parameter.shape,
             stride=parameter.stride(),
+        )
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        for name, parameter in model.named_parameters():
+            if not parameter.dim():
+                raise UserError(
+                    f"fsdp cuts parameters by rows; workload {workload.name!r} has a single number, {name}"
+                )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A shard of everything, and the groups that are gathered or on their way at a time."""
+        options = self.options
+        groups = PlannedGroups.of(model, options.group_params, world_size, ahead=options.forward_prefetch)
+        shards = tuple(
+            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, world_size))], parameter.requires_grad)
+            for parameter in model.parameters()
+        )
+        stepped = tuple(shard for shard in shards if shard.requires_grad)
+        return Footprint(
+            model=model,
+            rounds=groups.rounds,
+            optimizer_state=len(options.slots) * tensor_bytes(stepped),
+            stepped=stepped,
+            build=options.build,
+            samples=batch_size,
+            shards=shards,
+            gradients_copied=True,
+            buffers=groups.buffers,
         )
 
 

@@ -38,22 +38,6 @@ class LocalSGD(Method):
             default=False, metadata={"help": "average the optimizer's state with the weights"}
         )
 
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """The whole model, averaged in place."""
-        slots = self.options.slots if self.options.average_optimizer else ()
-        state = [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
-        averaged = [tensor_bytes(floating_tensors(model)), *state]
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                node.steps(self.round_steps)
-                for size in averaged:
-                    node.all_reduce(size)
-                yield
-
-        whole = whole_model(model, self.options, rounds, batch_size)
-        return replace(whole, round_buffers=max(state, default=0))
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
         self._fabric = fabric
@@ -126,3 +110,19 @@ class LocalSGD(Method):
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
         self._steps = counted(state, "steps", below=self.round_steps)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model, averaged in place."""
+        slots = self.options.slots if self.options.average_optimizer else ()
+        state = [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
+        averaged = [tensor_bytes(floating_tensors(model)), *state]
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                node.steps(self.round_steps)
+                for size in averaged:
+                    node.all_reduce(size)
+                yield
+
+        whole = whole_model(model, self.options, rounds, batch_size)
+        return replace(whole, round_buffers=max(state, default=0))

@@ -41,25 +41,6 @@ class ModelParallel(Method):
     class Options(OptimizerOptions):
         """Options of `model_parallel`."""
 
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        wide_softmax(cls.name, model, workload, world_size)
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A node's part, with its gradients and optimizer state."""
-        softmax = wide_softmax(self.name, model, workload, world_size)
-        part = largest_part(softmax, world_size)
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
-        return Footprint(
-            model=part,
-            rounds=rounds,
-            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
-            stepped=tuple(trained(part)),
-            build=self.options.build,
-            samples=batch_size,
-            buffers=exchange_buffers(softmax.units.size, batch_size, world_size),
-        )
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric
         self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
@@ -100,3 +81,22 @@ class ModelParallel(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._part.load_state_dict(state["part"])
         load_optimizer_state(self._optimizer, state["optimizer"])
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        wide_softmax(cls.name, model, workload, world_size)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A node's part, with its gradients and optimizer state."""
+        softmax = wide_softmax(self.name, model, workload, world_size)
+        part = largest_part(softmax, world_size)
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
+        return Footprint(
+            model=part,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=tuple(trained(part)),
+            build=self.options.build,
+            samples=batch_size,
+            buffers=exchange_buffers(softmax.units.size, batch_size, world_size),
+        )

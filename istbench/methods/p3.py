@@ -59,14 +59,6 @@ class P3(ParameterServer):
             if self.slice_params and self.split_params:
                 raise UserError("split_params is for slice_params=0: slices are dealt to all servers anyway")
 
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """As a parameter server's, in slices."""
-        options = self.options
-        return self._footprint(
-            model, world_size, batch_size,
-            slice_params=options.slice_params, priority=options.priority, window=options.window,
-        )  # fmt: skip
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric
         self._setting = Setting(slice_params=self.options.slice_params, window=self.options.window)
@@ -125,3 +117,11 @@ class P3(ParameterServer):
     def _blank_model(self) -> nn.Module:
         with torch.device("meta"):
             return self._workload.build_model()
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """As a parameter server's, in slices."""
+        options = self.options
+        return self._footprint(
+            model, world_size, batch_size,
+            slice_params=options.slice_params, priority=options.priority, window=options.window,
+        )  # fmt: skip

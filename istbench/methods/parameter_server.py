@@ -51,16 +51,6 @@ class ParameterServer(Method):
         part = -(-batch_size // self.options.accumulation_steps)  # as Tensor.chunk cuts: the last has what is left
         return batch_size - part * ((batch_size - 1) // part)
 
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """The whole model, and of the tensors that a node serves everyone's gradient and the optimizer's state."""
-        return self._footprint(model, world_size, batch_size, slice_params=0, priority=False, window=1)
-
-    def _footprint(self, model: nn.Module, world_size: int, batch_size: int, **slicing: Any) -> Footprint:
-        part = -(-batch_size // self.options.accumulation_steps)
-        return served_footprint(
-            model, self.options, world_size, samples=part, split_params=self.options.split_params, **slicing
-        )
-
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
         self._fabric = fabric
@@ -108,6 +98,16 @@ class ParameterServer(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._served.load_state_dict(state)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model, and of the tensors that a node serves everyone's gradient and the optimizer's state."""
+        return self._footprint(model, world_size, batch_size, slice_params=0, priority=False, window=1)
+
+    def _footprint(self, model: nn.Module, world_size: int, batch_size: int, **slicing: Any) -> Footprint:
+        part = -(-batch_size // self.options.accumulation_steps)
+        return served_footprint(
+            model, self.options, world_size, samples=part, split_params=self.options.split_params, **slicing
+        )
 
 
 def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:

@@ -35,6 +35,19 @@ class ZeroRedundancy(DataParallel):
     class Options(DataParallel.Options):
         """Options of `zero`."""
 
+    def _build_optimizer(self) -> "_Optimizer":
+        return _Optimizer(trained(self._model), self.options, self._fabric)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer.optim)}
+
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        return keys[0] == "model" and super().is_shared(keys)  # the optimizer's state is dealt out
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        load_optimizer_state(self._optimizer.optim, state["optimizer"])
+
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
         kinds = {str(parameter.dtype) for parameter in trained(model)}
@@ -62,19 +75,6 @@ class ZeroRedundancy(DataParallel):
             optimizer_state=len(self.options.slots) * tensor_bytes(fullest),
             stepped=tuple(fullest),
         )
-
-    def _build_optimizer(self) -> "_Optimizer":
-        return _Optimizer(trained(self._model), self.options, self._fabric)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer.optim)}
-
-    def is_shared(self, keys: tuple[str, ...]) -> bool:
-        return keys[0] == "model" and super().is_shared(keys)  # the optimizer's state is dealt out
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._model.load_state_dict(state["model"])
-        load_optimizer_state(self._optimizer.optim, state["optimizer"])
 
 
 class _Optimizer(ZeroRedundancyOptimizer):
