@@ -1,4 +1,4 @@
-"""Tensors as they lie in memory: those of images and their filters may have their channels last."""
+"""The memory order of tensors: images and their filters may have their channels last."""
 
 from typing import Any
 

@@ -1,10 +1,14 @@
 """Model parallel training of a wide softmax: each node keeps its own hidden units and its own outputs.
 
 The dense counterpart of Distributed SLIDE (arXiv 2201.12667), which splits a model in the same way. All nodes take
-the same minibatch. A node computes its part of the hidden layer and gets the others'; computes its own outputs;
-gets the others' sums of exponentials, a number a sample, so that each softmax is over all outputs; and gets what
-the others' outputs add to the gradient of its own hidden units. Each then updates its own parameters. Nothing that
-crosses the network grows with the number of outputs.
+the same minibatch. In a step each node
+
+1. computes its part of the hidden layer, and gathers the parts of the others;
+2. computes its own outputs, and gathers the others' sums of exponentials, one number a sample, for the softmax;
+3. receives the gradient of its own hidden units, summed over the outputs of all nodes;
+4. updates its own parameters.
+
+No message grows with the number of outputs.
 """
 
 from collections.abc import Callable
