@@ -1,4 +1,4 @@
-"""What a method says of its memory and its exchange before anything runs, for `istbench plan`."""
+"""The memory and the messages of a method, computed before anything runs, for `istbench plan`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,8 @@ class StepCost:
     """A local step on the meta device.
 
     Attributes:
-        peak: the most bytes at a time of what it makes: activations, and gradients as long as they are kept. None
-            where the step cannot be taken there.
-        batch: bytes of its minibatch, which are in `peak`.
+        peak: the most bytes at one time of activations and gradients. None if the step does not run there.
+        batch: bytes of its minibatch, which `peak` includes.
         flops: floating-point operations of its matrix products, None as for `peak`.
         uses: trained parameters, by number, in the order of their first use, each with the share of the operations
             before it. ready: the same in the order in which gradients are complete.
@@ -30,10 +29,10 @@ class StepCost:
 
 
 class PlannedNode:
-    """One node's trace of rounds that nobody has run; stands in for a recorder.
+    """The trace of one node for planned rounds; takes the place of a recorder.
 
     Attributes:
-        cost: of a local step, which takes `seconds`. builder: has the trace.
+        cost: of a local step of `seconds`. builder: holds the trace.
     """
 
     running = True
@@ -61,14 +60,14 @@ class PlannedNode:
             self.builder.wait(op)
 
     def worked(self, op: int, seconds: float) -> None:
-        """Work beside the training thread is planned to take no time."""
+        """Work beside the training thread takes no time in a plan."""
 
     def steps(self, count: int) -> None:
         """`count` local steps without an exchange."""
         self.builder.compute(count * self._seconds)
 
     def all_reduce(self, bytes: int) -> None:
-        """Reduce so many bytes over all nodes, and wait for it."""
+        """All-reduce `bytes` bytes, and wait for it."""
         self.wait([self.post("all_reduce", bytes)])
 
     def forward(self) -> Iterator[int]:
@@ -93,21 +92,21 @@ class PlannedNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What the busiest node of a method holds and sends. Bytes, and tensors on the meta device.
+    """The memory and messages of the busiest node of a method: bytes, and tensors on the meta device.
 
     Attributes:
-        model: what the node computes its loss with: its parameters, buffers and gradients are counted from it.
-        rounds: called once a node; `next` of what it returns traces the next round of that node. None where that
-            is too much to trace.
+        model: the model of the node's loss. Its parameters, buffers and gradients count.
+        rounds: returns an iterator for a node; each `next` traces the next round of that node. None if the trace
+            is too long.
         optimizer_state: bytes.
-        stepped: the tensors that one optimizer steps at once; build: that optimizer over some tensors.
-        shards: what the node keeps of the model's parameters, and of their gradients, where it gathers the rest
-            when it computes; None where it keeps all.
-        parameters_beside: bytes of parameters that are not the model's, such as home shards.
-        gradients_copied: whether each gradient, once it is computed, is copied to memory that is always there.
-        buffers: bytes of buffers that are always there. round_buffers: those that an exchange makes for its time,
-            when gradients are there and activations are not.
-        samples: of a minibatch, that pass through the model at once.
+        stepped: the tensors that one optimizer steps at once; build: makes that optimizer over some tensors.
+        shards: the parts of the model's parameters, and of their gradients, that the node keeps if it gathers the
+            rest when it computes; None if it keeps all.
+        parameters_beside: bytes of parameters outside the model, such as home shards.
+        gradients_copied: whether each computed gradient is copied to permanent memory.
+        buffers: bytes of permanent buffers. round_buffers: bytes of the buffers of an exchange, which exist
+            beside gradients, without activations.
+        samples: samples of a minibatch that pass through the model at once.
         window: as in `TraceMeta`.
     """
 
@@ -136,7 +135,7 @@ def tensor_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def batch_tensors(batch: Iterable[object]) -> list[Tensor]:
-    """The tensors of a minibatch, and those that what stands for a tensor in it has."""
+    """The tensors of a minibatch, also those inside objects that stand for a tensor."""
     parts = [[part] if isinstance(part, Tensor) else vars(part).values() for part in batch]
     return [value for values in parts for value in values if isinstance(value, Tensor)]
 

@@ -1,4 +1,4 @@
-"""The optimizer of a method's local steps: its options, and its state as checkpoints need it."""
+"""The optimizer of a method's local steps: its options, and its state for checkpoints."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _DECAY_AT, _DECAY = (0.5, 0.75), 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
-    """The optimizer of a method's local steps. Workloads set defaults that suit them."""
+    """Options of the optimizer of local steps. Workloads set their own defaults."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = field(
         default="sgd", metadata={"help": "update rule of a local step"}
@@ -33,7 +33,7 @@ class OptimizerOptions:
     lr: Rate = field(default=0.01, metadata={"help": "learning rate"})
     momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
     weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
-    nesterov: bool = field(default=False, metadata={"help": "Nesterov's momentum, of sgd", "later": True})
+    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd", "later": True})
     schedule: Literal["constant", "step", "cosine"] = field(
         default="constant", metadata={"help": "learning rate over the budget of local steps", "later": True}
     )
@@ -57,10 +57,10 @@ class OptimizerOptions:
             raise UserError(f"{name} is an option of schedule=step, not of {self.schedule}")
 
     def rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of local step number `step`, from 0, of a budget of `steps`. It follows from no more.
+        """The learning rate of local step number `step`, from 0, in a budget of `steps`; a pure function of both.
 
         Raises:
-            ValueError: where a schedule has no such step.
+            ValueError: if the schedule has no such step.
         """
         if self.schedule == "constant" and not self.warmup:
             return self.lr
@@ -76,7 +76,7 @@ class OptimizerOptions:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of what the optimizer keeps of every parameter, in tensors of the parameter's shape."""
+        """Names of the tensors of its own shape that the optimizer keeps for every parameter."""
         if self.optimizer == "sgd":
             return ("momentum_buffer",) if self.momentum else ()
         return "exp_avg", "exp_avg_sq"
@@ -99,12 +99,12 @@ class OptimizerOptions:
 
 
 def is_fused_on_cpu(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `build` makes such an optimizer fused on a CPU, where its step then does all in place."""
+    """Whether `build` makes such an optimizer fused on a CPU, with steps in place."""
     return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Let the next step of `optimizer` have learning rate `rate`."""
+    """Set the learning rate of the next step of `optimizer`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -124,7 +124,7 @@ def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's state dictionary with string keys, as checkpoints need them."""
+    """The state dictionary of `optimizer` with string keys, for checkpoints."""
     state = optimizer.state_dict()
     return {**state, "state": {str(index): slots for index, slots in state["state"].items()}}
 
@@ -149,7 +149,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
 
 
 def _kind(value: Any) -> Any:
-    """A setting of an optimizer as it is written down and read, its numbers left out: those may have changed."""
+    """A setting of an optimizer without its numbers, which may change between runs."""
     if isinstance(value, dict):
         return {key: item if key == "params" else _kind(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -158,7 +158,7 @@ def _kind(value: Any) -> Any:
 
 
 def _fits(slots: dict[str, Any], parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
-    """Whether `slots` can be what an optimizer of class `rule` has of `parameter`."""
+    """Whether `slots` can be the state of `parameter` in an optimizer of class `rule`."""
     names = _KEPT.get(rule)
     if names is None or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
         return True

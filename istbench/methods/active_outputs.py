@@ -1,10 +1,9 @@
-"""What methods share that compute only some outputs of a wide softmax, and others for every sample.
+"""Base of methods that compute only some outputs of a wide softmax, different ones for every sample.
 
-The split over nodes and the exchanges are those of `model_parallel`. In place of all its outputs a node computes,
-for every sample, those that are active: the true ones that it keeps, and some others, which tell the methods apart.
-The softmax is over the active outputs of all nodes, in which a random one stands for its share of all that are not
-active. Kernels that touch no others compute them, their gradients and their updates (istbench/slide); the hidden
-layer is torch's.
+The nodes share the model and exchange the hidden layer as in `model_parallel`. For every sample a node computes
+only its active outputs: the true ones among its own, and some others, which differ between the methods. The
+softmax is over the active outputs of all nodes, in which a random output stands for its share of the inactive
+ones. Kernels in istbench/slide compute and update the active outputs alone; torch computes the hidden layer.
 """
 
 import functools
@@ -53,39 +52,45 @@ class ActiveOptions(OptimizerOptions):
     target_active: CountOrNone = field(
         default=0,
         metadata={
-            "help": "outputs that are active for a sample beside its true ones, over all nodes; 0 for one in "
-            f"{_ONE_IN} of them, and at least {_LEAST:,} or a quarter"
+            "help": "active outputs of a sample beside its true ones, over all nodes; 0 takes one in "
+            f"{_ONE_IN} outputs, and at least {_LEAST:,} or a quarter"
         },
     )
     lazy: bool = field(
         default=True,
         metadata={
-            "help": "adam updates only outputs that a minibatch uses, as torch's SparseAdam; sgd always does"
+            "help": "adam updates only the outputs of a minibatch, as torch's SparseAdam does; sgd always does"
         },
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer == "adamw":
-            raise UserError("optimizer=adamw decays all weights in each step, which touches few; use adam or sgd")
+            raise UserError(
+                "optimizer=adamw updates every weight in every step, but this method touches only active outputs; "
+                "use adam or sgd"
+            )
         for name in ("momentum", "weight_decay"):
             if getattr(self, name):
-                raise UserError(f"{name} changes all weights in each step, which touches few; leave it out")
+                raise UserError(
+                    f"{name} updates every weight in every step, but this method touches only active outputs; "
+                    "leave it out"
+                )
 
     @property
     def rule(self) -> Rule:
-        """How rows are updated."""
+        """The update rule of the rows."""
         if self.optimizer == "sgd":
             return Rule.SGD
         return Rule.LAZY_ADAM if self.lazy else Rule.ADAM
 
     def active(self, outputs: int) -> int:
-        """Active outputs wanted of so many."""
+        """The number of active outputs, of `outputs` in all."""
         return self.target_active or max(1, outputs // _ONE_IN, min(_LEAST, outputs // 4))
 
 
 class ActiveOutputs(Method):
-    """One optimizer step on one minibatch, of a model split over nodes, by the outputs that are active."""
+    """One optimizer step on one minibatch, of a model split over nodes, by the active outputs alone."""
 
     batches = "replicated"
     exact_on_one_node = False
@@ -93,47 +98,6 @@ class ActiveOutputs(Method):
     compilable = False
     interrupts = "exchanges the hidden layer inside a forward pass"
     own_kernels = True
-
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        outputs = wide_softmax(cls.name, model, workload, world_size).outputs.size
-        if options.target_active > outputs:
-            raise UserError(
-                f"target_active={options.target_active:,} is more than the {outputs:,} outputs of workload "
-                f"{workload.name!r}; lower it"
-            )
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A node's part with its optimizer state; gradients of the hidden layer, and of active outputs alone."""
-        softmax = wide_softmax(self.name, model, workload, world_size)
-        part = largest_part(softmax, world_size)
-        active = -(-self.options.active(softmax.outputs.size) // world_size)
-        with torch.device("meta"):
-            used = softmax.part(-(-softmax.units.size // world_size), range(active))
-        normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
-        sizes = {id(weight) for weight in softmax.output_weights(used)}
-        hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
-        return Footprint(
-            model=used,
-            rounds=rounds,
-            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
-            stepped=hidden,
-            build=self.options.build,
-            samples=batch_size,
-            parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
-            buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
-            + _PAIR_BYTES * active * batch_size
-            + self.index_bytes(len(softmax.output_weights(part)[1]), softmax.units.size),
-        )
-
-    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
-        """Bytes of what every node sends each other one for the softmax over `outputs` to be normalised."""
-        return (4 * 3 * samples,)
-
-    def index_bytes(self, rows: int, width: int) -> int:
-        """Bytes of what finds active outputs among `rows` of so many entries."""
-        return 0
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -154,7 +118,7 @@ class ActiveOutputs(Method):
 
     @abstractmethod
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
-        """This node's outputs, and what is active of them."""
+        """This node's outputs, with the way to find active ones."""
 
     def _shard_of(self, weight: np.ndarray, bias: np.ndarray, **fields: Any) -> OutputShard:
         return OutputShard(
@@ -191,7 +155,7 @@ class ActiveOutputs(Method):
         return torch.tensor(loss)
 
     def _step_outputs(self, hidden: np.ndarray, targets: Any) -> tuple[float, np.ndarray]:
-        """Update the active outputs; the loss, and what this node's add to the gradient of `hidden` [b, units]."""
+        """Update the active outputs; returns the loss, and their part of the gradient of `hidden` [b, units]."""
         truth = self._softmax.truth(targets)
         ends = truth.offsets[1:].numpy()
         with self._times("active"):
@@ -208,7 +172,7 @@ class ActiveOutputs(Method):
         return whole.loss(labelled), gradient
 
     def _stepped(self) -> None:
-        """A step is over, all weights updated."""
+        """Called after a step has updated all weights."""
         return
 
     def _joined(self, mine: Normaliser) -> Normaliser:
@@ -217,7 +181,7 @@ class ActiveOutputs(Method):
         return combined([Normaliser(part.numpy()) for part in parts])
 
     def figures(self) -> dict[str, float]:
-        """`active_outputs`, the mean over samples, of all nodes; as `time_...` this node's shares of its time."""
+        """`active_outputs`: mean over samples, of all nodes. `time_...`: shares of this node's time."""
         active, self._active = self._active, []
         if not active:
             return {}
@@ -253,28 +217,69 @@ class ActiveOutputs(Method):
             own[:] = saved.numpy()
         rows.steps = counted(state["outputs"], "steps")
 
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        outputs = wide_softmax(cls.name, model, workload, world_size).outputs.size
+        if options.target_active > outputs:
+            raise UserError(
+                f"target_active={options.target_active:,} is more than the {outputs:,} outputs of workload "
+                f"{workload.name!r}; lower it"
+            )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A node's part with its optimizer state; gradients of the hidden layer and of active outputs."""
+        softmax = wide_softmax(self.name, model, workload, world_size)
+        part = largest_part(softmax, world_size)
+        active = -(-self.options.active(softmax.outputs.size) // world_size)
+        with torch.device("meta"):
+            used = softmax.part(-(-softmax.units.size // world_size), range(active))
+        normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
+        sizes = {id(weight) for weight in softmax.output_weights(used)}
+        hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
+        return Footprint(
+            model=used,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=hidden,
+            build=self.options.build,
+            samples=batch_size,
+            parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
+            buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
+            + _PAIR_BYTES * active * batch_size
+            + self.index_bytes(len(softmax.output_weights(part)[1]), softmax.units.size),
+        )
+
+    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
+        """Bytes of each message with a node's part of the normaliser of the softmax over `outputs`."""
+        return (4 * 3 * samples,)
+
+    def index_bytes(self, rows: int, width: int) -> int:
+        """Bytes of the index that finds active outputs among `rows` rows of `width` entries."""
+        return 0
+
 
 @functools.cache
 def _threads(count: int) -> Threads:
-    """One pool of so many threads a process, however many methods it builds."""
+    """The pool of `count` threads that all methods of this process share."""
     return Threads(count)
 
 
 class StepTimes:
-    """Seconds by the part of a step, of this node, since `shares` was called last."""
+    """Seconds of this node in each part of its steps, since the last call of `shares`."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """What happens inside is of part `name`."""
+        """Count the seconds inside for part `name`."""
         started = time.perf_counter()
         yield
         self._seconds[name] += time.perf_counter() - started
 
     def shares(self) -> dict[str, float]:
-        """Each part's share of all seconds, by name; counts anew."""
+        """The share of each part in all seconds, by name; starts again from zero."""
         seconds, self._seconds = self._seconds, defaultdict(float)
         total = sum(seconds.values())
         return {name: own / total for name, own in seconds.items()} if total else {}

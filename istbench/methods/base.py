@@ -1,4 +1,4 @@
-"""The method contract, and what methods share: initial weights."""
+"""The contract of a method, and the initial weights that methods share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint
 
-# Plug-ins of before import these from here.
+# Older plug-ins import these names from this module.
 from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
@@ -31,21 +31,20 @@ __all__ = [
 
 
 class Method(ABC):
-    """One way of training on several nodes. It owns its optimizer and talks only through the fabric.
+    """A way of training on several nodes. It owns its optimizer and communicates only through the fabric.
 
     name: as typed on the command line.
-    Options: a frozen dataclass of the method's options, all with defaults; their types have bounds,
-        and each field's `metadata["help"]` is shown to users. Its `__post_init__` raises `UserError` for options
-        that do not go together.
-    exact_on_one_node: whether one node trains exactly as without any method, which `istbench check` then proves.
+    Options: a frozen dataclass of the method's options, all with defaults. Their types have bounds, and users see
+        each field's `metadata["help"]`. Its `__post_init__` raises `UserError` for options that exclude each other.
+    exact_on_one_node: whether one node trains exactly as without a method; `istbench check` then proves it.
     batches: "sharded" where each node takes its own minibatch, "replicated" where all take the same one.
-    scheduled: whether every local step has `learning_rate`; where not, options that would change it are refused.
-    compilable: whether nothing but the model's whole forward pass matters to it, so that this may be compiled;
-        interrupts: what it does inside a forward pass where not.
+    scheduled: whether every local step uses `learning_rate`; if not, istbench refuses options that change it.
+    compilable: whether the method only needs the model's whole forward pass, so that torch may compile it.
+        interrupts: if not, the action of the method inside a forward pass, for the refusal.
     cuts_units: whether it cuts the model by the workload's neuron groups.
-    own_kernels: whether it computes by kernels of its own: in float32, on processors alone.
-    total_steps: local steps of the budget, told before `setup`; 0 where there is no budget.
-    local_step: number of the local step that `step` is to take, from 0; told before each.
+    own_kernels: whether it computes with its own kernels, in float32 and on CPUs only.
+    total_steps: local steps of the budget, set before `setup`; 0 without a budget.
+    local_step: number of the next local step, from 0; set before each call of `step`.
     """
 
     name: ClassVar[str]
@@ -67,32 +66,32 @@ class Method(ABC):
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        """Refuse, before any process starts, what cannot work. `model` is on the meta device.
+        """Refuse, before any process starts, options that cannot work. `model` is on the meta device.
 
         Raises:
-            UserError: naming what does not fit.
+            UserError: naming the option or the layer that does not fit.
         """
         return
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the local step that is to be taken, by the options' schedule."""
+        """The learning rate of the next local step, by the schedule of the options."""
         return float(self.options.rate_at(self.local_step, self.total_steps))
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint | None:
-        """What the busiest of `world_size` nodes holds of `model` (meta device) and sends; None where not known.
+        """Memory and messages of the busiest of `world_size` nodes for `model` (meta device); None if unknown.
 
-        Called after `check`, before any process starts; allocates nothing.
+        `istbench plan` calls it after `check`, before any process starts; it allocates nothing.
         """
         return None
 
     def least_batch(self, batch_size: int) -> int:
-        """Samples of the smallest part of a minibatch that passes through the model at once."""
+        """Samples in the smallest part of a minibatch that passes through the model at once."""
         return batch_size
 
     @abstractmethod
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
-        """Take `model` (meta device, no storage) and materialise what this node keeps of it."""
+        """Take `model` (meta device, no storage) and materialise the part that this node keeps."""
 
     @abstractmethod
     def step(self, batch: Batch) -> Tensor:
@@ -103,71 +102,72 @@ class Method(ABC):
 
     @property
     def round_steps(self) -> int:
-        """Local steps of a round, whose last one ends in the exchange; the same all along and on every node."""
+        """Local steps in a round, of which the last one exchanges; constant, and the same on every node."""
         return 1
 
     def close_round(self) -> None:
-        """End the round under way with its exchange, as its last step would; the next one is a whole round again.
+        """End the current round early with its exchange; the next round is whole again.
 
-        Called on every rank, on the clock, where a budget ends inside a round, and only there. The assembled model
-        stays what it is.
+        Every rank calls it, on the clock, only if a budget ends inside a round. It does not change the assembled
+        model.
         """
         return
 
     def note(self) -> str:
-        """A line for the user on what this run actually does, known once it trains; may be empty."""
+        """A line for the user about this run, known once it trains; may be empty."""
         return ""
 
     def figures(self) -> dict[str, float]:
-        """Figures of the training since the last call, by name, to be recorded beside an evaluation's metrics.
+        """Figures of the training since the last call, by name. An evaluation records them beside its metrics.
 
-        Called on every rank, outside the clock; those of rank 0 count.
+        Every rank calls it, outside the clock; istbench records those of rank 0.
         """
         return {}
 
     def drain(self) -> None:
-        """Finish what `step` left under way. Called on every rank before the clock stops."""
+        """Finish transfers that `step` started. Every rank calls it before the clock stops."""
         return
 
     @abstractmethod
     def assemble(self) -> nn.Module | None:
-        """The full model on rank 0, None elsewhere. Called on every rank, outside the clock.
+        """The full model on rank 0, None elsewhere. Every rank calls it, outside the clock.
 
-        What it returns may be the live model: callers must leave its tensors and its mode as they were.
+        It may return the live model: callers must not change its tensors or its mode.
         """
 
     def blocks(self) -> Callable[[str, int, int, int], Tensor | None] | None:
-        """What reads the full model a block at a time, where no node need hold it; None where `assemble` is all.
+        """A function that reads the full model block by block, so that no node holds it, or None.
 
-        It is called as (name, dim, first, last) on every rank alike, until the next step, and returns entries
-        `first` to `last` (exclusive) along `dim` of parameter or buffer `name` of the model that `assemble` gives:
-        on rank 0, None elsewhere. A tensor without dimensions is all in one block. Called on every rank, outside
-        the clock.
+        Every rank calls the function alike as (name, dim, first, last), until the next step. On rank 0 it returns
+        entries `first` to `last` (exclusive) along `dim` of parameter or buffer `name` of the assembled model;
+        elsewhere None. A tensor without dimensions is one block. Every rank calls `blocks`, outside the clock.
         """
         return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """This node's state: a nested dictionary with string keys of tensors and JSON values, enough to go on
-        bit for bit."""
+        """This node's state, enough to resume bit for bit.
+
+        A nested dictionary with string keys; its values are tensors and JSON values.
+        """
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
-        """Whether all nodes have the same tensor, bit for bit, at `keys` of `state_dict()` as it is now.
+        """Whether all nodes now have the same tensor, bit for bit, at `keys` of `state_dict()`.
 
-        A checkpoint holds such tensors once. A node whose shared tensors differ nevertheless keeps its own.
+        A checkpoint holds such a tensor once. A node whose tensor still differs keeps its own.
         """
         return False
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict` of the same rank; called after `setup`."""
+        """Resume from `state_dict` of the same rank; called after `setup`."""
 
 
 def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> int:
-    """The count `name` in a checkpoint's `state`, less than `below` where that is given.
+    """The count `name` in the `state` of a checkpoint.
 
     Raises:
-        UserError: where it is none.
+        UserError: if it is no count, or not less than `below`.
     """
     count = convert(state.get(name), Natural, lambda _: name)
     if below is not None and count >= below:
@@ -176,12 +176,12 @@ def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> in
 
 
 def is_parameter(model: nn.Module, name: str) -> bool:
-    """Whether `model.state_dict()` has a parameter of that name, rather than a buffer."""
+    """Whether `name` in `model.state_dict()` is a parameter, not a buffer."""
     return any(name == other for other, _ in model.named_parameters(remove_duplicate=False))
 
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:
-    """Give the whole of `model` storage on `device` and its initial values of `seed`; returns it."""
+    """Give all of `model` storage on `device` and the initial values of `seed`; returns it."""
     blank = with_storage(model, device)
     with torch.no_grad():
         for name, parameter in blank.named_parameters():
@@ -192,13 +192,13 @@ def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.d
 
 
 def with_storage(model: nn.Module, device: torch.device) -> nn.Module:
-    """`model`, given storage on `device`, without values; a parameter with several names stays one."""
+    """Give `model` storage on `device`, without values; returns it. A parameter with several names stays one."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
     blank = model.to_empty(device=device)
     for first, *others in names.values():
-        for name in others:  # a shared parameter: moving a model gives every name its own
+        for name in others:  # a shared parameter: to_empty gives every name its own copy
             owner, _, short = name.rpartition(".")
             setattr(blank.get_submodule(owner), short, blank.get_parameter(first))
     return blank

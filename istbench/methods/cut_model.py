@@ -1,4 +1,7 @@
-"""A model with a wide softmax, cut over the nodes: each keeps its own hidden units and its own outputs."""
+"""A model with a wide softmax, cut over the nodes, and the three small collectives of its steps.
+
+Each node keeps its own hidden units and its own outputs.
+"""
 
 import copy
 import itertools
@@ -18,16 +21,16 @@ _VALUES_AT_ONCE = 2**24
 
 
 def even_cut(size: int, parts: int) -> list[range]:
-    """`range(size)` in runs of sizes that differ by at most one."""
+    """`range(size)` in `parts` runs whose lengths differ by at most one."""
     edges = [size * part // parts for part in range(parts + 1)]
     return [range(first, last) for first, last in itertools.pairwise(edges)]
 
 
 def wide_softmax(method: str, model: nn.Module, workload: Workload, world_size: int) -> WideSoftmax:
-    """The wide softmax of `model`, with something for each of `world_size` nodes.
+    """The wide softmax of `model`, with a unit and an output for each of `world_size` nodes.
 
     Raises:
-        UserError: where there is none, or too little.
+        UserError: if the workload has none, or it has too few units or outputs.
     """
     softmax = workload.wide_softmax(model)
     if softmax is None:
@@ -45,17 +48,17 @@ def wide_softmax(method: str, model: nn.Module, workload: Workload, world_size: 
 
 
 def largest_part(softmax: WideSoftmax, world_size: int) -> nn.Module:
-    """The part of the node that has most, on the meta device."""
+    """The largest part of a node, on the meta device."""
     units, outputs = (-(-group.size // world_size) for group in (softmax.units, softmax.outputs))
     with torch.device("meta"):
         return softmax.part(units, range(outputs))
 
 
 class CutModel:
-    """One node's part of a model (meta device), with its initial values of `seed`, and the way back to all of it.
+    """One node's part of a model (meta device), with the initial values of `seed`; assembles the model again.
 
     Attributes:
-        softmax: how it is cut. part: this node's, on its device.
+        softmax: the way to cut the model. part: this node's part, on its device.
         units, outputs: the hidden units and the outputs of every node.
     """
 
@@ -86,7 +89,7 @@ class CutModel:
                 self._fill(name, parameter, workload, seed)
 
     def _fill(self, name: str, parameter: Tensor, workload: Workload, seed: int) -> None:
-        """Give `parameter` its initial values, made for some rows at a time."""
+        """Give `parameter` its initial values, some rows at a time."""
         cut, dim = self._places[name]
         own, shape = cut[self._fabric.rank], self._full.get_parameter(name).shape
         rows = torch.arange(shape[0]) if dim else torch.arange(own.start, own.stop)
@@ -98,7 +101,7 @@ class CutModel:
 
     @torch.no_grad()
     def assemble(self) -> nn.Module | None:
-        """The full model on rank 0, None elsewhere. Called on every rank."""
+        """The full model on rank 0, None elsewhere. Every rank calls it."""
         lead = self._fabric.rank == 0
         full = copy.deepcopy(self._full).to_empty(device=self._fabric.device) if lead else None
         for name, parameter in self._full.named_parameters():
@@ -115,7 +118,7 @@ class CutModel:
         return block
 
     def _bring(self, name: str, dim: int, first: int, last: int, block: Tensor | None) -> None:
-        """Fill `block`, on rank 0, with those entries: a node's at a time."""
+        """Fill `block`, on rank 0, with these entries, node by node."""
         cut, across = self._places[name]
         mine, own = self.part.get_parameter(name), cut[self._fabric.rank]
         shape = list(self._full.get_parameter(name).shape)
@@ -132,7 +135,7 @@ class CutModel:
 
 
 def _overlap(one: range, other: range) -> range:
-    """What both have; empty, at the start of `one`, where that is nothing."""
+    """The numbers in both ranges; an empty range at the start of `one` if there are none."""
     first, last = max(one.start, other.start), min(one.stop, other.stop)
     return range(first, last) if first < last else one[:0]
 
@@ -141,9 +144,9 @@ _FLOAT = 4
 
 
 class HiddenExchange:
-    """The exchanges of a step over `fabric`, whose nodes have the hidden units `units` each.
+    """The collectives of a step over `fabric`; `units` has the hidden units of each node.
 
-    Nodes send as many values each, those with fewer units zeros in place of the missing one.
+    All nodes send equally many values: a node with one unit fewer adds zeros.
     """
 
     def __init__(self, fabric: Fabric, units: Sequence[range]) -> None:
@@ -193,7 +196,7 @@ class HiddenExchange:
 def planned_rounds(
     units: int, samples: int, world_size: int, *, normaliser: Sequence[int]
 ) -> Callable[[PlannedNode], Iterator[None]]:
-    """Steps as a plan has them, exchanges after the computing; `normaliser`: bytes that are gathered for it."""
+    """Planned steps, with the collectives after the computing; `normaliser`: bytes of its all-gathers."""
     each = _FLOAT * -(-units // world_size) * samples
 
     def rounds(node: PlannedNode) -> Iterator[None]:
@@ -210,5 +213,5 @@ def planned_rounds(
 
 
 def exchange_buffers(units: int, samples: int, world_size: int) -> int:
-    """Bytes of what a step's exchanges hold at a time: the parts of all nodes, there and back."""
+    """Bytes of the buffers of a step's collectives: the parts of all nodes, in both directions."""
     return 2 * _FLOAT * -(-units // world_size) * world_size * samples if world_size > 1 else 0

@@ -3,9 +3,9 @@
 Gradients are averaged in buckets while the backward pass still runs (Li et al., VLDB 2020). A communication hook
 hands each bucket to the fabric, which counts it.
 
-BatchNorm: every node normalises by its own minibatch, and the assembled model carries rank 0's running
-statistics, which is what DistributedDataParallel's broadcast of buffers amounts to; the broadcast itself is left
-out. Every evaluation estimates them anew (istbench/node/evaluate.py).
+BatchNorm: every node normalises by its own minibatch, and the assembled model has the running statistics of rank
+0. DistributedDataParallel's broadcast of buffers gives the same model; istbench leaves it out. Every evaluation
+estimates them anew (istbench/node/evaluate.py).
 """
 
 import collections
@@ -41,32 +41,8 @@ class DataParallel(Method):
 
         bucket_mb: Mebibytes = field(
             default=_DEFAULT_MB,
-            metadata={"help": "gradient bucket size in MiB; at 25 the first bucket is of 1, as torch has it"},
+            metadata={"help": "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"},
         )
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """The whole model. Gradients are copied into buckets, of which each is one all-reduce in place."""
-        sizes = [parameter.numel() * parameter.element_size() for parameter in trained(model)]
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                collections.deque(node.forward(), maxlen=0)
-                capacities = self._capacities()
-                bucket, capacity, ops = 0, next(capacities), []
-                for number in node.backward():
-                    bucket += sizes[number]
-                    if bucket >= capacity:
-                        ops.append(node.post("all_reduce", bucket))
-                        bucket, capacity = 0, next(capacities)
-                node.wait([*ops, node.post("all_reduce", bucket)] if bucket else ops)
-                yield
-
-        return whole_model(model, self.options, rounds, batch_size, gradients_copied=True)
-
-    def _capacities(self) -> Iterator[float]:
-        """Bytes from which on a gradient bucket is full, of each bucket in turn."""
-        rest = itertools.repeat(self.options.bucket_mb * 2**20)
-        return itertools.chain([_FIRST_BYTES], rest) if self.options.bucket_mb == _DEFAULT_MB else rest
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -76,7 +52,7 @@ class DataParallel(Method):
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
         self._replica = DistributedDataParallel(
             self._model,
-            # torch's first bucket is its small one only where it is told nothing.
+            # torch makes its first bucket small only without a given size.
             bucket_cap_mb=None if self.options.bucket_mb == _DEFAULT_MB else self.options.bucket_mb,
             broadcast_buffers=False,
             init_sync=False,
@@ -102,7 +78,7 @@ class DataParallel(Method):
         return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer)}
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
-        # Buffers are each node's own: BatchNorm sees its minibatches alone.
+        # Each node has its own buffers: its BatchNorm sees only its own minibatches.
         return keys[0] == "optimizer" or is_parameter(self._model, keys[1])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -113,10 +89,10 @@ class DataParallel(Method):
         return self.options.build(self._model.parameters())
 
     def _settle_buckets(self) -> None:
-        """Let the replica reorder its buckets now, as it does once, after its first backward pass.
+        """Make the replica order its buckets now, which it does once, after its first backward pass.
 
-        A gradient's place in its bucket decides the order in which the nodes' values are added up. Settled
-        before the first step, it is the same in a resumed run as in the run that never stopped.
+        The place of a gradient in its bucket decides the order in which the values of the nodes are added. This
+        order must be the same in a resumed run, so it is settled before the first step.
         """
         inputs, targets = self._workload.train_batch(
             torch.arange(min(2, self._workload.train_size)), torch.Generator()
@@ -127,6 +103,30 @@ class DataParallel(Method):
             self._workload.loss(self._replica, batch).backward()
         self._replica.train()
         self._optimizer.zero_grad()
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model. Gradients are copied into buckets; each bucket is one all-reduce in place."""
+        sizes = [parameter.numel() * parameter.element_size() for parameter in trained(model)]
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                collections.deque(node.forward(), maxlen=0)
+                capacities = self._capacities()
+                bucket, capacity, ops = 0, next(capacities), []
+                for number in node.backward():
+                    bucket += sizes[number]
+                    if bucket >= capacity:
+                        ops.append(node.post("all_reduce", bucket))
+                        bucket, capacity = 0, next(capacities)
+                node.wait([*ops, node.post("all_reduce", bucket)] if bucket else ops)
+                yield
+
+        return whole_model(model, self.options, rounds, batch_size, gradients_copied=True)
+
+    def _capacities(self) -> Iterator[float]:
+        """The capacity in bytes of each gradient bucket in turn."""
+        rest = itertools.repeat(self.options.bucket_mb * 2**20)
+        return itertools.chain([_FIRST_BYTES], rest) if self.options.bucket_mb == _DEFAULT_MB else rest
 
 
 def _average_bucket(fabric: Fabric, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -1,18 +1,18 @@
-"""Distributed SLIDE: of a wide softmax the outputs that hashing finds for a sample (arXiv 2201.12667, 1903.03129).
+"""Distributed SLIDE: trains the outputs of a wide softmax that hashing finds (arXiv 2201.12667, 1903.03129).
 
-The split over nodes is that of `model_parallel`. Each node keeps hash tables over the weights of its own outputs: L
-tables of K functions each. It looks the hidden layer of a sample up in them; what lies in the same bucket of some
-table is active, as its weights are likely to be near the hidden layer, and its output with them to be large. Tables
-are built anew on a schedule, as weights change, with new functions, whose number is chosen again: as many outputs
-stay active, and what one table misses is not missed for good.
+The nodes share the model as in `model_parallel`. Each node keeps L hash tables of K functions each over the
+weights of its own outputs, and looks the hidden layer of a sample up in them. The outputs in the same bucket of
+some table are active: their weights are probably near the hidden layer, so their values are probably large.
+Weights change, so the node builds its tables anew on a schedule, with new functions and a new K and L. The number
+of active outputs stays the same, and an output that one table misses is found by a later one.
 
-Two parts of the active outputs are not the papers', and can be left out (`common_share`, `random_share`). Those
-that are largest for the mean hidden layer are active for all samples. And random ones stand in the softmax for all
-that are not active, which would otherwise never be told that they are wrong.
+Two parts of the active outputs are istbench's own, and an option switches each off. `common_share`: the outputs
+that are largest for the mean hidden layer are active for all samples. `random_share`: random outputs stand in the
+softmax for all inactive ones, which would otherwise never learn that they are wrong.
 
-The nodes of the paper gather all active outputs from one another (`exchange=sparse_outputs`). By default they
-exchange of every sample the largest output and the sum of exponentials, which gives the same softmax and is not the
-paper's.
+In the paper each node gathers all active outputs of the others (`exchange=sparse_outputs`). By default the nodes
+of istbench exchange only the largest output and the sum of exponentials of every sample. This gives the same
+softmax.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ _Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class DistributedSLIDE(ActiveOutputs):
-    """A split model trained by true outputs and those that locality-sensitive hashing finds."""
+    """A split model trained by its true outputs and the outputs that locality-sensitive hashing finds."""
 
     name = "dslide"
 
@@ -64,17 +64,17 @@ class DistributedSLIDE(ActiveOutputs):
             default=0, metadata={"help": "L, tables; 0 to choose K and L by target_active"}
         )
         bucket_limit: CountOrNone = field(
-            default=0, metadata={"help": "active outputs that a sample takes of a bucket at most; 0 for all"}
+            default=0, metadata={"help": "most active outputs that a sample takes from a bucket; 0 takes all"}
         )
         common_share: _Share = field(
             default=0.4,
-            metadata={"help": "share of target_active that all samples have, largest for the mean hidden layer"},
+            metadata={"help": "share of target_active that all samples have: largest for the mean hidden layer"},
         )
         random_share: _Share = field(
             default=0.2,
-            metadata={"help": "share of target_active that is random, and stands for all that is not active"},
+            metadata={"help": "share of target_active for random outputs, which stand for all inactive ones"},
         )
-        rebuild_first: Count = field(default=20, metadata={"help": "steps before tables are built anew"})
+        rebuild_first: Count = field(default=20, metadata={"help": "steps before the first rebuild of the tables"})
         rebuild_growth: Annotated[float, Meta(ge=0, le=10)] = field(
             default=0.1, metadata={"help": "steps between rebuilds grow by e to this power; 0 for no growth"}
         )
@@ -82,7 +82,8 @@ class DistributedSLIDE(ActiveOutputs):
             default=1.0, metadata={"help": "share of outputs that a rebuild hashes, the most changed first"}
         )
         exchange: Literal["small", "sparse_outputs"] = field(
-            default="small", metadata={"help": "nodes send what normalises the softmax, or all active outputs"}
+            default="small",
+            metadata={"help": "small: three numbers a sample for the softmax; sparse_outputs: all active outputs"},
         )
 
         def __post_init__(self) -> None:
@@ -93,33 +94,6 @@ class DistributedSLIDE(ActiveOutputs):
                 raise UserError("target_active chooses functions and tables; leave it out, or those")
             if self.common_share + self.random_share >= 1:
                 raise UserError("common_share and random_share leave nothing to be hashed; lower one")
-
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        super().check(options, model, workload, world_size)
-        softmax = wide_softmax(cls.name, model, workload, world_size)
-        rows, bits = -(-softmax.outputs.size // world_size), _bits(options.family, softmax.units.size)
-        if options.functions * bits > MOST_BITS:
-            wanted = tables_bytes(rows, options.tables, options.functions, bits)
-            raise UserError(
-                f"functions={options.functions} of {bits} bits are too many: {options.tables} tables of "
-                f"2^{options.functions * bits} buckets over {rows:,} outputs a node take {wanted / 1e9:,.1f} GB, "
-                f"and a code has at most {MOST_BITS} bits; lower functions"
-            )
-
-    def index_bytes(self, rows: int, width: int) -> int:
-        """Bytes of the tables, of the most there may be where they are chosen."""
-        bits = _bits(self.options.family, width)
-        if self.options.functions:
-            return tables_bytes(rows, self.options.tables, self.options.functions, bits) + 4 * rows
-        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
-
-    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
-        """Bytes of what a node sends to each other one to normalise, as `ActiveOutputs` has it."""
-        if self.options.exchange == "small":
-            return super().planned_normaliser(samples, outputs, world_size)
-        active = -(-self.options.active(outputs) // world_size)
-        return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
 
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
         options, outputs = self.options, self._softmax.outputs.size
@@ -150,7 +124,7 @@ class DistributedSLIDE(ActiveOutputs):
         return self._shard_of(weight, bias, index=self._index, random=random)
 
     def _some_inputs(self, workload: Workload) -> Any:
-        """Some samples, which the first tables are chosen by."""
+        """Some samples, to choose the first tables by."""
         count = min(_CHOSEN_BY, workload.train_size)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "choosing"))
         some = torch.randperm(workload.train_size, generator=generator)[:count]
@@ -158,7 +132,7 @@ class DistributedSLIDE(ActiveOutputs):
 
     @torch.no_grad()
     def _build_tables(self) -> None:
-        """Build the first tables, unless they are there. Called on every rank, in the first step: on the clock."""
+        """Build the first tables, unless they exist. Every rank does so in its first step, on the clock."""
         if self._index.built:
             return
         with self._fabric.accounting("control"):
@@ -170,7 +144,7 @@ class DistributedSLIDE(ActiveOutputs):
         return self._note
 
     def _starting_note(self) -> str:
-        """What the tables are like that this process starts with."""
+        """The sizes of the first tables of this process."""
         choice, outputs = self._index.choice, self._softmax.outputs.size
         told = f"; meant to make {self.options.active(outputs):,} of {outputs:,} outputs active"
         return (
@@ -180,7 +154,7 @@ class DistributedSLIDE(ActiveOutputs):
         )
 
     def figures(self) -> dict[str, float]:
-        """As the others, and `recall@100`: of the largest outputs of some samples, those that are active."""
+        """Adds `recall@100`: the active share of the largest outputs of some samples."""
         figures = super().figures()
         return {**figures, f"recall@{_RECALLED}": self._recall()} if figures else {}
 
@@ -236,15 +210,42 @@ class DistributedSLIDE(ActiveOutputs):
         )
         self._note = self._starting_note()
 
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        super().check(options, model, workload, world_size)
+        softmax = wide_softmax(cls.name, model, workload, world_size)
+        rows, bits = -(-softmax.outputs.size // world_size), _bits(options.family, softmax.units.size)
+        if options.functions * bits > MOST_BITS:
+            wanted = tables_bytes(rows, options.tables, options.functions, bits)
+            raise UserError(
+                f"functions={options.functions} of {bits} bits are too many: {options.tables} tables of "
+                f"2^{options.functions * bits} buckets over {rows:,} outputs a node take {wanted / 1e9:,.1f} GB, "
+                f"and a code has at most {MOST_BITS} bits; lower functions"
+            )
+
+    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
+        """Bytes of each message for the softmax; see `ActiveOutputs`."""
+        if self.options.exchange == "small":
+            return super().planned_normaliser(samples, outputs, world_size)
+        active = -(-self.options.active(outputs) // world_size)
+        return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
+
+    def index_bytes(self, rows: int, width: int) -> int:
+        """Bytes of the tables; the most possible if istbench chooses them."""
+        bits = _bits(self.options.family, width)
+        if self.options.functions:
+            return tables_bytes(rows, self.options.tables, self.options.functions, bits) + 4 * rows
+        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
+
 
 def _compile_update(threads: Threads) -> None:
-    """Compile what a rebuild of a share runs, off the clock: it may first be due long after the warm-up."""
+    """Compile the kernels of a partial rebuild off the clock: the first may come long after the warm-up."""
     tables = Tables(np.zeros((1, 1), np.int32), np.array([[0, 1]], np.int32))
     tables.update(np.empty(0, np.int64), np.empty((1, 0), np.int32), threads)
 
 
 def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: int) -> None:
-    """Refuse what a kernel would read or write outside its arrays by."""
+    """Refuse rows that would make a kernel read or write outside its arrays."""
     if any(len(own) and (own.min() < 0 or own.max() >= size) for own in (rows.ravel(), common.ravel())):
         raise ValueError("tables of other outputs")
     if starts.min() < 0 or starts.max() > size or np.diff(starts).min() < 0:
@@ -252,7 +253,7 @@ def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: 
 
 
 def _bits(family: str, width: int) -> int:
-    """Bits of a function over vectors of so many entries."""
+    """Bits of a hash function over vectors of `width` entries."""
     return _FAMILIES[family](width, 0, 0, 0).bits
 
 
@@ -262,10 +263,11 @@ PAIR_BYTES, SAMPLE_BYTES = 8, 8  # as they are sent: an output's number and valu
 def gathered_normaliser(
     exchange: HiddenExchange, mine: Normaliser, pairs: Pairs, outputs: np.ndarray, first: int
 ) -> Normaliser:
-    """The normaliser over all nodes' active outputs, of which everyone gets every one, its number beside it.
+    """The paper's exchange: every node gathers all active outputs with their numbers, and normalises by itself.
 
     Args:
-        mine: over this node's own. pairs, outputs: those, the latter float32 [pairs]. first: its first output.
+        mine: the normaliser of this node. pairs, outputs: its active outputs and their values, float32 [pairs].
+        first: its first output.
     """
     samples = len(mine.values)
     heads = np.stack([np.bincount(pairs.samples, minlength=samples).astype(np.float32), mine.values[:, 2]])
@@ -285,7 +287,7 @@ def gathered_normaliser(
 
 
 def _normalised(outputs: np.ndarray, counts: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """What `Normaliser` has, of outputs sample by sample, so many each."""
+    """The values of a `Normaliser` for outputs in the order of samples, `counts` of each."""
     values = np.stack([np.full(len(counts), -np.inf, np.float32), np.zeros(len(counts), np.float32), true], axis=1)
     filled = np.flatnonzero(counts)
     if len(filled):

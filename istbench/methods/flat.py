@@ -1,4 +1,4 @@
-"""Many tensors as one flat buffer, so that they cross the network as one message."""
+"""Many tensors as one flat buffer, for one message."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from istbench.memory_order import flattened, unflattened
 
 
 def floating_tensors(model: nn.Module) -> list[Tensor]:
-    """Parameters and floating-point buffers of `model`: what averaging a model means."""
+    """The tensors of `model` that methods average: parameters and floating-point buffers."""
     buffers = (buffer for buffer in model.buffers() if buffer.is_floating_point())
     return [*model.parameters(), *buffers]
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """`tensors` in groups of one dtype each, in their order."""
+    """`tensors` grouped by dtype, in their order."""
     groups: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor)
@@ -23,9 +23,9 @@ def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Move `tensors` into flat buffers, one a dtype, and make each a view of its place there.
+    """Move `tensors` into one flat buffer for each dtype, and make each tensor a view of its place there.
 
-    The tensors stay the same objects, so optimizers and modules that hold them go on working.
+    The tensors stay the same objects, so the optimizers and modules that hold them still work.
     """
     flats = []
     for group in by_dtype(tensors):

@@ -11,7 +11,7 @@ torch's own calls for it, `set_custom_all_gather` and `set_custom_reduce_scatter
 By gloo torch would wait for each collective as it starts it; here, as on GPUs, it goes on beside the computing
 until what it brings is needed.
 
-BatchNorm: as `ddp` has it.
+BatchNorm: as in `ddp`.
 """
 
 import copy
@@ -48,39 +48,10 @@ class FullySharded(Method):
         """Options of `fsdp`."""
 
         group_params: Count = field(
-            default=100_000, metadata={"help": "parameters from which a block of the model is gathered by itself"}
+            default=100_000, metadata={"help": "least parameters of a block that is gathered by itself"}
         )
         forward_prefetch: bool = field(
             default=True, metadata={"help": "gather the next block while one computes its forward pass"}
-        )
-
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        for name, parameter in model.named_parameters():
-            if not parameter.dim():
-                raise UserError(
-                    f"fsdp cuts parameters by rows; workload {workload.name!r} has a single number, {name}"
-                )
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A shard of everything, and the groups that are gathered or on their way at a time."""
-        options = self.options
-        groups = PlannedGroups.of(model, options.group_params, world_size, ahead=options.forward_prefetch)
-        shards = tuple(
-            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, world_size))], parameter.requires_grad)
-            for parameter in model.parameters()
-        )
-        stepped = tuple(shard for shard in shards if shard.requires_grad)
-        return Footprint(
-            model=model,
-            rounds=groups.rounds,
-            optimizer_state=len(options.slots) * tensor_bytes(stepped),
-            stepped=stepped,
-            build=options.build,
-            samples=batch_size,
-            shards=shards,
-            gradients_copied=True,
-            buffers=groups.buffers,
         )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
@@ -95,7 +66,7 @@ class FullySharded(Method):
         self._optimizer = self.options.build(self._shards)
 
     def _cut(self) -> None:
-        """Have torch cut the model, which has no storage yet, and hand what it moves to the fabric."""
+        """Let torch cut the model, which has no storage yet, and route its collectives through the fabric."""
         for parameter in self._model.parameters():
             parameter.data = parameter.data.contiguous()  # torch cuts no other
         modules = gathered_modules(self._model, self.options.group_params)
@@ -146,7 +117,7 @@ class FullySharded(Method):
 
     @torch.no_grad()
     def _run_hooks(self) -> None:
-        """Call what is hooked to gradients, as a scaled loss's scaling back: of shards torch itself does not."""
+        """Call the hooks of gradients, such as the one for a scaled loss: torch does not call those of shards."""
         for parameter in self._shards:
             for hook in (parameter._backward_hooks or {}).values():
                 if parameter.grad is not None:
@@ -193,7 +164,7 @@ class FullySharded(Method):
         load_optimizer_state(self._optimizer, {**state["optimizer"], "state": slots})
 
     def _spread(self, value: Any, parameter: nn.Parameter) -> Any:
-        """What the optimizer keeps of this node's rows of `parameter`, as torch has it of a cut one."""
+        """Optimizer state `value` of this node's rows of `parameter`, as the DTensor that torch expects."""
         if not isinstance(value, Tensor) or not value.dim():
             return value
         assert isinstance(parameter, DTensor)
@@ -205,6 +176,35 @@ class FullySharded(Method):
             run_check=False,
             shape=parameter.shape,
             stride=parameter.stride(),
+        )
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        for name, parameter in model.named_parameters():
+            if not parameter.dim():
+                raise UserError(
+                    f"fsdp cuts parameters by rows; workload {workload.name!r} has a single number, {name}"
+                )
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A shard of everything, and the groups that are gathered or in transfer at one time."""
+        options = self.options
+        groups = PlannedGroups.of(model, options.group_params, world_size, ahead=options.forward_prefetch)
+        shards = tuple(
+            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, world_size))], parameter.requires_grad)
+            for parameter in model.parameters()
+        )
+        stepped = tuple(shard for shard in shards if shard.requires_grad)
+        return Footprint(
+            model=model,
+            rounds=groups.rounds,
+            optimizer_state=len(options.slots) * tensor_bytes(stepped),
+            stepped=stepped,
+            build=options.build,
+            samples=batch_size,
+            shards=shards,
+            gradients_copied=True,
+            buffers=groups.buffers,
         )
 
 
@@ -224,7 +224,7 @@ class _Gather(AllGather):
 
 
 class _Gradients:
-    """The gradients of a backward pass on their way: one group's at a time, so that no more lie in buffers."""
+    """Averages the gradients of a backward pass one group at a time, to keep few buffers."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -240,7 +240,7 @@ class _Gradients:
         self._averaged.add(name)
 
     def finish(self) -> None:
-        """Wait for the last ones."""
+        """Wait for the last group."""
         self._wait()
         self._averaged.clear()
 

@@ -1,9 +1,9 @@
-"""Local SGD: every node trains on its own, and every `local_steps` steps the nodes average their weights.
+"""Local SGD: every node trains by itself, and every `local_steps` steps the nodes average their weights.
 
 Stich, "Local SGD converges fast and communicates little", ICLR 2019. The average is one fused all-reduce of all
 parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights (every
 evaluation estimates them anew, istbench/node/evaluate.py). The optimizer's state stays local unless
-`average_optimizer` is set, which averages it by another.
+`average_optimizer` is set, which averages it by a second all-reduce.
 """
 
 import copy
@@ -24,7 +24,7 @@ from istbench.workloads.base import Batch, Workload
 
 
 class LocalSGD(Method):
-    """Rounds of `local_steps` local steps, then the mean of all nodes' models."""
+    """Rounds of `local_steps` local steps, then the mean of the models of all nodes."""
 
     name = "local_sgd"
     scheduled = True
@@ -37,22 +37,6 @@ class LocalSGD(Method):
         average_optimizer: bool = field(
             default=False, metadata={"help": "average the optimizer's state with the weights"}
         )
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """The whole model, averaged in place."""
-        slots = self.options.slots if self.options.average_optimizer else ()
-        state = [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
-        averaged = [tensor_bytes(floating_tensors(model)), *state]
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                node.steps(self.round_steps)
-                for size in averaged:
-                    node.all_reduce(size)
-                yield
-
-        whole = whole_model(model, self.options, rounds, batch_size)
-        return replace(whole, round_buffers=max(state, default=0))
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -102,7 +86,7 @@ class LocalSGD(Method):
     def assemble(self) -> nn.Module | None:
         if self._steps == 0:
             return self._model if self._fabric.rank == 0 else None
-        # In the middle of a round the model is what an average now would give; the nodes keep their own.
+        # Within a round the assembled model is the mean of the nodes' models, which stay as they are.
         assembled = copy.deepcopy(self._model)
         for flat in flatten_in_place(floating_tensors(assembled)):
             self._fabric.all_reduce_mean(flat, "assembling")
@@ -126,3 +110,19 @@ class LocalSGD(Method):
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
         self._steps = counted(state, "steps", below=self.round_steps)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model, averaged in place."""
+        slots = self.options.slots if self.options.average_optimizer else ()
+        state = [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
+        averaged = [tensor_bytes(floating_tensors(model)), *state]
+
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                node.steps(self.round_steps)
+                for size in averaged:
+                    node.all_reduce(size)
+                yield
+
+        whole = whole_model(model, self.options, rounds, batch_size)
+        return replace(whole, round_buffers=max(state, default=0))

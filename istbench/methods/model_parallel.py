@@ -1,10 +1,14 @@
 """Model parallel training of a wide softmax: each node keeps its own hidden units and its own outputs.
 
 The dense counterpart of Distributed SLIDE (arXiv 2201.12667), which splits a model in the same way. All nodes take
-the same minibatch. A node computes its part of the hidden layer and gets the others'; computes its own outputs;
-gets the others' sums of exponentials, a number a sample, so that each softmax is over all outputs; and gets what
-the others' outputs add to the gradient of its own hidden units. Each then updates its own parameters. Nothing that
-crosses the network grows with the number of outputs.
+the same minibatch. In a step each node
+
+1. computes its part of the hidden layer, and gathers the parts of the others;
+2. computes its own outputs, and gathers the others' sums of exponentials, one number a sample, for the softmax;
+3. receives the gradient of its own hidden units, summed over the outputs of all nodes;
+4. updates its own parameters.
+
+No message grows with the number of outputs.
 """
 
 from collections.abc import Callable
@@ -40,25 +44,6 @@ class ModelParallel(Method):
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
         """Options of `model_parallel`."""
-
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        wide_softmax(cls.name, model, workload, world_size)
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A node's part, with its gradients and optimizer state."""
-        softmax = wide_softmax(self.name, model, workload, world_size)
-        part = largest_part(softmax, world_size)
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
-        return Footprint(
-            model=part,
-            rounds=rounds,
-            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
-            stepped=tuple(trained(part)),
-            build=self.options.build,
-            samples=batch_size,
-            buffers=exchange_buffers(softmax.units.size, batch_size, world_size),
-        )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -100,3 +85,22 @@ class ModelParallel(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._part.load_state_dict(state["part"])
         load_optimizer_state(self._optimizer, state["optimizer"])
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        wide_softmax(cls.name, model, workload, world_size)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """A node's part, with its gradients and optimizer state."""
+        softmax = wide_softmax(self.name, model, workload, world_size)
+        part = largest_part(softmax, world_size)
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
+        return Footprint(
+            model=part,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=tuple(trained(part)),
+            build=self.options.build,
+            samples=batch_size,
+            buffers=exchange_buffers(softmax.units.size, batch_size, world_size),
+        )

@@ -30,7 +30,7 @@ _STEPS_TRIED = 4
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sizes of slices and window, which `autotune` chooses."""
+    """A slice size and a window, for `autotune` to choose from."""
 
     slice_params: CountOrNone
     window: Count
@@ -48,24 +48,16 @@ class P3(ParameterServer):
         slice_params: CountOrNone = field(
             default=50_000, metadata={"help": "parameters in a slice; 0 leaves tensors whole"}
         )
-        priority: bool = field(default=True, metadata={"help": "most urgent slices first"})
-        window: Count = field(default=2, metadata={"help": "slices a connection may hold at a time"})
+        priority: bool = field(default=True, metadata={"help": "send the most urgent slices first"})
+        window: Count = field(default=2, metadata={"help": "most slices in flight on a connection"})
         autotune: bool = field(
-            default=False, metadata={"help": "try slice and window sizes before training, and take the fastest"}
+            default=False, metadata={"help": "try slice and window sizes before training, and use the fastest"}
         )
 
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.slice_params and self.split_params:
                 raise UserError("split_params is for slice_params=0: slices are dealt to all servers anyway")
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """As a parameter server's, in slices."""
-        options = self.options
-        return self._footprint(
-            model, world_size, batch_size,
-            slice_params=options.slice_params, priority=options.priority, window=options.window,
-        )  # fmt: skip
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric
@@ -93,7 +85,7 @@ class P3(ParameterServer):
         super().load_state_dict(state)
 
     def _fastest(self) -> Setting:
-        """The setting of the fastest steps on throw-away weights: the best slice size first, then the window."""
+        """The setting with the fastest steps on throw-away weights; chooses the slice size, then the window."""
         tried = {}
         for slice_params in _SLICES_TRIED:
             setting = Setting(slice_params=slice_params, window=self.options.window)
@@ -105,7 +97,7 @@ class P3(ParameterServer):
         return min(tried, key=lambda setting: tried[setting])
 
     def _seconds(self, setting: Setting) -> float:
-        """Seconds of some steps with `setting`, the slowest node's, so that all nodes decide alike."""
+        """Seconds of some steps with `setting` on the slowest node, so that all nodes decide alike."""
         state = torch.get_rng_state()
         self._setting = setting
         super().setup(self._blank_model(), self._workload, self._fabric)
@@ -125,3 +117,11 @@ class P3(ParameterServer):
     def _blank_model(self) -> nn.Module:
         with torch.device("meta"):
             return self._workload.build_model()
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The footprint of a parameter server, in slices."""
+        options = self.options
+        return self._footprint(
+            model, world_size, batch_size,
+            slice_params=options.slice_params, priority=options.priority, window=options.window,
+        )  # fmt: skip

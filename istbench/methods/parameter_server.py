@@ -1,4 +1,4 @@
-"""The parameter server that P3 is measured against, every node worker and server.
+"""The baseline of P3: a parameter server on every node, which is a worker too.
 
 Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, synchronous. A parameter is
 one message: its gradient goes to its server when it is ready; the server updates it by the mean of all nodes'
@@ -40,26 +40,16 @@ class ParameterServer(Method):
         """Options of `parameter_server`."""
 
         accumulation_steps: Count = field(
-            default=1, metadata={"help": "parts of a minibatch whose gradients are added up before an update"}
+            default=1, metadata={"help": "parts of a minibatch; their gradients are added up before an update"}
         )
         split_params: CountOrNone = field(
             default=0,
-            metadata={"help": "tensors of more parameters are split evenly over the servers; 0 leaves all whole"},
+            metadata={"help": "split tensors of more parameters evenly over the servers; 0 splits none"},
         )
 
     def least_batch(self, batch_size: int) -> int:
-        part = -(-batch_size // self.options.accumulation_steps)  # as Tensor.chunk cuts: the last has what is left
+        part = -(-batch_size // self.options.accumulation_steps)  # as Tensor.chunk: the last part has the rest
         return batch_size - part * ((batch_size - 1) // part)
-
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """The whole model, and of the tensors that a node serves everyone's gradient and the optimizer's state."""
-        return self._footprint(model, world_size, batch_size, slice_params=0, priority=False, window=1)
-
-    def _footprint(self, model: nn.Module, world_size: int, batch_size: int, **slicing: Any) -> Footprint:
-        part = -(-batch_size // self.options.accumulation_steps)
-        return served_footprint(
-            model, self.options, world_size, samples=part, split_params=self.options.split_params, **slicing
-        )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -108,6 +98,16 @@ class ParameterServer(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._served.load_state_dict(state)
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
+        """The whole model; for the tensors that a node serves, all gradients and the optimizer state."""
+        return self._footprint(model, world_size, batch_size, slice_params=0, priority=False, window=1)
+
+    def _footprint(self, model: nn.Module, world_size: int, batch_size: int, **slicing: Any) -> Footprint:
+        part = -(-batch_size // self.options.accumulation_steps)
+        return served_footprint(
+            model, self.options, world_size, samples=part, split_params=self.options.split_params, **slicing
+        )
 
 
 def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:

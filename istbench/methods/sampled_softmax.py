@@ -1,8 +1,8 @@
-"""Sampled softmax: of a wide softmax the true outputs of a sample, and random others, anew in each step.
+"""Sampled softmax: trains the true outputs of a sample and random others, drawn again in each step.
 
-The yardstick for Distributed SLIDE (arXiv 2201.12667): the same split over nodes, the same exchange, as many active
-outputs, but none that hashing found. Each output is as likely as any. Those drawn stand for all that are not true:
-on average the sum of exponentials is that of all outputs (Jean et al., ACL 2015).
+The baseline of Distributed SLIDE (arXiv 2201.12667): the same parts of the model, the same exchange and as many
+active outputs, but without hashing. Every output is equally likely. The drawn outputs stand for all that are not
+true: on average the sum of exponentials is that of all outputs (Jean et al., ACL 2015).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from istbench.workloads.base import Workload
 
 
 class SampledSoftmax(ActiveOutputs):
-    """A split model trained by true and random outputs, anew in each step."""
+    """A split model trained by its true outputs and random ones, drawn again in each step."""
 
     name = "sampled_softmax"
 

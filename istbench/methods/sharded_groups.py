@@ -1,4 +1,4 @@
-"""Groups of parameters that `fsdp` gathers at once: which there are, their sizes, and when they would be moved."""
+"""The groups of parameters that `fsdp` gathers at once, their sizes, and their transfers in a planned step."""
 
 import math
 from collections import Counter
@@ -35,13 +35,13 @@ def gathered_modules(model: nn.Module, least: int) -> list[nn.Module]:
 
 
 def shard_rows(rows: int, rank: int, world_size: int) -> range:
-    """The rows of a parameter that node `rank` keeps: equal runs of them, the last ones shorter or empty."""
+    """The rows of a parameter on node `rank`: equal runs, of which the last ones are shorter or empty."""
     each = -(-rows // world_size)
     return range(min(rank * each, rows), min((rank + 1) * each, rows))
 
 
 def padded_bytes(parameter: nn.Parameter, world_size: int) -> int:
-    """Bytes of `parameter` as it is moved, where all nodes' rows are as many as the first one's."""
+    """Bytes of `parameter` in a collective, padded so that all nodes have as many rows as the first."""
     rows = world_size * len(shard_rows(parameter.shape[0], 0, world_size))
     return rows * math.prod(parameter.shape[1:]) * parameter.element_size()
 
@@ -90,7 +90,7 @@ class PlannedGroups:
 
     @property
     def buffers(self) -> int:
-        """The most bytes at a time of gathered parameters, and of what is on its way, beside the largest gradient.
+        """The most bytes at one time of gathered parameters and transfers, beside the largest gradient.
 
         That is in the backward pass of a group: itself, the next one to arrive, its gradients once they are there,
         and the gradients before it to leave. By gloo what is on its way is there twice: where it is sent from, and
@@ -115,7 +115,7 @@ class PlannedGroups:
 
 
 def _names(module: nn.Module) -> Counter[nn.Parameter]:
-    """How many names each parameter has in `module`."""
+    """The number of names of each parameter in `module`."""
     return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
@@ -156,7 +156,7 @@ class _Step:
         self.node.wait(leaving)
 
     def _enter(self, queue: list[int], place: int) -> None:
-        """Gather the group at `place` for its backward pass, and start on the next."""
+        """Gather the group at `place` for its backward pass, and start gathering the next."""
         for group in queue[place : place + 1]:
             self._gather(group)
             self._arrive(group)
@@ -164,7 +164,7 @@ class _Step:
             self._gather(group)
 
     def _use(self, group: int, then: int) -> None:
-        """Gather `group` if it is not on its way, wait for it, and start on the one after it."""
+        """Gather `group` unless it is in transfer, wait for it, and start gathering the next one."""
         self._gather(group)
         self._arrive(group)
         if self.groups.ahead and then < len(self.groups.gathered) - 1:

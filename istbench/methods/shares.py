@@ -1,4 +1,4 @@
-"""The full model put together from the nodes' shares of it, a block at a time."""
+"""Assembling the full model from the shares of the nodes, a block at a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from istbench.subnets.streaming import Flights
 
 
 class Shares:
-    """What this node has of the full model: `subnet` of `partition`, shards of `home`, and what is not dealt.
+    """This node's share of the full model: its subnet in `partition` and its shards in `home`.
 
     Args:
-        subnet, shards: tensors by name. whole: those that are in no subnet, of the values that the full model has.
+        subnet, shards: tensors by name. whole: tensors that no partition cuts, with their values in the full model.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Shares:
     def block(self, name: str, dim: int, first: int, last: int) -> Tensor | None:
         """Entries `first` to `last` (exclusive) along `dim` of tensor `name`, on rank 0; None elsewhere.
 
-        Every node must call it alike. Rank 0 holds the block and one node's piece of it at a time.
+        Every node must make the same call. Rank 0 holds the block and one node's piece of it at a time.
         """
         span = DimSlice(dim, first, last)
         if name in self._whole:
@@ -50,13 +50,13 @@ class Shares:
         return block
 
     def bring(self, name: str, span: DimSlice, target: Tensor | None) -> None:
-        """Fill `target`, on rank 0, with the block at `span` of tensor `name`; every node must call it alike."""
+        """Fill `target`, on rank 0, with the block at `span` of tensor `name`; all nodes make the same call."""
         if name in self._whole:
             if target is not None:
                 target.copy_(span.of(self._whole[name]))
             return
         cut = self._cut[name]
-        # Home shards first: where a subnet holds an entry, its home has an old value.
+        # Home shards first: the home of an entry in a subnet has an old value of it.
         if cut.needs_home:
             self._gather(cut, span, target, at_home=True)
         self._gather(cut, span, target, at_home=False)
@@ -78,10 +78,10 @@ class Shares:
 
 
 class StreamedShares(Shares):
-    """`Shares` of subnets whose units are in any order, and of what flies.
+    """`Shares` of subnets whose units are in any order, and of units in flight.
 
     Args:
-        flights: what is under way, None where nothing is. arrived: by peer, the values of what it moves here.
+        flights: the wave in flight, None if there is none. arrived: by peer, the values that it sends here.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StreamedShares(Shares):
 
     def bring(self, name: str, span: DimSlice, target: Tensor | None) -> None:
         super().bring(name, span, target)
-        # Last: where units are in flight, their places hold nothing.
+        # Last: the places of units in flight hold no values.
         if self._flights is not None and name in self._cut:
             self._gather_flights(self._cut[name], span, target)
 
@@ -120,7 +120,7 @@ class StreamedShares(Shares):
                     write(target, piece.axes, piece.index, part.view(shape))
 
     def _arriving(self, cut: CutTensor, span: DimSlice, node: int) -> Iterator[tuple[int, int, Piece]]:
-        """What flies to `node` of the block at `span`: from whom, the how many-th of theirs, and its piece."""
+        """The moves to `node` in the block at `span`: sender, number among its moves, and piece."""
         assert self._flights is not None
         for peer in range(self._fabric.world_size):
             for number, move in enumerate(self._flights.moves(peer, node)):

@@ -1,11 +1,11 @@
 """ZeRO's first stage: torch's ZeroRedundancyOptimizer over DistributedDataParallel, as users run it.
 
-Every node keeps the whole model and averages gradients as `ddp` does, but each parameter is updated, and has its
-optimizer's state, on one node only (Rajbhandari et al., SC 2020), which then broadcasts it. Whole parameters are
-dealt out, the largest first, to the node that has the fewest values so far: where one parameter is most of the
-model, one node has most of the state. What a node updates is one buffer, and one broadcast.
+Every node keeps the whole model and averages gradients as in `ddp`. One node alone keeps the optimizer state of a
+parameter, updates it and broadcasts it (Rajbhandari et al., SC 2020). torch deals out whole parameters, the largest
+first, to the node with the fewest values so far. If one parameter is most of the model, one node has most of the
+state. The parameters of a node are one buffer and one broadcast.
 
-BatchNorm: as `ddp` has it.
+BatchNorm: as in `ddp`.
 """
 
 import dataclasses
@@ -27,13 +27,26 @@ _EMPTY_BYTES = 4  # a node without parameters broadcasts one number
 
 
 class ZeroRedundancy(DataParallel):
-    """Data parallel whose optimizer state is dealt out to the nodes, whole parameters at a time."""
+    """Data parallel with the optimizer state of each parameter on one node only."""
 
     name = "zero"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(DataParallel.Options):
         """Options of `zero`."""
+
+    def _build_optimizer(self) -> "_Optimizer":
+        return _Optimizer(trained(self._model), self.options, self._fabric)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer.optim)}
+
+    def is_shared(self, keys: tuple[str, ...]) -> bool:
+        return keys[0] == "model" and super().is_shared(keys)  # the optimizer's state is dealt out
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        load_optimizer_state(self._optimizer.optim, state["optimizer"])
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -43,7 +56,7 @@ class ZeroRedundancy(DataParallel):
             raise UserError(f"zero trains parameters of one type; workload {workload.name!r} has {found}")
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """As `ddp`'s, with the optimizer's state of the node that has most, and a broadcast from every node."""
+        """The footprint of `ddp`, with the optimizer state of the fullest node and a broadcast from every node."""
         whole = super().footprint(model, workload, world_size, batch_size)
         shares = dealt_out(trained(model), world_size)
         sizes = [tensor_bytes(share) or _EMPTY_BYTES for share in shares]
@@ -63,22 +76,9 @@ class ZeroRedundancy(DataParallel):
             stepped=tuple(fullest),
         )
 
-    def _build_optimizer(self) -> "_Optimizer":
-        return _Optimizer(trained(self._model), self.options, self._fabric)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self._model.state_dict(), "optimizer": optimizer_state(self._optimizer.optim)}
-
-    def is_shared(self, keys: tuple[str, ...]) -> bool:
-        return keys[0] == "model" and super().is_shared(keys)  # the optimizer's state is dealt out
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._model.load_state_dict(state["model"])
-        load_optimizer_state(self._optimizer.optim, state["optimizer"])
-
 
 class _Optimizer(ZeroRedundancyOptimizer):
-    """torch's own, but for its broadcasts, which go through the fabric. `optim` is over this node's parameters."""
+    """torch's own, with broadcasts through the fabric. `optim` updates the parameters of this node."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], options: ZeroRedundancy.Options, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -90,7 +90,7 @@ class _Optimizer(ZeroRedundancyOptimizer):
 
 
 def dealt_out(parameters: Sequence[nn.Parameter], world_size: int) -> list[list[nn.Parameter]]:
-    """The parameters that each node updates, as torch deals them out."""
+    """The parameters that torch deals out to each node."""
     shares: list[list[nn.Parameter]] = [[] for _ in range(world_size)]
     for parameter in sorted(parameters, key=lambda parameter: parameter.numel(), reverse=True):
         min(shares, key=lambda share: sum(own.numel() for own in share)).append(parameter)

@@ -1,9 +1,9 @@
-"""Repartition without a server: which entries go from which node to which, and their gathering and writing.
+"""The exchange of IST without a server: plans the entries between each two nodes, gathers and writes them.
 
-At the end of a round every entry moves directly from where it was trained to where it is trained next, or to its
-home node if no subnet trains it next, or from there. Both ends derive the same list of blocks from the two
-partitions, so a message is bare values in that order: no index crosses the network. Derived from the partitions
-of arXiv 1910.02120; the server-less exchange is this project's own.
+At the end of a round every entry moves directly from the node that trained it to the node that trains it next. An
+entry that no node trains next moves to its home node, and later back from there. Sender and receiver derive the
+same list of blocks from the two partitions. So a message holds bare values in that order, and no index crosses the
+network. The partitions are those of arXiv 1910.02120; the exchange without a server is this project's own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from istbench.subnets.partition import Partition
 Holder = Literal["subnet", "home"]
 
 Planes = Mapping[str, Sequence[Tensor]]
-"""Tensors by name: the values and whatever travels with them (optimizer state), all of one shape."""
+"""Tensors by name: the values and the optimizer state that travels with them, all of one shape."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What one node holds: its subnet's tensors, and its home shards of tensors cut along two axes.
+    """The tensors on one node: its subnet, and its home shards of tensors cut along two axes.
 
     A home shard has the rows of the home node's units along the tensor's first axis, whole along the second.
     """
@@ -60,11 +60,11 @@ class Repartition:
         self._old, self._new, self._home = old, new, home
 
     def outgoing(self, node: int, peer: int) -> list[Block]:
-        """What `node` sends to `peer`, as blocks of what `node` holds before; in the order `incoming` expects."""
+        """The blocks that `node` sends to `peer`, as places on `node` before; in the order of `incoming`."""
         return [self._before(*move) for move in self._moves(node, peer)]
 
     def incoming(self, node: int, peer: int) -> list[Block]:
-        """What `node` receives from `peer`, as blocks of what `node` holds after."""
+        """The blocks that `node` receives from `peer`, as places on `node` after the move."""
         return [self._after(*move) for move in self._moves(peer, node)]
 
     def _moves(self, source: int, target: int) -> Iterator[tuple[CutTensor, Holder, Holder, list[Tensor]]]:
@@ -79,7 +79,7 @@ class Repartition:
                 continue
             at_home = self._home[names[0]].owner
             for part in range(len(self._new[names[0]].units)):
-                # Trained by `source`, but no node trains it next: its row's new node differs from its column's.
+                # `source` trained it, but no node trains it next: its row and its column get different nodes.
                 rows = leaving[0] & (at_home == target) & (self._new[names[0]].owner == part)
                 columns = leaving[1] & (self._new[names[1]].owner != part)
                 yield from _non_empty(tensor, "subnet", "home", [rows, columns])
@@ -140,7 +140,7 @@ def write_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) ->
 
 
 def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> list[Tensor]:
-    """Of a buffer as `write_blocks` takes it, the first plane of each of `blocks`: views of their shapes."""
+    """The first plane of each of `blocks` in a buffer for `write_blocks`: views of their shapes."""
     values, offset = [], 0
     for block in blocks:
         shape = block.shape()
@@ -150,7 +150,7 @@ def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor
 
 
 def count_values(holdings: Holdings, blocks: Sequence[Block]) -> int:
-    """How many values `blocks` have over all their planes."""
+    """The number of values of `blocks` over all their planes."""
     return sum(block.shape().numel() * len(_planes(holdings, block)) for block in blocks)
 
 
@@ -160,11 +160,11 @@ def _planes(holdings: Holdings, block: Block) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Values, of one of n nodes, in the mean over rounds or waves.
+    """The number of values that one node moves, in the mean over rounds or waves.
 
     Attributes:
-        gathered: those that it takes out of its tensors, for others and for itself.
-        sent: those of them that go to others; as many arrive.
+        gathered: values that it takes out of its tensors, for others and for itself.
+        sent: values that it sends to others; equally many arrive.
     """
 
     gathered: float
@@ -172,7 +172,7 @@ class Moved:
 
 
 def expected_moves(tensor: CutTensor, nodes: int) -> Moved:
-    """What a repartition moves of `tensor`.
+    """The values of `tensor` that one of `nodes` nodes moves in a repartition, in the mean.
 
     A unit is on a node with probability 1/n, in every round anew. Of a tensor cut along one axis everything in a
     subnet is gathered, and stays with probability 1/n. Of one cut along two, so is a subnet's 1/n^2, whose entries

@@ -1,4 +1,4 @@
-"""Neuron groups: which entries of which tensors belong to one hidden unit.
+"""Neuron groups: the entries of tensors that belong to one hidden unit.
 
 Independent Subnet Training partitions hidden units, not tensors. A group is a set of interchangeable units,
 such as the outputs of one hidden layer. Each unit owns one index (or a run of `block` indices) along one
@@ -32,7 +32,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class NeuronGroup:
-    """`size` interchangeable hidden units and every place that is indexed by them."""
+    """`size` interchangeable hidden units and every place that they index."""
 
     name: str
     size: int
@@ -71,10 +71,10 @@ def validate_groups(model: nn.Module, groups: Sequence[NeuronGroup]) -> None:
 
 
 def _check_kinds(groups: Any) -> None:
-    """Whether `groups`, which a plug-in may give, are groups at all.
+    """Check the types in `groups`, which may come from a plug-in.
 
     Raises:
-        ValueError: saying what they must be.
+        ValueError: naming the wrong value and the expected type.
     """
     if not isinstance(groups, list | tuple):
         raise ValueError(f"neuron_groups must return a list of NeuronGroup, not {shown(groups)}")
@@ -109,7 +109,7 @@ def expand_units(units: Tensor, block: int) -> Tensor:
 
 
 def permute_units(model: nn.Module, group: NeuronGroup, permutation: Tensor) -> None:
-    """Reorder the units of `group` in place. The network's function must not change: the test of a group."""
+    """Reorder the units of `group` in place. The function of the network must not change: the test of a group."""
     tensors = named_tensors(model)
     with torch.no_grad():
         for slot in group.slots:

@@ -1,4 +1,7 @@
-"""How a model's tensors are cut by its neuron groups: shapes of a subnet's tensors and of home shards."""
+"""Neuron groups cut the tensors of a model: shapes and initial values of subnets and of home shards.
+
+No node ever makes a full tensor.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +47,7 @@ class CutTensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """All that travels between nodes: `cut` tensors by index, `replicated` ones by averaging.
+    """The tensors that travel between nodes: `cut` ones by index, `replicated` ones by averaging.
 
     Running statistics of normalisation layers are in neither: a subnet's do not fit the assembled network, so
     they are estimated anew when it is assembled, and never cross the network.

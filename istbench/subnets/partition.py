@@ -1,4 +1,4 @@
-"""Which node trains which hidden units, round by round. Pure: every node derives it from (seed, round)."""
+"""The hidden units that each node trains, round by round. Pure: every node derives them from (seed, round)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from istbench.subnets.groups import NeuronGroup
 class GroupPartition:
     """One group's units cut into n disjoint parts.
 
-    units: per node, its units by their index in its part (int64): in increasing order, but where units stream.
+    units: per node, its units by their index in its part (int64); in increasing order, except in streaming IST.
     owner: [size], the node of every unit.
     position: [size], the index of every unit within its node's part.
     """
@@ -54,7 +54,7 @@ def partition_units(groups: Sequence[NeuronGroup], world_size: int, *, seed: int
 
 
 def home_partition(groups: Sequence[NeuronGroup], world_size: int) -> Partition:
-    """The fixed partition by which entries that no subnet holds are kept: consecutive units, evenly cut."""
+    """The fixed partition that keeps the entries of no subnet: consecutive units, evenly cut."""
     return {
         group.name: _parts(torch.arange(group.size).split(part_sizes(group.size, world_size))) for group in groups
     }
@@ -65,7 +65,7 @@ def _parts(pieces: Sequence[Tensor]) -> GroupPartition:
 
 
 def arranged(units: Sequence[Tensor]) -> GroupPartition:
-    """The parts that have `units`, per node, in that order."""
+    """The partition of a group with `units`, per node, in that order."""
     size = sum(len(piece) for piece in units)
     owner = torch.empty(size, dtype=torch.int64)
     position = torch.empty(size, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Which entries of a block of the full model one node holds: pure, every node derives it for any other."""
+"""The entries of a block of the full model on one node. Pure: every node derives them for any other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Places:
     places: Tensor
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Those entries of `tensor`: a copy."""
+        """These entries of `tensor`: a copy."""
         return tensor.index_select(self.dim, self.places.to(tensor.device))
 
 
@@ -43,7 +43,7 @@ class Piece:
     """A holder's entries of a block.
 
     Attributes:
-        held: what the holder has that lies in the block.
+        held: the holder's entries that lie in the block.
         axes, index: the product of indices within the block where these entries belong.
     """
 
@@ -53,9 +53,9 @@ class Piece:
 
 
 def piece_of(span: DimSlice, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
-    """What a holder has of the block at `span` of the full tensor.
+    """The entries of a holder in the block at `span` of the full tensor.
 
-    It has the product of `index`, rising, along `axes`, and all along other dimensions.
+    The holder has the product of `index`, in increasing order, along `axes`, and all entries of other dimensions.
     """
     held, within = span, list(index)
     for number, axis in enumerate(axes):

@@ -1,11 +1,12 @@
-"""Streaming IST, this project's own extension: which units move after which local step, and where they are then.
+"""The waves of streaming IST, this project's own extension: moving units, and the entries that travel.
 
-A round has so many waves. Of each group, a wave takes the next units of a random order that is drawn anew every
-round, and permutes their owners among themselves: every node keeps its count. Which of them change their node
-leave it at once and are nobody's until they land, in the places of those that left their new node in that wave.
+A round has a number of waves. A wave takes the next units of each group, in a random order that is drawn anew
+every round, and permutes their owners among themselves: every node keeps its count. A unit that changes its node
+leaves at once and belongs to no node until it lands, in the place of a unit that left its new node in the same
+wave.
 
-Groups that share a tensor take turns, wave by wave, so that of a weight between two units one moves at a time.
-Pure: every node derives a wave from (seed, round, wave) and from where the units were before.
+Groups that share a tensor take turns, wave by wave, so that only one end of a weight moves at a time. Pure: every
+node derives a wave from (seed, round, wave) and from where the units were before.
 """
 
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,7 @@ class Timetable:
         return Wave(partition, new, moving)
 
     def pieces(self, group: NeuronGroup) -> int:
-        """Into how many pieces a round cuts `group`, which are taken in as many of its waves."""
+        """The number of pieces of `group` in a round; each wave takes one or none."""
         return max(1, min(len(self._waves_of(group)), group.size // (_UNITS_A_NODE * self.world_size)))
 
     def takes(self, group: NeuronGroup, number: int) -> bool:
@@ -80,7 +81,7 @@ class Timetable:
         return first < last
 
     def moving_share(self, group: NeuronGroup) -> float:
-        """Of the units of `group`, the share that changes its node in a round, in the mean.
+        """The mean share of the units of `group` that changes its node in a round.
 
         Of m units of a piece each gets one's owner at random: its own, or another's, who may be the same.
         """
@@ -92,7 +93,7 @@ class Timetable:
         return self._order(group, round_index)[first:last] if first < last else torch.empty(0, dtype=torch.int64)
 
     def _piece(self, group: NeuronGroup, number: int) -> tuple[int, int]:
-        """Which pieces wave `number` takes: from the first to the second, exclusive; these are one or none."""
+        """The pieces of wave `number`, from the first number to the second (exclusive): one or none."""
         waves, pieces = self._waves_of(group), self.pieces(group)
         if number not in waves:
             return 0, 0
@@ -113,10 +114,10 @@ class Timetable:
 
 
 def turns_of(layout: Layout) -> dict[str, int]:
-    """By group its turn, from 0: as few as may be, and different ones for groups that share a tensor.
+    """The turn of each group, from 0: as few turns as possible, different ones for groups that share a tensor.
 
     Raises:
-        ValueError: where a tensor is between the units of one group.
+        ValueError: if a tensor is between the units of one group.
     """
     turns: dict[str, int] = {}
     shared = [{axis.group for axis in cut.axes} for cut in layout.cut if cut.needs_home]
@@ -131,9 +132,9 @@ def turns_of(layout: Layout) -> dict[str, int]:
 
 
 def _permuted(parts: GroupPartition, units: Tensor, permutation: Tensor) -> tuple[Tensor, GroupPartition]:
-    """`units` get the owners of `units[permutation]`: those whose owner is another one then, and the parts.
+    """Give `units` the owners of `units[permutation]`; returns the changed units, and the partition.
 
-    In NumPy, whose operations on so few numbers take a tenth of torch's time.
+    NumPy needs a tenth of the time of torch for so few numbers.
     """
     taken, old_owner, old_position = units.numpy(), parts.owner.numpy(), parts.position.numpy()
     owners = old_owner[taken]
@@ -142,7 +143,7 @@ def _permuted(parts: GroupPartition, units: Tensor, permutation: Tensor) -> tupl
     movers, before, after = taken[changed], owners[changed], wanted[changed]
     if not len(movers):
         return units[:0], parts
-    # On every node as many places are left as are taken.
+    # On every node as many units leave as arrive.
     left, landing = movers[before.argsort(kind="stable")], movers[after.argsort(kind="stable")]
     owner, position, arrangement = old_owner.copy(), old_position.copy(), torch.cat(parts.units)
     owner[landing], position[landing] = old_owner[left], old_position[left]
@@ -169,7 +170,13 @@ class Move:
 
 
 class Flights:
-    """What flies in `wave`; entries in no subnet are kept by partition `home`."""
+    """The entries in flight in `wave`; partition `home` keeps the entries that are in no subnet.
+
+    If a tensor has one axis, the entries of a unit travel with it. If a tensor is between two groups, one end
+    moves. The entries that the unit leaves behind are in no subnet then, and travel home; the entries that it
+    meets come from home. Sender and receiver derive the same list, as in `Repartition`, so a message holds bare
+    values.
+    """
 
     def __init__(self, layout: Layout, wave: Wave, home: Partition) -> None:
         self.wave = wave
@@ -179,12 +186,12 @@ class Flights:
         self._routes = {group: self._by_route(group) for group in wave.moving}
 
     def outgoing(self, node: int, peer: int) -> list[Block]:
-        """What `node` sends to `peer`, as blocks of what `node` holds before; in the order `incoming` expects."""
+        """The blocks that `node` sends to `peer`, as places on `node` before; in the order of `incoming`."""
         moves = self.moves(node, peer)
         return self._blocks(moves, [move.before for move in moves], self.wave.old)
 
     def incoming(self, node: int, peer: int) -> list[Block]:
-        """What `node` receives from `peer`, as blocks of what `node` holds once the wave has landed."""
+        """The blocks that `node` receives from `peer`, as places on `node` after the wave has landed."""
         moves = self.moves(peer, node)
         return self._blocks(moves, [move.after for move in moves], self.wave.new)
 
@@ -204,7 +211,7 @@ class Flights:
         return blocks
 
     def empty(self, node: int) -> list[tuple[str, int, Tensor]]:
-        """The places in `node`'s subnet that units have left and others will land in: tensor, dimension, index."""
+        """The places in the subnet of `node` that units left and others land in: tensor, dimension, index."""
         left = {}
         for group, units in self.wave.moving.items():
             parts = self.wave.old[group]
@@ -217,7 +224,7 @@ class Flights:
         ]
 
     def moves(self, source: int, target: int) -> list[Move]:
-        """All that flies from `source` to `target`, in a fixed order; on one node, to and from its home shards."""
+        """The moves from `source` to `target`, in a fixed order; on one node, to and from its home shards."""
         if (source, target) not in self._moves:
             self._moves[source, target] = [
                 move
@@ -244,7 +251,7 @@ class Flights:
             yield Move(cut, "home", "subnet", (self._kept(rows, meet, source), landing))
 
     def _between(self, group: str, source: int | None, target: int | None) -> Tensor:
-        """The moving units of `group` from node `source` to node `target`; None, of one, is any."""
+        """The moving units of `group` from node `source` to node `target`; None stands for any node."""
         routes = self._routes[group]
         if source is None:
             assert target is not None
@@ -261,12 +268,12 @@ class Flights:
         return [list(pieces[source * nodes : (source + 1) * nodes]) for source in range(nodes)]
 
     def _kept(self, group: str, units: Tensor, home: int) -> Tensor:
-        """Those of `units` whose home is `home`."""
+        """The units among `units` with home `home`."""
         return units[self._home[group].owner[units] == home]
 
 
 def expected_flights(layout: Layout, timetable: Timetable, number: int, weights: Mapping[str, int]) -> Moved:
-    """What wave `number` of a streaming round moves of all tensors, each value counted `weights` times by tensor.
+    """The values that a node moves in wave `number`, in the mean; a value of a tensor counts `weights` times.
 
     A unit that moves takes along its entries of tensors cut along one axis. Of those cut along two, it leaves
     1/n of its entries behind, for home, and meets another 1/n, from home; 1/n of all homes are on the same node.

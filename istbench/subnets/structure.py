@@ -14,7 +14,7 @@ from istbench.subnets.groups import NeuronGroup, Slot
 _Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
-# What treats every channel alike and by itself.
+# Modules that treat every channel alike and by itself.
 _CHANNEL_WISE = (
     *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus),
@@ -64,14 +64,14 @@ def chain_groups(model: nn.Module, chain: Iterable[nn.Module], *, prefix: str = 
 
 @dataclass
 class _Units:
-    """The outputs of the last layer so far: how many, where they are indexed, and whether in flat vectors."""
+    """The outputs of the last layer so far: their number, their slots, and whether they are flat vectors."""
 
     size: int
     flat: bool
     slots: list[Slot] = field(default_factory=list)
 
     def index(self, module: nn.Module, name: str, parts: tuple[str, ...]) -> None:
-        """Note that the units index those of `parts` that `module` has, along their only or first dimension."""
+        """Note that the units index the first dimension of those `parts` that `module` has."""
         for part in parts:
             tensor = getattr(module, part)
             if tensor is not None:
