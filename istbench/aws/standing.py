@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from istbench.aws.remembered import Remembered, recall
+from istbench.aws.local_files import Remembered, recall
 from istbench.aws.session import Aws
 from istbench.aws.spec import ClusterSpec
 from istbench.aws.stack import Stack, find_stack

@@ -83,7 +83,7 @@ def up_command(max_hours: float | None, price: float | None, yes: bool, dry_run:
         for line in [*cost_lines(spec, cost, region), *_calls_of_up(spec, hours, region)]:
             _say(line)
         return
-    from istbench.aws.life import Plan, up
+    from istbench.aws.lifecycle import Plan, up
     from istbench.aws.session import connect
     from istbench.aws.standing import standing, standing_lines
 
@@ -109,7 +109,7 @@ def up_command(max_hours: float | None, price: float | None, yes: bool, dry_run:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def status_command(regions: tuple[str, ...], as_json: bool) -> int:
     """Say what clusters there are in every region, and what is left of others: then it exits with 1."""
-    from istbench.aws.remembered import recall
+    from istbench.aws.local_files import recall
     from istbench.aws.session import connect
     from istbench.aws.survey import regions_of_account, survey
     from istbench.cli.aws_status import print_status
@@ -155,7 +155,7 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
             click.echo("\n".join([f"# machine {rank}", *_told(planned, asked.words, rank, linger)]))
         return 0
     from istbench.aws import errands
-    from istbench.aws.life import stand
+    from istbench.aws.lifecycle import stand
 
     chosen = chosen_cluster(**given)
     spec = chosen.spec
@@ -187,7 +187,7 @@ def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, 
 @click.option("--out", type=PathType(), metavar="DIR", help="Results directory. Default: results/aws/CLUSTER.")
 def fetch_command(out: Path | None, **given: Any) -> None:
     """Bring the results of a cluster here: only what is new, also while it runs."""
-    from istbench.aws.life import fetch
+    from istbench.aws.lifecycle import fetch
 
     chosen = chosen_cluster(**given)
     folder = out or results_of(chosen.name)
@@ -200,7 +200,7 @@ def fetch_command(out: Path | None, **given: Any) -> None:
 @click.option("--discard", is_flag=True, help="Delete results that were not fetched.")
 def down_command(discard: bool, **given: Any) -> None:
     """End a cluster and delete all that it was made of. It can be repeated."""
-    from istbench.aws.life import down
+    from istbench.aws.lifecycle import down
 
     chosen = chosen_cluster(**given, gone_is_fine=True)
     if down(chosen.aws, chosen.name, discard=discard, say=_say):

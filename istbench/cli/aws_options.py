@@ -136,7 +136,7 @@ def chosen_cluster(
     Raises:
         UserError: where there is none, or several.
     """
-    from istbench.aws.remembered import recall
+    from istbench.aws.local_files import recall
     from istbench.aws.session import connect
 
     known = recall().clusters

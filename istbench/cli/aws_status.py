@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from istbench.aws.remembered import Memory
+from istbench.aws.local_files import Memory
 from istbench.aws.survey import Region
 from istbench.cli import EXIT_FAILED
 

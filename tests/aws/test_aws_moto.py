@@ -12,8 +12,8 @@ from moto_aws import HERE, IMAGE, REGION, as_moto_can, inventory
 from istbench.aws import errands, session
 from istbench.aws.commands import errand
 from istbench.aws.keeper import keep
-from istbench.aws.life import Plan, down, fetch, stand, up
-from istbench.aws.remembered import recall
+from istbench.aws.lifecycle import Plan, down, fetch, stand, up
+from istbench.aws.local_files import recall
 from istbench.aws.spec import preset
 from istbench.aws.stack import find_stack
 from istbench.aws.survey import survey

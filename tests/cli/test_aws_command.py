@@ -9,7 +9,7 @@ import fake_aws
 import pytest
 
 from istbench.aws import errands
-from istbench.aws.remembered import memory_file
+from istbench.aws.local_files import memory_file
 from istbench.aws.wheel import Package
 
 NAME = "2xm5-2xlarge"

@@ -6,11 +6,11 @@ import fake_aws
 import msgspec
 import pytest
 
-from istbench.aws import errands, life, waiting, wheel
+from istbench.aws import errands, lifecycle, waiting, wheel
 from istbench.aws.commands import errand
 from istbench.aws.keeper import keep
-from istbench.aws.life import Plan, down, fetch, stand, up
-from istbench.aws.remembered import memory_file, recall
+from istbench.aws.lifecycle import Plan, down, fetch, stand, up
+from istbench.aws.local_files import memory_file, recall
 from istbench.aws.session import Aws, connect
 from istbench.aws.spec import PipArgument, preset
 from istbench.aws.survey import survey
@@ -309,13 +309,13 @@ def test_a_stack_that_cannot_be_deleted_is_named_and_tried_again(cluster, said):
 
 def test_results_that_came_after_the_fetch_are_not_thrown_away(cluster, said, monkeypatch, tmp_path):
     bucket = stand(HERE, NAME).bucket
-    ending = life.end_machines
+    ending = lifecycle.end_machines
 
     def end(aws, machines):
         ending(aws, machines)
         cluster.buckets[bucket]["results/last"] = b"1"
 
-    monkeypatch.setattr(life, "end_machines", end)
+    monkeypatch.setattr(lifecycle, "end_machines", end)
     with pytest.raises(UserError, match="such as last"):
         down(HERE, NAME, discard=False, say=said.append)
     fetch(HERE, NAME, tmp_path / "out", said.append)

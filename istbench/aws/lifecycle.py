@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from istbench.aws.errands import StandingCluster
+from istbench.aws.local_files import Remembered, forget, recall, remember, remember_fetched
 from istbench.aws.machines import UP, Machine, end_machines, find_machines, wait_online
-from istbench.aws.remembered import Remembered, forget, recall, remember, remember_fetched
 from istbench.aws.session import Aws, calls
 from istbench.aws.spec import ClusterSpec, Region
 from istbench.aws.stack import (
