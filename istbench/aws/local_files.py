@@ -1,113 +1,216 @@
-"""What this machine remembers of clusters, in a small JSON file: where they are, and what was fetched of them."""
+"""The local files of a cluster, in one folder: its record, its keys, the hosts file and the ssh configuration."""
 
-import os
+import base64
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from istbench.aws.spec import ClusterSpec, Hours, Region
-from istbench.door import decode_json, encode_own, read_bytes, utf8_path
-from istbench.errors import UserError
+from istbench.aws.machines import Machine
+from istbench.aws.spec import ClusterSpec, Hours, RegionName
+from istbench.aws.template import USER
+from istbench.door import decode_json, encode_own, read_bytes
+from istbench.errors import RunFailed, UserError, printable
 from istbench.files import writing_whole
+from istbench.torchrun.secret import secret_file
 
-_WAY_OUT = "move it away; `istbench aws status` finds by their tag what clusters there are"
-_T = TypeVar("_T")
 _Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster that was started from here.
+class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster that this computer created.
 
     Attributes:
-        spec: what it was made from. region: where it is. max_hours: after which it ends.
-        began, ends: in UTC, as ISO 8601. per_hour: what it costs, USD.
+        spec: its spec. region: its region. max_hours: hours until it ends.
+        began, ends: times in UTC, as ISO 8601. per_hour: its cost, USD.
+        ssm: whether Systems Manager forwards the ssh connections.
     """
 
     spec: ClusterSpec
-    region: Region
+    region: RegionName
     max_hours: Hours
     began: str
     ends: str
     per_hour: _Amount
+    ssm: bool = False
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is remembered.
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Keys of a cluster: the public key of the user, and the private host key, in base64."""
 
-    Attributes:
-        clusters: by name, those that were not taken down. regions: that were ever used.
-        fetched: by cluster, by key in its bucket, the version that was fetched.
-    """
-
-    clusters: dict[str, Remembered] = {}
-    regions: list[Region] = []
-    fetched: dict[str, dict[str, str]] = {}
+    user: str
+    host: str
 
 
-def memory_file() -> Path:
-    """`$XDG_STATE_HOME/istbench/aws.json`, else `~/.local/state/istbench/aws.json`.
+@dataclass(frozen=True)
+class LocalFiles:
+    """The folder of cluster `name`."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """`$XDG_CONFIG_HOME/istbench/aws/NAME`, else `~/.config/istbench/aws/NAME`."""
+        return _clusters_folder() / self.name
+
+    @property
+    def hosts(self) -> Path:
+        """The hosts file, for `--hosts`; it exists once `up` has reached every machine."""
+        return self.folder / "hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        """The ssh configuration, for `--ssh-config`."""
+        return self.folder / "ssh_config"
+
+    @property
+    def key(self) -> Path:
+        """The private key of the user; it never leaves this computer."""
+        return self.folder / "key"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The public host key of the machines, for ssh."""
+        return self.folder / "known_hosts"
+
+    def create(self, record: ClusterRecord) -> Keys:
+        """Write the record of a new cluster, and make its keys; files of an earlier cluster of this name go.
+
+        Raises:
+            UserError: if the folder cannot be written, or there is no `ssh-keygen`.
+        """
+        forget(self.name)
+        host = self.folder / "host_key"
+        try:
+            self.folder.mkdir(parents=True, mode=0o700)
+            for path in (self.key, host):
+                _make_key(path, f"istbench-{self.name}")
+            keys = Keys(user=_public(self.key), host=base64.b64encode(host.read_bytes()).decode())
+            self.known_hosts.write_text(f"{host_alias(self.name)} {_public(host)}\n")
+            for path in (host, host.with_name("host_key.pub")):
+                path.unlink()
+            with writing_whole(self._record) as file:
+                file.write(msgspec.json.encode(record, enc_hook=encode_own))
+        except OSError as error:
+            raise _cannot_write(self.folder, error) from None
+        return keys
+
+    def write_hosts(self, machines: Sequence[Machine]) -> None:
+        """Write the hosts file: one machine a line, by rank.
+
+        Raises:
+            UserError: if it cannot be written.
+        """
+        _write(self.hosts, "".join(f"{machine.host(self.name)}\n" for machine in machines))
+
+    def write_ssh_config(self, machines: Sequence[Machine], region: str, *, ssm: bool) -> None:
+        """Write the ssh configuration, with the machines' public addresses, or through Systems Manager with `ssm`.
+
+        Raises:
+            UserError: if it cannot be written. RunFailed: if a machine has no public address, and `ssm` is False.
+        """
+        bare = [machine for machine in machines if not (ssm or machine.public)]
+        if bare:
+            raise RunFailed(f"{bare[0]} has no public address; `istbench aws down`, and `up` with --ssm")
+        addresses = {machine.host(self.name): machine.identity if ssm else machine.public for machine in machines}
+        proxy = (
+            "  ProxyCommand aws ssm start-session --target %h --document-name AWS-StartSSHSession "
+            f"--parameters portNumber=%p --region {region}\n"
+        )
+        text = (
+            f"# Written by `istbench aws up`: cluster {self.name} in {region}.\n"
+            + host_entries(addresses)
+            + "Host *\n"
+            + f"  User {USER}\n"
+            + f"  IdentityFile {_quoted(self.key)}\n"
+            + "  IdentitiesOnly yes\n"
+            + f"  HostKeyAlias {host_alias(self.name)}\n"
+            + f"  UserKnownHostsFile {_quoted(self.known_hosts)}\n"
+            + "  StrictHostKeyChecking yes\n"
+            + (proxy if ssm else "")
+        )
+        _write(self.ssh_config, text)
+
+    @property
+    def _record(self) -> Path:
+        return self.folder / "cluster.json"
+
+
+def host_alias(cluster: str) -> str:
+    """The name of the machines' host key: all machines of a cluster have one."""
+    return f"istbench-{cluster}"
+
+
+def host_entries(addresses: dict[str, str]) -> str:
+    """Lines of an ssh configuration that give hosts their addresses."""
+    return "".join(f"Host {name}\n  HostName {address}\n" for name, address in addresses.items())
+
+
+def records() -> dict[str, ClusterRecord]:
+    """The clusters that this computer created and did not take down, by name.
 
     Raises:
-        UserError: where there is no home directory.
+        UserError: if a record is damaged.
     """
-    base = os.environ.get("XDG_STATE_HOME")
-    if base:
-        return utf8_path(base, "XDG_STATE_HOME") / "istbench" / "aws.json"
-    try:
-        return utf8_path(str(Path.home()), "HOME") / ".local" / "state" / "istbench" / "aws.json"
-    except RuntimeError:
-        raise UserError("no home directory to remember clusters in; name one with XDG_STATE_HOME") from None
-
-
-def recall() -> Memory:
-    """What is remembered; nothing, where there is no file yet.
-
-    Raises:
-        UserError: where the file is damaged.
-    """
-    path = memory_file()
-    if not path.exists():
-        return Memory()
-    return decode_json(read_bytes(path, "what istbench remembers of clusters"), Memory, str(path), _WAY_OUT)
-
-
-def remember(name: str, cluster: Remembered) -> None:
-    """Add `cluster`, or what is new of it.
-
-    Raises:
-        UserError: where that cannot be written.
-    """
-    memory = recall()
-    regions = list(dict.fromkeys([*memory.regions, cluster.region]))
-    _write(msgspec.structs.replace(memory, clusters={**memory.clusters, name: cluster}, regions=regions))
+    found = {}
+    for path in sorted(_clusters_folder().glob("*/cluster.json")):
+        way_out = f"delete {path.parent}; `istbench aws status` lists clusters by their tag"
+        content = read_bytes(path, "a record of `istbench aws up`")
+        found[path.parent.name] = decode_json(content, ClusterRecord, str(path), way_out)
+    return found
 
 
 def forget(name: str) -> None:
-    """Drop a cluster that is gone; the region it was in stays remembered."""
-    memory = recall()
-    _write(
-        msgspec.structs.replace(
-            memory, clusters=_without(memory.clusters, name), fetched=_without(memory.fetched, name)
-        )
-    )
+    """Delete the folder of a cluster.
+
+    Raises:
+        UserError: if it cannot be deleted.
+    """
+    folder = LocalFiles(name).folder
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise UserError(f"cannot delete {folder}: {error.strerror}; delete it by hand") from None
 
 
-def remember_fetched(name: str, versions: dict[str, str]) -> None:
-    """Note which version of each object in the bucket of cluster `name` is here."""
-    memory = recall()
-    _write(msgspec.structs.replace(memory, fetched={**memory.fetched, name: versions}))
+def _clusters_folder() -> Path:
+    return secret_file().parent / "aws"
 
 
-def _without(table: dict[str, _T], name: str) -> dict[str, _T]:
-    return {key: value for key, value in table.items() if key != name}
+def _make_key(path: Path, comment: str) -> None:
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    try:
+        made = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise UserError("no `ssh-keygen` here, which makes the keys of a cluster; install OpenSSH") from None
+    if made.returncode:
+        said = [*made.stderr.splitlines(), f"status {made.returncode}"][0]
+        raise UserError(f"ssh-keygen makes no key in {path.parent}: {printable(said)}; check the folder")
 
 
-def _write(memory: Memory) -> None:
-    path = memory_file()
+def _public(key: Path) -> str:
+    """The public key beside `key`, without its comment."""
+    return " ".join(key.with_name(f"{key.name}.pub").read_text().split()[:2])
+
+
+def _quoted(path: Path) -> str:
+    return f'"{path.absolute()}"'.replace("%", "%%")
+
+
+def _write(path: Path, text: str) -> None:
     try:
         with writing_whole(path) as file:
-            file.write(msgspec.json.encode(memory, enc_hook=encode_own))
+            file.write(text.encode())
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another place with XDG_STATE_HOME") from None
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> UserError:
+    return UserError(f"cannot write {path}: {error.strerror}; name another place with XDG_CONFIG_HOME")

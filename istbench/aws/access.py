@@ -1,0 +1,178 @@
+"""Access to the machines of a cluster: the addresses that may connect, ssh, and the key of the first machine."""
+
+import ipaddress
+import re
+import shlex
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from istbench.aws.local_files import LocalFiles, host_alias, host_entries
+from istbench.aws.machines import Machine
+from istbench.aws.session import Aws, calls, error_code, wait_for
+from istbench.aws.template import BOOTED, SSH_PORT
+from istbench.errors import RunFailed, UserError, printable, shown
+
+_ADDRESS_URL = "https://checkip.amazonaws.com"
+_ADDRESS_S = 10.0
+_EVERY_S, _BOOTING_S = 5.0, 900.0
+_NOT_CONNECTED = 255  # ssh's own exit status
+_BOOT_LOG = "/var/log/cloud-init-output.log"
+_BOOT_CHECK = (
+    "cloud-init status --wait > /dev/null 2>&1; "
+    f"test -e {BOOTED} || {{ tail -n 1 {_BOOT_LOG} >&2; exit 1; }}"
+)  # fmt: skip
+# The first machine makes a key of its own for ssh to the others. No private key leaves the machine that made it.
+_OWN_KEY = ".ssh/id_ed25519"
+_MAKE_KEY = f"test -e {_OWN_KEY} || ssh-keygen -q -t ed25519 -N '' -f {_OWN_KEY}; cat {_OWN_KEY}.pub"
+_PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+")
+
+
+def own_network() -> str:
+    """The public address of this computer, as a network of one address; an endpoint of AWS reports it.
+
+    Raises:
+        UserError: if the endpoint does not answer with an address.
+    """
+    way_out = "give --from CIDR, the addresses that may connect, or --ssm"
+    try:
+        with urllib.request.urlopen(_ADDRESS_URL, timeout=_ADDRESS_S) as answer:
+            text = answer.read(100).decode(errors="replace").strip()
+    except (urllib.error.URLError, OSError) as error:
+        raise UserError(f"{_ADDRESS_URL} does not tell your address ({printable(str(error))}); {way_out}") from None
+    try:
+        return f"{ipaddress.IPv4Address(text)}/32"
+    except ValueError:
+        raise UserError(f"{_ADDRESS_URL} answers {shown(text)}, not an IPv4 address; {way_out}") from None
+
+
+def given_network(text: str) -> str:
+    """The network of `--from`: an IPv4 address, or a network such as 203.0.113.0/24.
+
+    Raises:
+        UserError: if it is neither, or contains all addresses.
+    """
+    try:
+        network = ipaddress.IPv4Network(text.strip())
+    except ValueError:
+        raise UserError(
+            f"--from {shown(text)} is no IPv4 network; give an address or a network, such as 203.0.113.0/24"
+        ) from None
+    if network.prefixlen == 0:
+        raise UserError(f"--from {network} lets every computer connect; give the network of your own")
+    return str(network)
+
+
+def require_programs(*, ssm: bool) -> None:
+    """Check for the programs by which this computer reaches machines.
+
+    Raises:
+        UserError: naming a program that is not installed.
+    """
+    if shutil.which("ssh") is None:
+        raise UserError("no `ssh` here, by which istbench reaches the machines; install OpenSSH's client")
+    missing = [name for name in ("aws", "session-manager-plugin") if ssm and shutil.which(name) is None]
+    if missing:
+        raise UserError(f"--ssm needs {' and '.join(missing)}: install the AWS CLI and its Session Manager plugin")
+
+
+def allow_only(aws: Aws, group: str, network: str) -> bool:
+    """Let `network` alone open ssh connections to the machines of security group `group`; whether that is a change.
+
+    Raises:
+        RunFailed: if AWS refuses.
+    """
+    from botocore.exceptions import ClientError
+
+    ec2 = aws.client("ec2")
+    with calls(f"for the security group {group}"):
+        (described,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    allowed = {part["CidrIp"] for rule in described["IpPermissions"] for part in rule.get("IpRanges", [])}
+    if allowed == {network}:
+        return False
+    with calls(f"to let {network} reach the machines"):
+        if network not in allowed:
+            try:
+                ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[_ssh_from(network)])
+            except ClientError as error:
+                if error_code(error) != "InvalidPermission.Duplicate":  # another `up` did it meanwhile
+                    raise
+        for other in sorted(allowed - {network}):
+            ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[_ssh_from(other)])
+    return True
+
+
+def _ssh_from(network: str) -> dict[str, Any]:
+    return {"IpProtocol": "tcp", "FromPort": SSH_PORT, "ToPort": SSH_PORT, "IpRanges": [{"CidrIp": network}]}
+
+
+def on_machine(files: LocalFiles, machine: Machine, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell command on a machine, over ssh."""
+    options = ["-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=5", "-oServerAliveCountMax=6"]
+    words = ["ssh", "-F", str(files.ssh_config), *options, "--", machine.host(files.name), command]
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of a command's errors, else its status."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return printable(lines[-1]) if lines else f"status {done.returncode}"
+
+
+def wait_booted(files: LocalFiles, machines: Sequence[Machine]) -> None:
+    """Return when ssh reaches every machine and its boot script has succeeded.
+
+    Raises:
+        RunFailed: naming the machine.
+    """
+    for machine in machines:
+
+        def reached(machine: Machine = machine) -> subprocess.CompletedProcess[str] | None:
+            done = on_machine(files, machine, _BOOT_CHECK)
+            # ssh fails until the machine has its host key and the key of the user.
+            return None if done.returncode == _NOT_CONNECTED else done
+
+        try:
+            done = wait_for(reached, _EVERY_S, _BOOTING_S, f"{machine}: ssh did not reach it")
+        except RunFailed as error:
+            raise RunFailed(f"{error} ({last_line(on_machine(files, machine, 'true'))})") from None
+        if done.returncode:
+            way_out = "correct `setup`, then `istbench aws down` and `up`"
+            raise RunFailed(f"{machine}: its boot script failed ({last_line(done)}); {way_out}")
+
+
+def connect_machines(files: LocalFiles, machines: Sequence[Machine]) -> None:
+    """Let the first machine reach all machines over ssh, by the same names, with a key that it makes itself.
+
+    Raises:
+        RunFailed: naming the machine.
+    """
+    first = machines[0]
+    made = _PUBLIC_KEY.search(_checked(files, first, _MAKE_KEY))
+    if made is None:
+        raise RunFailed(f"{first}: ssh-keygen printed no key; run the same command again")
+    alias = host_alias(files.name)
+    config = host_entries({machine.host(files.name): machine.address for machine in machines}) + (
+        f"Host *\n  HostKeyAlias {alias}\n  StrictHostKeyChecking yes\n"
+    )
+    known = files.known_hosts.read_text()
+    _checked(files, first, f"{_put(config, '.ssh/config')} && {_put(known, '.ssh/known_hosts')}")
+    line = shlex.quote(made[0])
+    for machine in machines:
+        keys = ".ssh/authorized_keys"
+        _checked(files, machine, f"grep -qxF {line} {keys} || echo {line} >> {keys}")
+
+
+def _checked(files: LocalFiles, machine: Machine, command: str) -> str:
+    done = on_machine(files, machine, command)
+    if done.returncode:
+        raise RunFailed(f"{machine}: {last_line(done)}; run the same command again")
+    return done.stdout
+
+
+def _put(text: str, path: str) -> str:
+    """Shell that writes `text` to `path`."""
+    return f"printf %s {shlex.quote(text)} > {path}"
