@@ -1,8 +1,6 @@
-"""Access to the machines of a cluster: the addresses that may connect, ssh, and the key of the first machine."""
+"""Access to the machines of a cluster: the addresses that may connect, and ssh."""
 
 import ipaddress
-import re
-import shlex
 import shutil
 import subprocess
 import urllib.error
@@ -10,7 +8,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from istbench.aws.local_files import LocalFiles, host_alias, host_entries
+from istbench.aws.local_files import LocalFiles
 from istbench.aws.machines import Machine
 from istbench.aws.session import Aws, calls, error_code, wait_for
 from istbench.aws.template import BOOTED, SSH_PORT
@@ -25,10 +23,6 @@ _BOOT_CHECK = (
     "cloud-init status --wait > /dev/null 2>&1; "
     f"test -e {BOOTED} || {{ tail -n 1 {_BOOT_LOG} >&2; exit 1; }}"
 )  # fmt: skip
-# The first machine makes a key of its own for ssh to the others. No private key leaves the machine that made it.
-_OWN_KEY = ".ssh/id_ed25519"
-_MAKE_KEY = f"test -e {_OWN_KEY} || ssh-keygen -q -t ed25519 -N '' -f {_OWN_KEY}; cat {_OWN_KEY}.pub"
-_PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+")
 
 
 def own_network() -> str:
@@ -142,37 +136,3 @@ def wait_booted(files: LocalFiles, machines: Sequence[Machine]) -> None:
         if done.returncode:
             way_out = "correct `setup`, then `istbench aws down` and `up`"
             raise RunFailed(f"{machine}: its boot script failed ({last_line(done)}); {way_out}")
-
-
-def connect_machines(files: LocalFiles, machines: Sequence[Machine]) -> None:
-    """Let the first machine reach all machines over ssh, by the same names, with a key that it makes itself.
-
-    Raises:
-        RunFailed: naming the machine.
-    """
-    first = machines[0]
-    made = _PUBLIC_KEY.search(_checked(files, first, _MAKE_KEY))
-    if made is None:
-        raise RunFailed(f"{first}: ssh-keygen printed no key; run the same command again")
-    alias = host_alias(files.name)
-    config = host_entries({machine.host(files.name): machine.address for machine in machines}) + (
-        f"Host *\n  HostKeyAlias {alias}\n  StrictHostKeyChecking yes\n"
-    )
-    known = files.known_hosts.read_text()
-    _checked(files, first, f"{_put(config, '.ssh/config')} && {_put(known, '.ssh/known_hosts')}")
-    line = shlex.quote(made[0])
-    for machine in machines:
-        keys = ".ssh/authorized_keys"
-        _checked(files, machine, f"grep -qxF {line} {keys} || echo {line} >> {keys}")
-
-
-def _checked(files: LocalFiles, machine: Machine, command: str) -> str:
-    done = on_machine(files, machine, command)
-    if done.returncode:
-        raise RunFailed(f"{machine}: {last_line(done)}; run the same command again")
-    return done.stdout
-
-
-def _put(text: str, path: str) -> str:
-    """Shell that writes `text` to `path`."""
-    return f"printf %s {shlex.quote(text)} > {path}"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from istbench.aws.access import allow_only, connect_machines, wait_booted
+from istbench.aws.access import allow_only, wait_booted
 from istbench.aws.local_files import ClusterRecord, LocalFiles, forget, records
 from istbench.aws.machines import ENDING, UP, Machine, end_machines, find_machines
 from istbench.aws.session import Aws
@@ -94,7 +94,7 @@ def existing_lines(existing: ExistingCluster, region: str, max_hours: float) -> 
 
 
 def up(aws: Aws, request: ClusterRequest, say: Say) -> LocalFiles:
-    """Create the cluster, or continue its creation; return when ssh reaches all machines, from here and there.
+    """Create the cluster, or continue its creation; return when ssh reaches all machines.
 
     An existing cluster lets in the network of `request` in place of the one before.
 
@@ -116,7 +116,6 @@ def up(aws: Aws, request: ClusterRequest, say: Say) -> LocalFiles:
         files.write_ssh_config(machines, aws.region, ssm=ssm)
         say(f"{len(machines)} machines boot")
         wait_booted(files, machines)
-        connect_machines(files, machines)
         files.write_hosts(machines)
     except KeyboardInterrupt:
         say(

@@ -90,9 +90,9 @@ class LocalFiles:
         try:
             self.folder.mkdir(parents=True, mode=0o700)
             for path in (self.key, host):
-                _make_key(path, f"istbench-{self.name}")
+                _make_key(path, self._host_alias)
             keys = Keys(user=_public(self.key), host=base64.b64encode(host.read_bytes()).decode())
-            self.known_hosts.write_text(f"{host_alias(self.name)} {_public(host)}\n")
+            self.known_hosts.write_text(f"{self._host_alias} {_public(host)}\n")
             for path in (host, host.with_name("host_key.pub")):
                 path.unlink()
             with writing_whole(self._record) as file:
@@ -125,12 +125,12 @@ class LocalFiles:
         )
         text = (
             f"# Written by `istbench aws up`: cluster {self.name} in {region}.\n"
-            + host_entries(addresses)
+            + "".join(f"Host {name}\n  HostName {address}\n" for name, address in addresses.items())
             + "Host *\n"
             + f"  User {USER}\n"
             + f"  IdentityFile {_quoted(self.key)}\n"
             + "  IdentitiesOnly yes\n"
-            + f"  HostKeyAlias {host_alias(self.name)}\n"
+            + f"  HostKeyAlias {self._host_alias}\n"
             + f"  UserKnownHostsFile {_quoted(self.known_hosts)}\n"
             + "  StrictHostKeyChecking yes\n"
             + (proxy if ssm else "")
@@ -138,18 +138,13 @@ class LocalFiles:
         _write(self.ssh_config, text)
 
     @property
+    def _host_alias(self) -> str:
+        """The name of the host key, which all machines of the cluster share."""
+        return f"istbench-{self.name}"
+
+    @property
     def _record(self) -> Path:
         return self.folder / "cluster.json"
-
-
-def host_alias(cluster: str) -> str:
-    """The name of the machines' host key: all machines of a cluster have one."""
-    return f"istbench-{cluster}"
-
-
-def host_entries(addresses: dict[str, str]) -> str:
-    """Lines of an ssh configuration that give hosts their addresses."""
-    return "".join(f"Host {name}\n  HostName {address}\n" for name, address in addresses.items())
 
 
 def records() -> dict[str, ClusterRecord]:

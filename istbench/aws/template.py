@@ -44,14 +44,15 @@ printf '[Timer]\\nOnCalendar=%s\\nPersistent=true\\n[Install]\\nWantedBy=timers.
 systemctl daemon-reload
 systemctl enable --now istbench-end.timer
 """
-# The host key first: whoever can log in meets a known host. Group adm reads the log of the boot.
+# The host key comes first, so every login meets a known host. Group adm may read the log of the boot. Password '*'
+# allows none; sshd without PAM refuses the default, '!'.
 _LOGIN = f"""\
 set -e
 key=/etc/ssh/ssh_host_ed25519_key
 (umask 077 && base64 -d <<< '${{HostKey}}' > $key)
 ssh-keygen -y -f $key > $key.pub
 systemctl restart ssh || systemctl restart sshd
-useradd --create-home --shell /bin/bash --groups adm {USER}
+useradd --create-home --shell /bin/bash --groups adm --password '*' {USER}
 install -d -m 700 -o {USER} -g {USER} /home/{USER}/.ssh
 echo '${{UserKey}}' | install -m 600 -o {USER} -g {USER} /dev/stdin /home/{USER}/.ssh/authorized_keys
 """

@@ -14,7 +14,7 @@ from istbench.results.store import RunDirectory
 
 # A line for each file: SHA-256, bytes, path.
 _LIST_RUNS = (
-    r"find . -path '*/runs/*' \( -name run.json -o -name events.jsonl \) -exec sh -c "
+    r"find . -path ./.cache -prune -o -path '*/runs/*' \( -name run.json -o -name events.jsonl \) -exec sh -c "
     """'for file; do echo "$(sha256sum < "$file" | cut -c -64) $(stat -c %s "$file") $file"; done' sh {} +"""
 )
 _HEADER, _EVENTS = "run.json", "events.jsonl"
@@ -56,7 +56,7 @@ def _parse(text: str) -> list[_RunThere]:
     for line in text.splitlines():
         sha256, size, path = line.split(" ", 2)
         folder, _, name = path.rpartition("/")
-        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256, int(size))
+        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256, int(size or 0))  # no size: the file has gone meanwhile
     return [run for run in runs.values() if _HEADER in run.files]
 
 

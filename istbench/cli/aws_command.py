@@ -213,5 +213,5 @@ def _calls_of_up(spec: ClusterSpec, hours: float, region: str, source: str | Non
         f"{allowed}, capability CAPABILITY_IAM, on failure DELETE",
         f"  cloudformation describe-stacks {name}, until it is complete",
         f"  ec2 describe-instances of cluster {spec.cluster}",
-        f"then ssh to {spec.count} machines: wait until they have booted, let the first reach the others",
+        f"then ssh to {spec.count} machines: wait until they have booted",
     ]

@@ -107,19 +107,6 @@ def test_through_session_manager_ssh_goes_by_instance_ids_and_no_address_may_con
         up(HERE, request(), said.append)
 
 
-def test_the_first_machine_reaches_all_by_the_same_names_with_a_key_of_its_own(cluster, said):
-    up(HERE, request(), said.append)  # a second time changes nothing
-    home, files = cluster.ssh.home(FIRST), LocalFiles(NAME)
-    asked = ["/usr/bin/ssh", "-F", home / ".ssh/config", "-G", SECOND]
-    options = dict(line.split(" ", 1) for line in subprocess.check_output(asked, text=True).splitlines())
-    assert (options["hostname"], options["hostkeyalias"]) == ("10.80.0.11", f"istbench-{NAME}")
-    assert (home / ".ssh/known_hosts").read_text() == files.known_hosts.read_text()
-    key = (home / ".ssh/id_ed25519.pub").read_text().split()[1]
-    for host in (FIRST, SECOND):
-        assert (cluster.ssh.home(host) / ".ssh/authorized_keys").read_text().split() == ["ssh-ed25519", key]
-    assert not (cluster.ssh.home(SECOND) / ".ssh/id_ed25519").exists()
-
-
 def test_a_cluster_lets_in_the_present_address_in_place_of_the_one_before(cluster, said):
     up(HERE, request(network="198.51.100.0/24"), said.append)
     assert list(cluster.groups.values()) == [{"198.51.100.0/24"}]
