@@ -76,7 +76,7 @@ class FakeAws:
             stack["StackStatus"] = "DELETE_COMPLETE" if given["OnFailure"] == "DELETE" else "CREATE_FAILED"
             return {"StackId": identity}
         group = f"sg-{len(self.stacks):08x}"
-        self.groups[group] = {one["ParameterValue"] for one in Parameters if one["ParameterKey"] == "From"}
+        self.groups[group] = [one["ParameterValue"] for one in Parameters if one["ParameterKey"] == "From"]
         stack["Outputs"].append({"OutputKey": "Group", "OutputValue": group})
         for name, resource in resources.items():
             if resource["Type"] == "AWS::EC2::Instance":
@@ -164,19 +164,21 @@ class FakeAws:
     def _GetResources(self, region, TagFilters, PaginationToken=""):
         return {"ResourceTagMappingList": [], "PaginationToken": ""}
 
-    def _DescribeSecurityGroups(self, region, GroupIds):
-        (group,) = GroupIds
-        ranges = [{"CidrIp": network} for network in sorted(self.groups[group])]
-        itself = {"IpProtocol": "tcp", "UserIdGroupPairs": [{"GroupId": group}], "IpRanges": []}
-        ssh = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": ranges}] if ranges else []
-        return {"SecurityGroups": [{"GroupId": group, "IpPermissions": [itself, *ssh]}]}
+    def _DescribeSecurityGroupRules(self, region, Filters):
+        (group,) = Filters[0]["Values"]
+        ssh = [
+            {"SecurityGroupRuleId": f"sgr-{number}", "IsEgress": False, "FromPort": 22, "CidrIpv4": network}
+            for number, network in enumerate(self.groups[group])
+        ]
+        inside = {"SecurityGroupRuleId": "sgr-a", "IsEgress": False, "FromPort": 0, "ReferencedGroupInfo": {}}
+        return {"SecurityGroupRules": [inside, *ssh]}
 
-    def _AuthorizeSecurityGroupIngress(self, region, GroupId, IpPermissions):
-        self.groups[GroupId] |= _networks(IpPermissions)
-        return {"Return": True}
-
-    def _RevokeSecurityGroupIngress(self, region, GroupId, IpPermissions):
-        self.groups[GroupId] -= _networks(IpPermissions)
+    def _ModifySecurityGroupRules(self, region, GroupId, SecurityGroupRules):
+        for change in SecurityGroupRules:
+            rule = change["SecurityGroupRule"]
+            assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
+            number = int(change["SecurityGroupRuleId"].removeprefix("sgr-"))
+            self.groups[GroupId][number] = rule["CidrIpv4"]
         return {"Return": True}
 
     def alive(self):
@@ -193,12 +195,6 @@ class FakeAws:
 def refusal(operation, code, text=""):
     """An error as AWS answers."""
     return ClientError({"Error": {"Code": code, "Message": text}}, operation)
-
-
-def _networks(permissions):
-    (ssh,) = permissions
-    assert (ssh["FromPort"], ssh["ToPort"]) == (22, 22)
-    return {one["CidrIp"] for one in ssh["IpRanges"]}
 
 
 class FakeSsh:

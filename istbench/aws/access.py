@@ -6,11 +6,10 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from typing import Any
 
 from istbench.aws.local_files import LocalFiles
 from istbench.aws.machines import Machine
-from istbench.aws.session import Aws, calls, error_code, wait_for
+from istbench.aws.session import Aws, calls, wait_for
 from istbench.aws.template import BOOTED, SSH_PORT
 from istbench.errors import RunFailed, UserError, printable, shown
 
@@ -74,33 +73,28 @@ def require_programs(*, ssm: bool) -> None:
 
 
 def allow_only(aws: Aws, group: str, network: str) -> bool:
-    """Let `network` alone open ssh connections to the machines of security group `group`; whether that is a change.
+    """Let `network` open ssh connections to security group `group`, in place of the network before.
+
+    Returns whether it was another one.
 
     Raises:
         RunFailed: if AWS refuses.
     """
-    from botocore.exceptions import ClientError
-
     ec2 = aws.client("ec2")
-    with calls(f"for the security group {group}"):
-        (described,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    allowed = {part["CidrIp"] for rule in described["IpPermissions"] for part in rule.get("IpRanges", [])}
-    if allowed == {network}:
-        return False
-    with calls(f"to let {network} reach the machines"):
-        if network not in allowed:
-            try:
-                ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[_ssh_from(network)])
-            except ClientError as error:
-                if error_code(error) != "InvalidPermission.Duplicate":  # another `up` did it meanwhile
-                    raise
-        for other in sorted(allowed - {network}):
-            ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[_ssh_from(other)])
-    return True
-
-
-def _ssh_from(network: str) -> dict[str, Any]:
-    return {"IpProtocol": "tcp", "FromPort": SSH_PORT, "ToPort": SSH_PORT, "IpRanges": [{"CidrIp": network}]}
+    with calls(f"for the rules of security group {group}"):
+        filters = [{"Name": "group-id", "Values": [group]}]
+        rules = ec2.describe_security_group_rules(Filters=filters)["SecurityGroupRules"]
+    others = [
+        rule["SecurityGroupRuleId"]
+        for rule in rules
+        if not rule["IsEgress"] and rule["FromPort"] == SSH_PORT and rule.get("CidrIpv4", network) != network
+    ]
+    if others:
+        ssh = {"IpProtocol": "tcp", "FromPort": SSH_PORT, "ToPort": SSH_PORT, "CidrIpv4": network}
+        changes = [{"SecurityGroupRuleId": identity, "SecurityGroupRule": ssh} for identity in others]
+        with calls(f"to let {network} reach the machines"):
+            ec2.modify_security_group_rules(GroupId=group, SecurityGroupRules=changes)
+    return bool(others)
 
 
 def on_machine(files: LocalFiles, machine: Machine, command: str) -> subprocess.CompletedProcess[str]:

@@ -56,7 +56,8 @@ def _parse(text: str) -> list[_RunThere]:
     for line in text.splitlines():
         sha256, size, path = line.split(" ", 2)
         folder, _, name = path.rpartition("/")
-        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256, int(size or 0))  # no size: the file has gone meanwhile
+        # A file that disappears meanwhile has no size.
+        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256, int(size or 0))
     return [run for run in runs.values() if _HEADER in run.files]
 
 

@@ -25,7 +25,7 @@ SPEC = msgspec.structs.replace(preset("2xm5.2xlarge"), image=IMAGE)
 REQUEST = ClusterRequest(spec=SPEC, max_hours=1.0, per_hour=0.79, network="198.51.100.7/32")
 LIFE = {
     "up": ["DescribeStacks", "CreateStack", "DescribeStacks", "DescribeInstances"],
-    "up again": ["DescribeStacks", "DescribeStacks", "DescribeSecurityGroups", "DescribeInstances"],
+    "up again": ["DescribeStacks", "DescribeStacks", "DescribeSecurityGroupRules", "DescribeInstances"],
     "down": [
         "DescribeStacks", "DescribeInstances", "TerminateInstances", "DescribeInstances", "DeleteStack",
         "DescribeStacks", "DescribeInstances", "DescribeVolumes", "GetResources",

@@ -187,7 +187,7 @@ def endpoint(monkeypatch):
 def test_without_from_the_callers_own_address_alone_may_connect(aws, istbench, endpoint):
     up = [word for word in UP if word not in FROM]
     assert istbench(*up, "--yes")[0] == 0
-    assert list(aws.groups.values()) == [{"198.51.100.9/32"}]
+    assert list(aws.groups.values()) == [["198.51.100.9/32"]]
 
 
 def test_an_address_that_is_not_found_is_not_guessed_and_nothing_starts(aws, istbench, endpoint, monkeypatch):
