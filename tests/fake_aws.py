@@ -1,15 +1,15 @@
-"""A small AWS in memory, behind boto3's own clients: what is asked must be as AWS itself describes its services.
+"""A small AWS in memory behind boto3's own clients, which check every call against AWS's own description.
 
-It knows what istbench asks. Machines are those of the template; they boot at once, and do with shell what
-`FakeAws.shell` says.
+It answers the calls of istbench. Its machines are those of the template and boot at once. `FakeSsh` reaches them.
 """
 
 # Operations and their arguments have AWS's own names here.
 # ruff: noqa: N802, N803
 
 import datetime
-import io
 import json
+import os
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -22,28 +22,24 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass
 class FakeAws:
-    """What there is, over all regions.
+    """Stacks, machines and disks in all regions.
 
     Attributes:
-        stacks, machines: by identity. buckets: content by key, by name. asked: every call, as service operation.
-        refuse: by operation, the code and text of the error it is answered with. broken: by logical name, why this
-        resource cannot be made. offline: ranks that never come online. shell: what becomes of lines on a machine:
-        status, stdout, stderr.
+        stacks, machines: by identity. groups: by security group, the networks that reach ssh.
+        asked: the operation of every call. refuse: by operation, the code and text of AWS's error.
+        broken: by logical name, why AWS cannot create this resource. ssh: the way to the machines.
     """
 
     regions: tuple = ("eu-west-1", "us-east-1")
     stacks: dict = field(default_factory=dict)
     machines: dict = field(default_factory=dict)
     volumes: dict = field(default_factory=dict)
-    buckets: dict = field(default_factory=dict)
-    commands: dict = field(default_factory=dict)
+    groups: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)
-    told: list = field(default_factory=list)
     refuse: dict = field(default_factory=dict)
     broken: dict = field(default_factory=dict)
-    offline: tuple = ()
     undeletable: str = ""
-    shell: object = None
+    ssh: object = None
 
     def call(self, client, operation, given):
         """Stands in for `BaseClient._make_api_call`."""
@@ -62,10 +58,6 @@ class FakeAws:
         found = [key for key, one in self.machines.items() if one["Rank"] == rank and one["Cluster"] == cluster]
         return found[-1]
 
-    def lines(self, rank):
-        """All lines of shell that a machine was told."""
-        return ["\n".join(lines) for told, lines in self.told if told == rank]
-
     # CloudFormation
 
     def _CreateStack(self, region, StackName, TemplateBody, Parameters, Tags, **given):
@@ -83,9 +75,9 @@ class FakeAws:
         if events:
             stack["StackStatus"] = "DELETE_COMPLETE" if given["OnFailure"] == "DELETE" else "CREATE_FAILED"
             return {"StackId": identity}
-        bucket = f"{StackName}-bucket-{len(self.stacks)}"
-        self.buckets[bucket] = {}
-        stack["Outputs"].append({"OutputKey": "Bucket", "OutputValue": bucket})
+        group = f"sg-{len(self.stacks):08x}"
+        self.groups[group] = [one["ParameterValue"] for one in Parameters if one["ParameterKey"] == "From"]
+        stack["Outputs"].append({"OutputKey": "Group", "OutputValue": group})
         for name, resource in resources.items():
             if resource["Type"] == "AWS::EC2::Instance":
                 tags = resource["Properties"]["Tags"]
@@ -99,7 +91,8 @@ class FakeAws:
         number = len(self.machines)
         self.machines[f"i-{number:08x}"] = {
             "InstanceId": f"i-{number:08x}", "Tags": tags, "State": {"Name": "running"}, "Region": region,
-            "PrivateIpAddress": f"10.80.0.{number + 10}", "InstanceType": "m5.2xlarge", "Rank": rank,
+            "PrivateIpAddress": f"10.80.0.{number + 10}", "PublicIpAddress": f"203.0.113.{number + 10}",
+            "InstanceType": "m5.2xlarge", "Rank": rank,
             "Cluster": cluster,
         }  # fmt: skip
 
@@ -129,19 +122,12 @@ class FakeAws:
             ]
         }
 
-    def _DescribeStackResources(self, region, StackName):
-        return {"StackResources": []}
-
     def _DeleteStack(self, region, StackName):
         stack = self.stacks[StackName]
-        buckets = [part["OutputValue"] for part in stack["Outputs"] if part["OutputKey"] == "Bucket"]
-        full = [name for name in buckets if self.buckets.get(name)]
-        if full or self.undeletable:
+        if self.undeletable:
             stack["StackStatus"] = "DELETE_FAILED"
-            stack["Events"].append((self.undeletable or "Bucket", "DELETE_FAILED", "it is not empty, or in use"))
+            stack["Events"].append((self.undeletable, "DELETE_FAILED", "it is in use"))
             return {}
-        for name in buckets:
-            self.buckets.pop(name, None)
         for machine in self.machines.values():
             if f"istbench-{machine['Cluster']}" == stack["StackName"]:
                 machine["State"] = {"Name": "terminated"}
@@ -178,67 +164,28 @@ class FakeAws:
     def _GetResources(self, region, TagFilters, PaginationToken=""):
         return {"ResourceTagMappingList": [], "PaginationToken": ""}
 
-    # Systems Manager
+    def _DescribeSecurityGroupRules(self, region, Filters):
+        (group,) = Filters[0]["Values"]
+        ssh = [
+            {"SecurityGroupRuleId": f"sgr-{number}", "IsEgress": False, "FromPort": 22, "CidrIpv4": network}
+            for number, network in enumerate(self.groups[group])
+        ]
+        inside = {"SecurityGroupRuleId": "sgr-a", "IsEgress": False, "FromPort": 0, "ReferencedGroupInfo": {}}
+        return {"SecurityGroupRules": [inside, *ssh]}
 
-    def _DescribeInstanceInformation(self, region, Filters):
-        ranks = {key: self.machines[key]["Rank"] for key in Filters[0]["Values"]}
-        return {
-            "InstanceInformationList": [
-                {"InstanceId": key, "PingStatus": "ConnectionLost" if rank in self.offline else "Online"}
-                for key, rank in ranks.items()
-            ]
-        }
-
-    def _SendCommand(self, region, InstanceIds, Parameters, **_):
-        (identity,) = InstanceIds
-        if self.machines[identity]["State"]["Name"] != "running":
-            raise refusal("SendCommand", "InvalidInstanceId", f"Instances [{identity}] not in a valid state")
-        rank, lines = self.machines[identity]["Rank"], Parameters["commands"]
-        self.told.append((rank, lines))
-        command = f"{len(self.commands):036d}"
-        self.commands[command] = self.shell(rank, "\n".join(lines)) if self.shell else (0, "", "")
-        return {"Command": {"CommandId": command}}
-
-    def _GetCommandInvocation(self, region, CommandId, InstanceId):
-        status, out, err = self.commands[CommandId]
-        return {
-            "Status": "Failed" if status else "Success",
-            "StandardOutputContent": out,
-            "StandardErrorContent": err,
-        }
-
-    # S3
-
-    def _PutObject(self, region, Bucket, Key, Body, **_):
-        content = Body if isinstance(Body, bytes) else Body.read()
-        self.buckets[Bucket][Key] = content
-        return {"ETag": etag(content)}
-
-    def _GetObject(self, region, Bucket, Key, **_):
-        content = self.buckets[Bucket][Key]
-        return {"Body": io.BytesIO(content), "ContentLength": len(content), "ETag": etag(content)}
-
-    def _HeadObject(self, region, Bucket, Key, **_):
-        return {"ContentLength": len(self.buckets[Bucket][Key]), "ETag": etag(self.buckets[Bucket][Key])}
-
-    def _ListObjectsV2(self, region, Bucket, Prefix):
-        keys = sorted(key for key in self.buckets[Bucket] if key.startswith(Prefix))
-        return {"Contents": [{"Key": key, "ETag": etag(self.buckets[Bucket][key])} for key in keys]}
-
-    def _DeleteObject(self, region, Bucket, Key):
-        self.buckets[Bucket].pop(Key, None)
-        return {}
-
-    def _DeleteObjects(self, region, Bucket, Delete):
-        for one in Delete["Objects"]:
-            self.buckets[Bucket].pop(one["Key"], None)
-        return {}
+    def _ModifySecurityGroupRules(self, region, GroupId, SecurityGroupRules):
+        for change in SecurityGroupRules:
+            rule = change["SecurityGroupRule"]
+            assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 22, 22)
+            number = int(change["SecurityGroupRuleId"].removeprefix("sgr-"))
+            self.groups[GroupId][number] = rule["CidrIpv4"]
+        return {"Return": True}
 
     def alive(self):
-        """What still costs or holds anything: machines, stacks and buckets."""
+        """Machines and stacks that still cost money."""
         machines = [key for key, one in self.machines.items() if one["State"]["Name"] != "terminated"]
         stacks = [one["StackName"] for one in self.stacks.values() if one["StackStatus"] != "DELETE_COMPLETE"]
-        return sorted([*machines, *stacks, *self.buckets])
+        return sorted([*machines, *stacks])
 
     def times(self, operation):
         """How often an operation was asked for."""
@@ -250,24 +197,63 @@ def refusal(operation, code, text=""):
     return ClientError({"Error": {"Code": code, "Message": text}}, operation)
 
 
-def etag(content):
-    """A version of content."""
-    return f'"{hash(content)}"'
+class FakeSsh:
+    """An `ssh` for PATH that runs each command in a directory of this machine, the home of its host.
+
+    Every machine has booted, unless `fail` says otherwise.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "ssh").write_text(_SSH.format(folder=folder))
+        (folder / "bin" / "ssh").chmod(0o755)
+
+    def home(self, host):
+        """The home directory on `host`."""
+        home = self.folder / "homes" / host
+        (home / ".ssh").mkdir(parents=True, exist_ok=True)
+        return home
+
+    def fail(self, host, said="", status=255):
+        """Let every command on `host` print `said` and end with `status`; status 0 ends that."""
+        (self.folder / f"{host}.fails").write_text(
+            f"echo {shlex.quote(said)} >&2; exit {status}" if status else ":"
+        )
+
+    def told(self, host):
+        """The commands that `host` got."""
+        path = self.folder / f"{host}.told"
+        return path.read_text().split("\0")[:-1] if path.exists() else []
+
+
+_SSH = """#!/bin/sh
+test "$1" = -F && test -f "$2" || exit 99
+while [ "$1" != -- ]; do shift; done
+printf '%s\\0' "$3" >> "{folder}/$2.told"
+if [ -e "{folder}/$2.fails" ]; then . "{folder}/$2.fails"; fi
+case "$3" in *cloud-init*) exit 0;; esac
+mkdir -p "{folder}/homes/$2/.ssh"
+cd "{folder}/homes/$2" && exec sh -c "$3"
+"""
 
 
 def put_in_place(patch, tmp_path):
-    """A `FakeAws` that boto3's clients speak to, with a memory and credentials of its own."""
+    """A `FakeAws` behind boto3's clients, with local files and credentials of its own."""
     fake = FakeAws()
     patch.setattr(botocore.client.BaseClient, "_make_api_call", lambda *call: fake.call(*call))
-    nobodys_credentials(patch, tmp_path)
+    fake.ssh = nobodys_credentials(patch, tmp_path)
     return fake
 
 
 def nobodys_credentials(patch, tmp_path):
-    """An environment with a region, credentials and a memory of its own, where nothing is waited for."""
-    from istbench.aws import waiting
+    """An environment with a region, credentials, local files and an ssh of its own; waiting takes no time.
 
-    patch.setattr(waiting, "pause", lambda _: None)
+    Returns its `FakeSsh`.
+    """
+    from istbench.aws import session
+
+    patch.setattr(session, "pause", lambda _: None)
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_DEFAULT_REGION"):
         patch.delenv(name, raising=False)
     patch.setenv("AWS_REGION", "us-east-1")
@@ -275,4 +261,7 @@ def nobodys_credentials(patch, tmp_path):
     patch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     patch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
-    patch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    ssh = FakeSsh(tmp_path / "ssh")
+    patch.setenv("PATH", f"{ssh.folder / 'bin'}:{os.environ['PATH']}")
+    return ssh

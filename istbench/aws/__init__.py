@@ -1,5 +1,5 @@
-"""Clusters of AWS machines: described by a spec, made by CloudFormation, spoken to through Systems Manager.
+"""Clusters of AWS machines: created by CloudFormation from a spec, ended, and reached by ssh. `hosts` runs on them.
 
-`spec`, `template`, `boot`, `cost`, `commands` and `export` are values in, values out; what asks AWS takes its
-clients from `session`, the one place that imports boto3.
+`spec`, `template`, `cost` and `export` compute without AWS. The others take their clients from `session`, the only
+module that imports boto3.
 """

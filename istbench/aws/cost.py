@@ -1,4 +1,4 @@
-"""What a cluster costs at most, said before anything starts."""
+"""The maximum cost of a cluster."""
 
 from dataclasses import dataclass
 
@@ -6,19 +6,19 @@ from istbench.aws.spec import ClusterSpec
 from istbench.cluster.profile import load_profile, names
 from istbench.errors import UserError
 
-# Estimates from memory of AWS's list prices in us-east-1: a public IPv4 address an hour, a GiB of gp3 a month.
+# Estimates of AWS's list prices in us-east-1: a public IPv4 address an hour, a GiB of gp3 a month.
 _ADDRESS_PER_HOUR = 0.005
 _GIB_PER_HOUR = 0.08 / 730
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Of a cluster, USD.
+    """The cost of a cluster, USD.
 
     Attributes:
-        machines: number of them. max_hours: after which they end.
-        machine_per_hour: the price of one. source: where that is from.
-        extras_per_hour: of one machine's disk and address.
+        machines: number of machines. max_hours: hours until they end.
+        machine_per_hour: price of one machine. source: origin of that price.
+        extras_per_hour: price of the disk and the address of one machine.
     """
 
     machines: int
@@ -29,20 +29,20 @@ class Cost:
 
     @property
     def per_hour(self) -> float:
-        """Of the whole cluster, disks and addresses included."""
+        """Cost of the whole cluster, with disks and addresses."""
         return self.machines * (self.machine_per_hour + self.extras_per_hour)
 
     @property
     def most(self) -> float:
-        """If it runs until its hours are over."""
+        """Cost if the cluster runs until its end."""
         return self.per_hour * self.max_hours
 
 
 def cluster_cost(spec: ClusterSpec, max_hours: float, price: float | None = None) -> Cost:
-    """What `spec` costs for at most `max_hours`; `price` of a machine an hour goes before all others.
+    """The cost of `spec` for `max_hours`; `price`, USD for a machine and hour, takes precedence.
 
     Raises:
-        UserError: where no price is known.
+        UserError: if no price is known.
     """
     given = price if price is not None else spec.price_per_hour
     if given is not None:
@@ -52,7 +52,7 @@ def cluster_cost(spec: ClusterSpec, max_hours: float, price: float | None = None
         per_hour, source = profile.price_per_hour, f"{profile.price_source}, {profile.price_date}"
     else:
         raise UserError(
-            f"no price of {spec.instance_type} is known; look it up and give --price USD an hour, or price_per_hour"
+            f"no price is known for {spec.instance_type}; look it up, and give --price USD or price_per_hour"
         )
     return Cost(
         machines=spec.count,
@@ -64,12 +64,12 @@ def cluster_cost(spec: ClusterSpec, max_hours: float, price: float | None = None
 
 
 def cost_lines(spec: ClusterSpec, cost: Cost, region: str) -> list[str]:
-    """The cost for readers."""
-    spot = "; spot is mostly cheaper, and never dearer than this" if spec.spot else ""
+    """The cost, as lines of text."""
+    spot = "; a spot machine costs this at most, and mostly less" if spec.spot else ""
     return [
         f"cluster {spec.cluster} in {region}: {cost.machines} x {spec.instance_type} at "
         f"${cost.machine_per_hour:.4g} an hour ({cost.source}{spot})",
         f"with disks and addresses ${cost.per_hour:.2f} an hour (estimate); the machines end themselves after "
         f"{cost.max_hours:g} h",
-        f"at most ${cost.most:.2f}, without taxes and without what is downloaded",
+        f"at most ${cost.most:.2f}, without taxes and downloads",
     ]

@@ -1,42 +1,40 @@
-"""A spec for those who have other tools: SkyPilot's task, ParallelCluster's configuration, as YAML."""
+"""Export of a spec as YAML for other tools: a SkyPilot task, a ParallelCluster configuration."""
 
 import json
 import math
-import shlex
 from collections.abc import Iterator
 from typing import Any, Literal
 
 from istbench import __version__
-from istbench.aws.boot import HOME
 from istbench.aws.spec import ClusterSpec
 from istbench.aws.template import TAG, stack_name
 from istbench.torchrun.secret import SECRET
 
 Format = Literal["skypilot", "parallelcluster"]
 _PORT = 29500
+_SHARED = "/opt/istbench"
 
 
 def export(spec: ClusterSpec, style: Format, region: str, max_hours: float) -> str:
-    """`spec` as a file of another tool, with a comment on what is not carried over."""
+    """Write `spec` as a file of another tool; a comment lists the differences."""
     if style == "skypilot":
         comment = (
             f"# SkyPilot task of istbench cluster {spec.cluster}: sky launch --secret {SECRET}=... FILE\n"
-            "# Machines stop by themselves once idle. The placement group is SkyPilot's own affair.\n"
+            "# SkyPilot ends idle machines, and decides itself about a placement group.\n"
         )
         return comment + "\n".join(_yaml(_skypilot(spec, region, max_hours))) + "\n"
     comment = (
         f"# ParallelCluster configuration of istbench cluster {spec.cluster}: pcluster create-cluster\n"
-        "# Fill in SUBNET_ID. Only idle machines are ended: the head node costs until the cluster is deleted.\n"
+        "# Fill in SUBNET_ID. ParallelCluster ends idle machines; the head node costs money until you delete it.\n"
     )
     return comment + "\n".join(_yaml(_parallelcluster(spec, region, max_hours))) + "\n"
 
 
 def _skypilot(spec: ClusterSpec, region: str, max_hours: float) -> dict[str, Any]:
     zone = f"/{spec.zone}" if spec.zone else ""
-    pip = " ".join(map(shlex.quote, [*spec.pip_arguments, spec.requirement or f"istbench[speech]=={__version__}"]))
     run = (
         'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
-        # SkyPilot has no limit on a job's time of its own.
+        # SkyPilot itself has no time limit for jobs.
         f"timeout --signal=INT {math.ceil(max_hours * 60)}m "
         "venv/bin/torchrun --nnodes $SKYPILOT_NUM_NODES --node-rank $SKYPILOT_NODE_RANK "
         f"--nproc-per-node 1 --rdzv-endpoint $first:{_PORT} "
@@ -54,7 +52,7 @@ def _skypilot(spec: ClusterSpec, region: str, max_hours: float) -> dict[str, Any
             "autostop": {"idle_minutes": 10, "down": True},
         },
         "secrets": {SECRET: None},
-        "setup": f"python3 -m venv venv\nvenv/bin/pip install -q {pip}\n",
+        "setup": f"python3 -m venv venv\nvenv/bin/pip install -q 'istbench[speech]=={__version__}'\n",
         "run": run,
     }
 
@@ -73,7 +71,7 @@ def _parallelcluster(spec: ClusterSpec, region: str, max_hours: float) -> dict[s
         "CapacityType": "SPOT" if spec.spot else "ONDEMAND",
         "Networking": network,
         "ComputeSettings": {"LocalStorage": volume},
-        # A job that asks for no limit gets this one, in minutes.
+        # Minutes, for jobs without a limit of their own.
         "CustomSlurmSettings": {"MaxTime": math.ceil(max_hours * 60)},
         "ComputeResources": [machines],
     }
@@ -89,7 +87,7 @@ def _parallelcluster(spec: ClusterSpec, region: str, max_hours: float) -> dict[s
             "Iam": {"AdditionalIamPolicies": [{"Policy": "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"}]},
         },
         "SharedStorage": [
-            {"Name": "work", "MountDir": HOME, "StorageType": "Ebs", "EbsSettings": {"Encrypted": True}}
+            {"Name": "work", "MountDir": _SHARED, "StorageType": "Ebs", "EbsSettings": {"Encrypted": True}}
         ],
         "Scheduling": {
             "Scheduler": "slurm",
@@ -101,7 +99,7 @@ def _parallelcluster(spec: ClusterSpec, region: str, max_hours: float) -> dict[s
 
 
 def _yaml(value: dict[str, Any], indent: str = "") -> Iterator[str]:
-    """Lines of YAML of nested tables, lists, texts and numbers; short texts as JSON has them, which YAML reads."""
+    """Write nested tables, lists, texts and numbers as lines of YAML; short texts are JSON, which YAML reads."""
     for key, part in value.items():
         if isinstance(part, dict):
             yield f"{indent}{_key(key)}:"

@@ -1,4 +1,4 @@
-"""What a cluster on AWS is to be: a typed, bounded spec, from a TOML file or a preset."""
+"""The spec of a cluster on AWS, from a TOML file or a preset."""
 
 import re
 from pathlib import Path
@@ -10,10 +10,10 @@ from msgspec import Meta
 from istbench.door import convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError, unknown_name
 
-MOST_MACHINES = 32  # of more, the template is larger than AWS takes
-# A boot takes some minutes, and a month is a slip of the pen.
+MOST_MACHINES = 32  # AWS refuses the larger template of more machines
+# A boot takes some minutes; a month is a typing error.
 LEAST_HOURS, MOST_HOURS = 0.25, 240.0
-_MOST_SETUP_BYTES = 8000  # of 16 KiB, which AWS allows for user data
+_MOST_SETUP_BYTES = 8000  # AWS allows 16 KiB of user data
 
 Machines = Annotated[int, Meta(ge=1, le=MOST_MACHINES)]
 Hours = Annotated[float, Meta(ge=LEAST_HOURS, le=MOST_HOURS)]
@@ -22,7 +22,7 @@ Gibibytes = Annotated[int, Meta(ge=16, le=4096)]
 
 
 class _Text(str):
-    """Text of a pattern; `says` is what it must be."""
+    """Text that matches `pattern`; `says` describes it for messages."""
 
     pattern = ""
     says = ""
@@ -39,7 +39,7 @@ class _Text(str):
 
 
 class ClusterName(_Text):
-    """Part of the names of what is made, and the tag on all of it."""
+    """The name of a cluster: part of the names of its resources, and the value of their tag."""
 
     pattern = r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?"
     says = "1 to 40 lower-case letters, digits and hyphens, such as speech-4"
@@ -52,7 +52,7 @@ class InstanceType(_Text):
     says = "an instance type, such as m5.2xlarge"
 
 
-class Region(_Text):
+class RegionName(_Text):
     """A region of AWS."""
 
     pattern = r"[a-z]{2}(?:-[a-z]{2,10}){1,2}-[1-9]"
@@ -74,7 +74,7 @@ class ImageParameter(_Text):
 
 
 class RootDevice(_Text):
-    """The name that an image gives its disk."""
+    """The name of an image's disk."""
 
     pattern = r"/dev/[a-z][a-z0-9]{1,14}"
     says = "a device, such as /dev/sda1"
@@ -87,16 +87,9 @@ class SetupLine(_Text):
     says = "a line of shell in ASCII, of at most 1000 characters"
 
 
-class PipArgument(_Text):
-    """One argument of `pip install`, or a requirement."""
-
-    pattern = r"[!-~](?:[ -~]{0,298}[!-~])?"
-    says = "an argument of pip install, in ASCII, of at most 300 characters"
-
-
 UBUNTU = ImageParameter("/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id")
 _PYTHON = SetupLine("apt-get update -qq && apt-get install -y -qq python3-venv")
-# The last driver for Volta GPUs, from Ubuntu itself: AWS's own images no longer have one with a Python of today.
+# The last driver for Volta GPUs, from Ubuntu. No image of AWS has both this driver and a current Python.
 _VOLTA_DRIVER = SetupLine(
     "apt-get install -y -qq ubuntu-drivers-common nvidia-utils-580-server"
     " && ubuntu-drivers install --gpgpu nvidia:580-server && modprobe nvidia"
@@ -109,28 +102,26 @@ _PRESET_COUNTS = (2, 4, 8)
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster of like machines.
+    """A cluster of machines of one type.
 
     Attributes:
-        instance_type: of every machine. count: of machines.
-        name: of the cluster; by default made of count and type.
-        region: None is the user's own default. zone: one of its zones; None leaves it to AWS.
-        spot: whether to take spare capacity, cheaper, which AWS may take back.
-        placement_group: whether the machines are to stand close to one another.
-        image: public SSM parameter that names a machine image of Debian's kind.
-        root_device: what that image calls its disk, so that this is the one that is encrypted.
+        instance_type: type of every machine. count: number of machines.
+        name: name of the cluster; None builds one from count and type.
+        region: None takes the user's default. zone: a zone of the region; None leaves the choice to AWS.
+        spot: whether to take cheaper spare capacity, which AWS may take back.
+        placement_group: whether AWS places the machines close to one another.
+        image: public SSM parameter with a machine image of Debian's kind.
+        root_device: name of the image's disk, the one that AWS encrypts.
         volume_gib: size of each machine's disk.
-        max_hours: after which the machines end themselves; None leaves it to `--max-hours`.
-        price_per_hour: of a machine, USD; None takes it from the cluster profile of the instance type.
-        setup: lines of shell that root runs when a machine boots.
-        pip_arguments: to install istbench with, such as an index of other builds of torch.
-        requirement: what pip installs as istbench; None is a wheel of this checkout.
+        max_hours: the machines end themselves after so many hours; None leaves it to `--max-hours`.
+        price_per_hour: USD for one machine; None takes the price from the cluster profile of the instance type.
+        setup: shell lines that root runs at the boot of each machine.
     """
 
     instance_type: InstanceType
     count: Machines
     name: ClusterName | None = None
-    region: Region | None = None
+    region: RegionName | None = None
     zone: Zone | None = None
     spot: bool = False
     placement_group: bool = True
@@ -140,8 +131,6 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_hours: Hours | None = None
     price_per_hour: Dollars | None = None
     setup: Annotated[list[SetupLine], Meta(max_length=32)] = msgspec.field(default_factory=lambda: [_PYTHON])
-    pip_arguments: Annotated[list[PipArgument], Meta(max_length=32)] = msgspec.field(default_factory=list)
-    requirement: PipArgument | None = None
 
     @property
     def cluster(self) -> str:
@@ -150,10 +139,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_spec(path: Path) -> ClusterSpec:
-    """The spec in a TOML file.
+    """Read a spec from a TOML file.
 
     Raises:
-        UserError: naming the file and the line.
+        UserError: with the file and the line.
     """
     text = read_text(path, "a TOML cluster spec")
     locate = toml_lines(text, str(path))
@@ -178,7 +167,7 @@ def preset(name: str) -> ClusterSpec:
     """The preset `name`.
 
     Raises:
-        UserError: for an unknown one, with the nearest.
+        UserError: if it is unknown, with the nearest name.
     """
     known = presets()
     if name not in known:

@@ -1,4 +1,4 @@
-"""A cluster's stack at CloudFormation: made, looked at, deleted."""
+"""The stack of a cluster at CloudFormation: created, described, deleted."""
 
 import json
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from istbench.aws.session import Aws, calls, error_code
+from istbench.aws.local_files import Keys
+from istbench.aws.session import Aws, calls, error_code, wait_for
 from istbench.aws.spec import ClusterSpec
 from istbench.aws.template import NODE, TAG, stack_name, template
-from istbench.aws.waiting import wait_for
 from istbench.errors import RunFailed
 
 Say = Callable[[str], None]
 _EVERY_S, _MAKING_S, _DELETING_S = 5.0, 1800.0, 1800.0
-# What AWS says of a resource it could not make, and the way out.
+# Words in AWS's reason for a resource that it could not create, and the way out.
 _WAYS_OUT = (
     (
         ("InsufficientInstanceCapacity", "sufficient capacity", "no Spot capacity"),
-        "AWS has no such machines free: another `zone` or region, fewer, spot the other way, or later",
+        "AWS has no such machines free: use another `zone` or region, change `spot`, use fewer, or try later",
     ),
     (
         ("VcpuLimitExceeded", "vCPU capacity", "MaxSpotInstanceCount", "LimitExceeded", "limit exceeded", "quota"),
@@ -30,16 +30,17 @@ _WAYS_OUT = (
     ),
     (
         ("not authorized", "UnauthorizedOperation", "AccessDenied"),
-        "docs/aws.md lists the permissions needed",
+        "docs/aws.md lists the permissions",
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A stack as AWS has it.
+    """A stack as AWS describes it.
 
-    `identity` still names it when it is deleted. `ends`: when AWS ends its machines, UTC, as it was told.
+    Attributes:
+        identity: its id, which stays valid after its deletion. ends: time in UTC when AWS ends its machines.
     """
 
     cluster: str
@@ -51,29 +52,44 @@ class Stack:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it was made."""
+        """Whether AWS has created all of it."""
         return self.status == "CREATE_COMPLETE"
 
     @property
     def count(self) -> int:
-        """How many machines it was made with."""
+        """The number of machines that it was created with."""
         return sum(name.startswith(NODE) for name in self.outputs)
 
+    @property
+    def group(self) -> str:
+        """The id of the machines' security group."""
+        return self.outputs.get("Group", "")
 
-def create_stack(aws: Aws, spec: ClusterSpec, max_hours: float, ends: datetime) -> str:
-    """Ask for the stack of `spec`, and return its identity; what fails in it is rolled back and deleted by AWS.
+
+def create_stack(
+    aws: Aws, spec: ClusterSpec, max_hours: float, ends: datetime, keys: Keys, network: str | None
+) -> str:
+    """Request the stack of `spec`, and return its identity. If a resource fails, AWS deletes the stack.
+
+    Args:
+        network: the addresses that may open ssh connections; None sends them through Systems Manager.
 
     Raises:
-        RunFailed: where AWS refuses.
+        RunFailed: if AWS refuses.
     """
-    with calls(f"to make cluster {spec.cluster} in {aws.region}"):
+    parameters = {
+        "MaxMinutes": str(round(max_hours * 60)),
+        "EndsAt": ends.strftime("%Y-%m-%dT%H:%M:%S"),
+        "UserKey": keys.user,
+        "HostKey": keys.host,
+        **({"From": network} if network else {}),
+    }
+    body = template(spec, ssm=network is None)
+    with calls(f"to create cluster {spec.cluster} in {aws.region}"):
         answer = aws.client("cloudformation").create_stack(
             StackName=stack_name(spec.cluster),
-            TemplateBody=json.dumps(template(spec), separators=(",", ":")),
-            Parameters=[
-                {"ParameterKey": "MaxMinutes", "ParameterValue": str(round(max_hours * 60))},
-                {"ParameterKey": "EndsAt", "ParameterValue": ends.strftime("%Y-%m-%dT%H:%M:%S")},
-            ],
+            TemplateBody=json.dumps(body, separators=(",", ":")),
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
             Capabilities=["CAPABILITY_IAM"],
             OnFailure="DELETE",
             TimeoutInMinutes=30,
@@ -83,7 +99,7 @@ def create_stack(aws: Aws, spec: ClusterSpec, max_hours: float, ends: datetime) 
 
 
 def find_stack(aws: Aws, cluster: str) -> Stack | None:
-    """The stack of a cluster; None where there is none."""
+    """The stack of a cluster; None if there is none."""
     from botocore.exceptions import ClientError
 
     with calls(f"for cluster {cluster} in {aws.region}"):
@@ -97,7 +113,7 @@ def find_stack(aws: Aws, cluster: str) -> Stack | None:
 
 
 def as_stack(described: dict[str, Any]) -> Stack:
-    """A stack from AWS's description."""
+    """Read AWS's description of a stack."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
     parameters = described.get("Parameters", [])
     return Stack(
@@ -110,15 +126,15 @@ def as_stack(described: dict[str, Any]) -> Stack:
     )
 
 
-def wait_until_made(aws: Aws, cluster: str, identity: str, say: Say) -> Stack:
-    """The stack of that identity, once it is complete.
+def wait_until_complete(aws: Aws, cluster: str, identity: str, say: Say) -> Stack:
+    """Return the stack when AWS has created all of it.
 
     Raises:
-        RunFailed: where it failed, which says why and the way out; AWS deletes what there was of it.
+        RunFailed: if it failed, with the reason and the way out; AWS deletes the rest of it.
     """
     said: set[str] = set()
 
-    def made() -> Stack | None:
+    def complete() -> Stack | None:
         with calls(f"for cluster {cluster} in {aws.region}"):
             now = as_stack(aws.client("cloudformation").describe_stacks(StackName=identity)["Stacks"][0])
         if now.complete:
@@ -127,31 +143,17 @@ def wait_until_made(aws: Aws, cluster: str, identity: str, say: Say) -> Stack:
             raise RunFailed(_why_failed(aws, cluster, identity))
         if now.status not in said:
             said.add(now.status)
-            say(f"AWS makes the stack {stack_name(cluster)}")
+            say(f"AWS creates the stack {stack_name(cluster)}")
         return None
 
-    return wait_for(made, _EVERY_S, _MAKING_S, f"cluster {cluster} was not made")
-
-
-def bucket_of(aws: Aws, stack: Stack) -> str | None:
-    """The bucket of a stack, also of a half-made one; None where it has none."""
-    if "Bucket" in stack.outputs:
-        return stack.outputs["Bucket"]
-    with calls(f"for the bucket of cluster {stack.cluster}"):
-        listed = aws.client("cloudformation").describe_stack_resources(StackName=stack.identity)["StackResources"]
-    names = [
-        part.get("PhysicalResourceId")
-        for part in listed
-        if part["LogicalResourceId"] == "Bucket" and part["ResourceStatus"] != "DELETE_COMPLETE"
-    ]
-    return names[0] if names and names[0] else None
+    return wait_for(complete, _EVERY_S, _MAKING_S, f"cluster {cluster} was not created")
 
 
 def delete_stack(aws: Aws, stack: Stack) -> None:
-    """Have a stack deleted, and return when it is.
+    """Delete a stack, and return when it is gone.
 
     Raises:
-        RunFailed: where something of it could not be deleted, naming it.
+        RunFailed: naming the resource that AWS could not delete.
     """
     with calls(f"to delete cluster {stack.cluster} in {aws.region}"):
         aws.client("cloudformation").delete_stack(StackName=stack.identity)
@@ -171,17 +173,17 @@ def delete_stack(aws: Aws, stack: Stack) -> None:
 def _why_failed(aws: Aws, cluster: str, identity: str) -> str:
     failed = _first_failure(aws, identity, "CREATE_FAILED")
     ways = [way for words, way in _WAYS_OUT if any(word.lower() in failed.lower() for word in words)]
-    way = ways[0] if ways else "mend the spec"
-    return f"cluster {cluster} was not made, and AWS takes back what there was of it: {failed}; {way}"
+    way = ways[0] if ways else "correct the spec"
+    return f"cluster {cluster} was not created, and AWS deletes the rest of it: {failed}; {way}"
 
 
 def _first_failure(aws: Aws, identity: str, status: str) -> str:
-    """The resource that failed first, and why: the others were given up for it."""
+    """The first resource that failed, with AWS's reason; AWS cancels the others because of it."""
     with calls("why a stack failed"):
         pages = aws.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=identity)
         failed = [event for page in pages for event in page["StackEvents"] if event["ResourceStatus"] == status]
     told = [event for event in failed if "cancelled" not in event.get("ResourceStatusReason", "cancelled")]
     if not told:
-        return "AWS does not say why"
-    first = told[-1]  # AWS tells the latest first
+        return "AWS gives no reason"
+    first = told[-1]  # AWS lists the latest first
     return f"{first['LogicalResourceId']}: {' '.join(first['ResourceStatusReason'].split())[:300]}"

@@ -1,4 +1,4 @@
-"""What there is of istbench in a region: clusters, and what is left of clusters that are gone."""
+"""The clusters in a region, and resources there that are left of deleted clusters."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,17 +10,17 @@ from istbench.aws.stack import Stack, as_stack
 from istbench.aws.template import TAG
 from istbench.errors import RunFailed, printable
 
-# Looked up where they are, as AWS goes on listing ended ones by their tags for a while.
+# Found by other calls: AWS lists deleted ones by their tags for some minutes.
 _LISTED_APART = (":instance/", ":volume/", ":network-interface/", ":stack/")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Region:
-    """What there is in one region.
+class RegionSurvey:
+    """The clusters of one region.
 
     Attributes:
-        stacks: of clusters, by name. machines: by cluster. left_over: what belongs to no stack, by cluster.
-        problem: why the region could not be looked at; else empty.
+        stacks: by cluster. machines: by cluster. left_over: resources without a stack, by cluster.
+        problem: why AWS did not list the region; else empty.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Region:
 
     @property
     def clusters(self) -> list[str]:
-        """Names of all clusters that there is anything of."""
+        """Names of all clusters with a stack, a machine or a left-over resource."""
         return sorted({*self.stacks, *self.machines, *self.left_over})
 
 
@@ -42,14 +42,14 @@ def regions_of_account(aws: Aws) -> list[str]:
     return sorted(region["RegionName"] for region in listed)
 
 
-def survey(regions: Sequence[str]) -> list[Region]:
-    """What there is in each of `regions`, asked all at once."""
+def survey(regions: Sequence[str]) -> list[RegionSurvey]:
+    """Survey `regions`, all at the same time."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(_look, regions))
 
 
 def left_over(aws: Aws, stacks: Sequence[str], machines: dict[str, list[Machine]]) -> dict[str, list[str]]:
-    """What has a cluster's tag, and belongs to no stack: identities and names, by cluster."""
+    """Resources with the tag of a cluster that has no stack: identities and names, by cluster."""
     found: dict[str, list[str]] = {}
     for name, listed in machines.items():
         if name not in stacks:
@@ -57,7 +57,7 @@ def left_over(aws: Aws, stacks: Sequence[str], machines: dict[str, list[Machine]
     for name, volume in _volumes(aws):
         if name not in stacks:
             found.setdefault(name, []).append(f"volume {volume}")
-    with calls(f"for what is tagged in {aws.region}"):
+    with calls(f"for tagged resources in {aws.region}"):
         client = aws.client("resourcegroupstaggingapi")
         pages = client.get_paginator("get_resources").paginate(TagFilters=[{"Key": TAG}])
         tagged = [entry for page in pages for entry in page["ResourceTagMappingList"]]
@@ -69,15 +69,15 @@ def left_over(aws: Aws, stacks: Sequence[str], machines: dict[str, list[Machine]
     return found
 
 
-def _look(region: str) -> Region:
+def _look(region: str) -> RegionSurvey:
     aws = Aws(region)
     try:
         stacks = _stacks(aws)
         machines = find_machines(aws)
         remains = left_over(aws, list(stacks), machines)
     except RunFailed as error:
-        return Region(name=region, stacks={}, machines={}, left_over={}, problem=printable(str(error)))
-    return Region(name=region, stacks=stacks, machines=machines, left_over=remains)
+        return RegionSurvey(name=region, stacks={}, machines={}, left_over={}, problem=printable(str(error)))
+    return RegionSurvey(name=region, stacks=stacks, machines=machines, left_over=remains)
 
 
 def _stacks(aws: Aws) -> dict[str, Stack]:
@@ -88,7 +88,7 @@ def _stacks(aws: Aws) -> dict[str, Stack]:
 
 
 def _volumes(aws: Aws) -> list[tuple[str, str]]:
-    """Disks that no machine has, with their clusters."""
+    """Disks without a machine, with their clusters."""
     filters = [{"Name": f"tag:{TAG}", "Values": ["*"]}, {"Name": "status", "Values": ["available"]}]
     with calls(f"for disks in {aws.region}"):
         pages = aws.client("ec2").get_paginator("describe_volumes").paginate(Filters=filters)

@@ -1,16 +1,20 @@
-"""The CloudFormation template of a cluster: everything it is made of, in one stack that can be deleted."""
+"""The CloudFormation template of a cluster, one stack with all its resources, and the boot script of a machine."""
 
 from typing import Any
 
-from istbench.aws.boot import user_data
 from istbench.aws.spec import LEAST_HOURS, MOST_HOURS, ClusterSpec
 
 TAG = "istbench:cluster"
-"""The tag that everything of a cluster has; its value is the cluster's name."""
+"""The tag of every resource of a cluster; its value is the name of the cluster."""
 NODE = "Node"
-"""What the names of the machines begin with, as resources of the stack and as its outputs."""
+"""Prefix of the machines' names in the resources and outputs of the stack."""
+USER = "istbench"
+"""The account on the machines that ssh logs in to. It has no password and no sudo."""
+BOOTED = "/var/lib/istbench-booted"
+"""A file on a machine whose boot script has succeeded."""
+SSH_PORT = 22
 
-# What the agent of Systems Manager calls; AWS knows no narrower resource for these than all.
+# The calls of Systems Manager's agent. AWS accepts no narrower resource for them than "*".
 AGENT_ACTIONS = (
     "ssm:UpdateInstanceInformation",
     "ssmmessages:CreateControlChannel",
@@ -26,6 +30,32 @@ AGENT_ACTIONS = (
 )
 _SUBNET = "10.80.0.0/24"
 _VPC = "10.80.0.0/16"
+_BASE64 = r"[A-Za-z0-9+/]+={0,2}"
+
+# A reboot cancels a `shutdown`, so a timer on the disk backs it up.
+_ARM = """\
+#!/bin/bash
+shutdown -P +${MaxMinutes} 'the hours of this istbench cluster are over'
+end=$(date -u -d '+${MaxMinutes} minutes' '+%Y-%m-%d %H:%M:%S UTC')
+units=/etc/systemd/system
+printf '[Service]\\nType=oneshot\\nExecStart=/sbin/shutdown -P now\\n' > $units/istbench-end.service
+printf '[Timer]\\nOnCalendar=%s\\nPersistent=true\\n[Install]\\nWantedBy=timers.target\\n' "$end" \\
+    > $units/istbench-end.timer
+systemctl daemon-reload
+systemctl enable --now istbench-end.timer
+"""
+# The host key comes first, so every login meets a known host. Group adm may read the log of the boot. Password '*'
+# allows none; sshd without PAM refuses the default, '!'.
+_LOGIN = f"""\
+set -e
+key=/etc/ssh/ssh_host_ed25519_key
+(umask 077 && base64 -d <<< '${{HostKey}}' > $key)
+ssh-keygen -y -f $key > $key.pub
+systemctl restart ssh || systemctl restart sshd
+useradd --create-home --shell /bin/bash --groups adm --password '*' {USER}
+install -d -m 700 -o {USER} -g {USER} /home/{USER}/.ssh
+echo '${{UserKey}}' | install -m 600 -o {USER} -g {USER} /dev/stdin /home/{USER}/.ssh/authorized_keys
+"""
 
 
 def stack_name(cluster: str) -> str:
@@ -38,8 +68,28 @@ def node_ids(spec: ClusterSpec) -> list[str]:
     return [f"{NODE}{rank}" for rank in range(spec.count)]
 
 
-def template(spec: ClusterSpec) -> dict[str, Any]:
-    """The template of `spec`, ready for JSON. Its parameters say when it ends: `MaxMinutes` and `EndsAt`."""
+def user_data(spec: ClusterSpec) -> str:
+    """The boot script of a machine, for `Fn::Sub` of CloudFormation, which fills in the parameters of the stack.
+
+    It arms the end of the machine before anything else.
+    """
+    setup = "\n".join(line.replace("${", "${!") for line in spec.setup)
+    return f"{_ARM}{_LOGIN}export DEBIAN_FRONTEND=noninteractive\n{setup}\ntouch {BOOTED}\n"
+
+
+def template(spec: ClusterSpec, *, ssm: bool = False) -> dict[str, Any]:
+    """The template of `spec`, ready for JSON.
+
+    Its parameters hold the end of the cluster and the ssh keys. Parameter `From` is the network that may open ssh
+    connections. With `ssm`, no network may, and Systems Manager forwards the connections.
+    """
+    caller = {
+        "From": {
+            "Type": "String",
+            "AllowedPattern": r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}",
+            "Description": "Addresses that may open ssh connections to the machines",
+        }
+    }
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"istbench cluster {spec.cluster}: {spec.count} x {spec.instance_type}",
@@ -49,25 +99,50 @@ def template(spec: ClusterSpec) -> dict[str, Any]:
                 "Type": "Number",
                 "MinValue": LEAST_HOURS * 60,
                 "MaxValue": MOST_HOURS * 60,
-                "Description": "Minutes from its boot after which a machine ends itself",
+                "Description": "Minutes after its boot when a machine ends itself",
             },
             "EndsAt": {
                 "Type": "String",
                 "AllowedPattern": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d",
                 "Description": "When AWS ends the machines that have not ended themselves, UTC",
             },
+            "UserKey": {
+                "Type": "String",
+                "AllowedPattern": rf"ssh-ed25519 {_BASE64}",
+                "Description": "Public key of the user",
+            },
+            "HostKey": {
+                "Type": "String",
+                "AllowedPattern": _BASE64,
+                "NoEcho": True,
+                "Description": "Private host key of the machines, in base64",
+            },
+            **({} if ssm else caller),
         },
-        "Resources": {**_network(spec), **_storage(spec), **_roles(spec), **_machines(spec), **_guard(spec)},
+        "Resources": {
+            **_network(spec, ssm),
+            **(_agent(spec) if ssm else {}),
+            **_machines(spec, ssm),
+            **_guard(spec),
+        },
         "Outputs": {
-            "Bucket": {"Value": _ref("Bucket")},
+            "Group": {"Value": _group()},
             **{name: {"Value": _ref(name)} for name in node_ids(spec)},
         },
     }
 
 
-def _network(spec: ClusterSpec) -> dict[str, Any]:
-    """A network of its own, with a way out. Nobody outside can open a connection to a machine."""
+def _network(spec: ClusterSpec, ssm: bool) -> dict[str, Any]:
+    """A separate network with a route to the internet. From outside, only `From` may connect, and only to ssh."""
     zone = {"AvailabilityZone": str(spec.zone)} if spec.zone else {}
+    ssh = _resource(
+        "EC2::SecurityGroupIngress",
+        GroupId=_group(),
+        IpProtocol="tcp",
+        FromPort=SSH_PORT,
+        ToPort=SSH_PORT,
+        CidrIp=_ref("From"),
+    )
     inside = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535}
     return {
         "Network": _resource(
@@ -93,7 +168,7 @@ def _network(spec: ClusterSpec) -> dict[str, Any]:
         ),
         "Group": _resource(
             "EC2::SecurityGroup",
-            GroupDescription="istbench: machines of the cluster talk to one another, and fetch from outside",
+            GroupDescription="istbench: machines of the cluster reach one another, and fetch from outside",
             VpcId=_ref("Network"),
             SecurityGroupEgress=[
                 {
@@ -101,12 +176,13 @@ def _network(spec: ClusterSpec) -> dict[str, Any]:
                     "FromPort": port,
                     "ToPort": port,
                     "CidrIp": "0.0.0.0/0",
-                    "Description": "packages, Systems Manager and the bucket",
+                    "Description": "packages, data and Systems Manager",
                 }
                 for port in (80, 443)
             ],
             Tags=_tags(spec),
         ),
+        **({} if ssm else {"FromUser": ssh}),
         "FromOneAnother": _resource(
             "EC2::SecurityGroupIngress", GroupId=_group(), SourceSecurityGroupId=_group(), **inside
         ),
@@ -116,65 +192,24 @@ def _network(spec: ClusterSpec) -> dict[str, Any]:
     }
 
 
-def _storage(spec: ClusterSpec) -> dict[str, Any]:
-    """The bucket through which istbench reaches the machines and results come back; nothing in it is public."""
-    everything = [_attribute("Bucket", "Arn"), _sub("${Bucket.Arn}/*")]
-    return {
-        "Bucket": _resource(
-            "S3::Bucket",
-            BucketEncryption={
-                "ServerSideEncryptionConfiguration": [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
-            },
-            PublicAccessBlockConfiguration={
-                "BlockPublicAcls": True,
-                "BlockPublicPolicy": True,
-                "IgnorePublicAcls": True,
-                "RestrictPublicBuckets": True,
-            },
-            OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
-            Tags=_tags(spec),
-        ),
-        "BucketPolicy": _resource(
-            "S3::BucketPolicy",
-            Bucket=_ref("Bucket"),
-            PolicyDocument=_policy(
-                {
-                    "Effect": "Deny",
-                    "Principal": "*",
-                    "Action": "s3:*",
-                    "Resource": everything,
-                    "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-                }
-            ),
-        ),
-    }
-
-
-def _roles(spec: ClusterSpec) -> dict[str, Any]:
-    """What a machine may do: answer Systems Manager, and use the cluster's own bucket."""
+def _agent(spec: ClusterSpec) -> dict[str, Any]:
+    """The role of the machines: their agent may answer Systems Manager."""
     agent = {"Effect": "Allow", "Action": list(AGENT_ACTIONS), "Resource": "*"}
-    objects = {
-        "Effect": "Allow",
-        "Action": ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
-        "Resource": _sub("${Bucket.Arn}/*"),
-    }
-    listing = {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": _attribute("Bucket", "Arn")}
     return {
         "Role": _resource(
             "IAM::Role",
             AssumeRolePolicyDocument=_trust("ec2.amazonaws.com"),
-            Policies=[{"PolicyName": "machine", "PolicyDocument": _policy(agent, objects, listing)}],
+            Policies=[{"PolicyName": "machine", "PolicyDocument": _policy(agent)}],
             Tags=_tags(spec),
         ),
         "Profile": _resource("IAM::InstanceProfile", Roles=[_ref("Role")]),
     }
 
 
-def _machines(spec: ClusterSpec) -> dict[str, Any]:
+def _machines(spec: ClusterSpec, ssm: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
         "ImageId": _ref("Image"),
         "InstanceType": str(spec.instance_type),
-        "IamInstanceProfile": {"Arn": _attribute("Profile", "Arn")},
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
         "NetworkInterfaces": [
@@ -202,6 +237,8 @@ def _machines(spec: ClusterSpec) -> dict[str, Any]:
         ],
         "UserData": {"Fn::Base64": _sub(user_data(spec))},
     }
+    if ssm:
+        data["IamInstanceProfile"] = {"Arn": _attribute("Profile", "Arn")}
     if spec.spot:
         once = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         data["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": once}
@@ -223,7 +260,7 @@ def _machines(spec: ClusterSpec) -> dict[str, Any]:
 
 
 def _guard(spec: ClusterSpec) -> dict[str, Any]:
-    """Schedules that end the machines from outside, should one of them not end itself."""
+    """Schedules of AWS that end the machines, in case one does not end itself."""
     of_this_cluster = {"StringEquals": {f"ec2:ResourceTag/{TAG}": spec.cluster}}
     terminate = {
         "Effect": "Allow",
@@ -231,7 +268,7 @@ def _guard(spec: ClusterSpec) -> dict[str, Any]:
         "Resource": _sub("arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/*"),
         "Condition": of_this_cluster,
     }
-    # One for each: of a request that names a machine which has ended, AWS ends none.
+    # One schedule for each machine: AWS ends no machine if a request also names one that has ended long ago.
     guards = {f"Guard{rank}": _schedule(name) for rank, name in enumerate(node_ids(spec))}
     return {
         "GuardRole": _resource(
@@ -245,7 +282,7 @@ def _guard(spec: ClusterSpec) -> dict[str, Any]:
 
 
 def _schedule(name: str) -> dict[str, Any]:
-    """One that ends machine `name`."""
+    """A schedule that ends machine `name`."""
     return _resource(
         "Scheduler::Schedule",
         ScheduleExpression=_sub("at(${EndsAt})"),

@@ -14,7 +14,7 @@ from istbench.hosts import relay
 from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
-    "aws": "Make clusters of AWS machines, and delete them.",
+    "aws": "Create clusters of AWS machines for `--hosts`, and delete them.",
     "check": "Run the conformance tests on a method or workload.",
     "compare": "Train many cells and compare their time to accuracy.",
     "data": "Prepare the data of a workload before the first run.",

@@ -1,13 +1,14 @@
-"""`istbench aws`: clusters of AWS machines, from their template to the last trace of them."""
+"""`istbench aws`: clusters of AWS machines, from their template to their deletion."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from istbench.aws.commands import errand, node_words, prepare_lines, start_lines
+from istbench.aws.access import given_network, own_network, require_programs
 from istbench.aws.cost import cluster_cost, cost_lines
 from istbench.aws.export import Format, export
 from istbench.aws.spec import ClusterSpec
@@ -20,15 +21,18 @@ from istbench.cli.aws_options import (
     price_option,
     region_text,
     resolved_hours,
-    results_of,
     spec_options,
+    ssm_option,
 )
 from istbench.cli.options import PathType
 from istbench.door import literal_choices
 from istbench.errors import RunFailed, UserError
 
+if TYPE_CHECKING:
+    from istbench.aws.local_files import LocalFiles
+
 _DEFAULT_HOURS = 2.0
-# Which regions there are can be asked in any; every account has this one.
+# Any region lists all regions; every account has this one.
 _ANY_REGION = "us-east-1"
 
 
@@ -38,23 +42,24 @@ def _say(line: str) -> None:
 
 @click.group("aws")
 def command() -> None:
-    """Clusters of AWS machines: made, used, and taken down again.
+    """Create clusters of AWS machines for `--hosts`, and delete them.
 
     \b
     istbench aws up --preset 4xm5.2xlarge --max-hours 2
-    istbench aws run -- run --method ist --workload speech
-    istbench aws fetch
+    istbench run --hosts FILE --ssh-config FILE --install --method ist --workload speech
     istbench aws down
 
-    A cluster costs from `up` until `down`, or until its hours are over, when its machines end themselves.
+    `up` prints both FILEs. A cluster costs money from `up` until `down`, or until its machines end themselves
+    after --max-hours.
     """
 
 
 @command.command("template")
 @spec_options
-def template_command(**given: Any) -> None:
+@ssm_option
+def template_command(ssm: bool, **given: Any) -> None:
     """Print the CloudFormation template of a cluster, as JSON, which is YAML too."""
-    click.echo(json.dumps(template(given_spec(**given)), indent=2))
+    click.echo(json.dumps(template(given_spec(**given), ssm=ssm), indent=2))
 
 
 @command.command("export")
@@ -62,7 +67,7 @@ def template_command(**given: Any) -> None:
 @hours_option
 @click.option("--format", "style", type=click.Choice(literal_choices(Format)), required=True)
 def export_command(style: Format, max_hours: float | None, **given: Any) -> None:
-    """Print a cluster as YAML of SkyPilot or ParallelCluster."""
+    """Print a cluster as YAML for SkyPilot or ParallelCluster."""
     spec = given_spec(**given)
     hours = max_hours or spec.max_hours or _DEFAULT_HOURS
     click.echo(export(spec, style, str(spec.region or "us-east-1"), hours), nl=False)
@@ -72,179 +77,142 @@ def export_command(style: Format, max_hours: float | None, **given: Any) -> None
 @spec_options
 @hours_option
 @price_option
-@click.option("--yes", is_flag=True, help="Do not ask whether the cost is all right.")
+@click.option(
+    "--from",
+    "network",
+    metavar="CIDR",
+    help="Addresses that may open ssh connections. Default: the present address of this computer.",
+)
+@ssm_option
+@click.option("--yes", is_flag=True, help="Accept the cost without a question.")
 @click.option("--dry-run", is_flag=True, help="Print the template, the cost and every call, and do nothing.")
-def up_command(max_hours: float | None, price: float | None, yes: bool, dry_run: bool, **given: Any) -> None:
-    """Make a cluster, after saying what it costs; one that is there already stays as it was made."""
+def up_command(
+    max_hours: float | None,
+    price: float | None,
+    network: str | None,
+    ssm: bool,
+    yes: bool,
+    dry_run: bool,
+    **given: Any,
+) -> None:
+    """Create a cluster, after a question with its cost, and print the folder with its hosts file and ssh_config.
+
+    An existing cluster keeps its spec and its end, and lets in the present address of this computer.
+    """
     spec = given_spec(**given)
     hours = resolved_hours(max_hours, spec)
+    if ssm and network is not None:
+        raise UserError("--ssm lets no address connect; leave out --from or --ssm")
+    allowed = given_network(network) if network is not None else None
     if dry_run:
         region, cost = region_text(spec), cluster_cost(spec, hours, price)
-        click.echo(json.dumps(template(spec), indent=2))
-        for line in [*cost_lines(spec, cost, region), *_calls_of_up(spec, hours, region)]:
+        click.echo(json.dumps(template(spec, ssm=ssm), indent=2))
+        source = None if ssm else allowed or "YOUR-ADDRESS/32"
+        for line in [*cost_lines(spec, cost, region), *_calls_of_up(spec, hours, region, source)]:
             _say(line)
         return
-    from istbench.aws.life import Plan, up
+    from istbench.aws.lifecycle import ClusterRequest, existing_cluster, existing_lines, up
     from istbench.aws.session import connect
-    from istbench.aws.standing import standing, standing_lines
 
+    require_programs(ssm=ssm)
     aws = connect(spec.region)
-    there = standing(aws, spec)
-    if there:
-        per_hour, lines = there.made.per_hour, standing_lines(there, aws.region, hours)
+    existing = existing_cluster(aws, spec, ssm=ssm)
+    if existing:
+        per_hour, lines = existing.record.per_hour, existing_lines(existing, aws.region, hours)
     else:
         cost = cluster_cost(spec, hours, price)
         per_hour, lines = cost.per_hour, cost_lines(spec, cost, aws.region)
     for line in lines:
         _say(line)
-    if not (yes or there):
+    if not (yes or existing):
         _ask()
-    up(aws, Plan(spec=spec, max_hours=hours, per_hour=per_hour), _say)
-    _say(
-        f"cluster {spec.cluster} is up: `istbench aws run -- run --method ist ...`, and `istbench aws down` ends it"
-    )
+    if not (ssm or allowed):
+        allowed = own_network()
+    files = up(aws, ClusterRequest(spec=spec, max_hours=hours, per_hour=per_hour, network=allowed), _say)
+    for line in _commands(files, aws.region):
+        _say(line)
+    click.echo(str(files.folder))
 
 
 @command.command("status")
-@click.option("--region", "regions", multiple=True, help="Look here only. May be repeated.")
+@click.option("--region", "regions", multiple=True, help="Search this region only. May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def status_command(regions: tuple[str, ...], as_json: bool) -> int:
-    """Say what clusters there are in every region, and what is left of others: then it exits with 1."""
-    from istbench.aws.remembered import recall
+    """List the clusters in every region, and resources without a cluster; with such resources it exits with 1."""
+    from istbench.aws.local_files import records
     from istbench.aws.session import connect
     from istbench.aws.survey import regions_of_account, survey
     from istbench.cli.aws_status import print_status
 
-    memory = recall()
+    known = records()
     if not regions:
-        first = memory.regions[0] if memory.regions else None
+        used = [str(record.region) for record in known.values()]
+        aws = connect(None, used[0] if used else _ANY_REGION)
         try:
-            listed = regions_of_account(connect(first, _ANY_REGION))
+            listed = regions_of_account(aws)
         except RunFailed as error:
-            _say(f"only regions that were used from here are looked at: {error}")
-            listed = []
-        regions = tuple(dict.fromkeys([*map(str, memory.regions), *listed]))
+            _say(f"only {aws.region} and the regions of clusters from this computer are searched: {error}")
+            listed = [aws.region]
+        regions = tuple(dict.fromkeys([*used, *listed]))
     found = survey(regions)
     if all(region.problem for region in found):
-        raise RunFailed(found[0].problem if found else "no region to look at; give --region")
-    return print_status(found, memory, as_json)
-
-
-@command.command("run", context_settings={"ignore_unknown_options": True})
-@cluster_options
-@click.option("--out", type=PathType(), metavar="DIR", help="Results so far, which go along. Default: as fetch.")
-@click.option(
-    "--linger",
-    type=click.IntRange(1, 600),
-    default=15,
-    show_default=True,
-    metavar="MINUTES",
-    help="After the command, the machines wait so long for another one, and end themselves.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what every machine would be told, and tell none.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-def run_command(out: Path | None, linger: int, dry_run: bool, words: tuple[str, ...], **given: Any) -> int:
-    """Run an istbench command on a cluster: `run` on all machines as one, under torchrun.
-
-    It goes on whatever becomes of this machine; the same command again follows it, and Ctrl-C ends it. Exits with
-    its exit status.
-    """
-    asked = errand(words)
-    if dry_run:
-        planned = given_spec(None, given["preset"], given["region"], given["name"])
-        for rank in range(planned.count):
-            click.echo("\n".join([f"# machine {rank}", *_told(planned, asked.words, rank, linger)]))
-        return 0
-    from istbench.aws import errands
-    from istbench.aws.life import stand
-
-    chosen = chosen_cluster(**given)
-    spec = chosen.spec
-    if spec is None:
-        raise UserError(f"cluster {chosen.name} was not made from here: what its machines install is not known")
-    cluster = stand(chosen.aws, chosen.name)
-    folder = out or results_of(chosen.name)
-    run = errands.start(cluster, spec, asked, folder, linger, _say)
-    try:
-        status = errands.follow(cluster, run)
-    except KeyboardInterrupt:
-        errands.stop(cluster, run, _say)
-        raise
-    except errands.MachineLost:
-        raise
-    except RunFailed:
-        _say("the run goes on wherever its machines do; the same command follows it again")
-        raise
-    _say(
-        f"ended with status {status}; the machines end themselves in {linger} minutes: `istbench aws fetch`, `down`"
-    )
-    if asked.saved is not None and status == 0:
-        _say(f"`istbench aws fetch` brings the weights too, into {folder / asked.saved}")
-    return status
-
-
-@command.command("fetch")
-@cluster_options
-@click.option("--out", type=PathType(), metavar="DIR", help="Results directory. Default: results/aws/CLUSTER.")
-def fetch_command(out: Path | None, **given: Any) -> None:
-    """Bring the results of a cluster here: only what is new, also while it runs."""
-    from istbench.aws.life import fetch
-
-    chosen = chosen_cluster(**given)
-    folder = out or results_of(chosen.name)
-    fetch(chosen.aws, chosen.name, folder, _say)
-    click.echo(str(folder))
+        raise RunFailed(found[0].problem if found else "no region to search; give --region")
+    return print_status(found, known, as_json)
 
 
 @command.command("down")
 @cluster_options
-@click.option("--discard", is_flag=True, help="Delete results that were not fetched.")
-def down_command(discard: bool, **given: Any) -> None:
-    """End a cluster and delete all that it was made of. It can be repeated."""
-    from istbench.aws.life import down
+@click.option(
+    "--out",
+    type=PathType(),
+    default="results",
+    show_default=True,
+    metavar="DIR",
+    help="Local directory with the results of the cluster.",
+)
+@click.option("--discard", is_flag=True, help="Also end the cluster if this deletes results that are not here.")
+def down_command(out: Path, discard: bool, **given: Any) -> None:
+    """End a cluster and delete its resources. A second call does no harm.
 
-    chosen = chosen_cluster(**given, gone_is_fine=True)
-    if down(chosen.aws, chosen.name, discard=discard, say=_say):
-        _say(f"cluster {chosen.name} is gone from {chosen.aws.region}")
+    It refuses if a machine has a run that still trains, or that is not in --out.
+    """
+    from istbench.aws.lifecycle import down
+
+    name, aws = chosen_cluster(**given)
+    if down(aws, name, discard=discard, out=out, say=_say):
+        _say(f"cluster {name} is gone from {aws.region}")
     else:
-        _say(f"there is nothing of cluster {chosen.name} in {chosen.aws.region}")
+        _say(f"there is no cluster {name} in {aws.region}")
 
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise UserError("nobody is here to say whether that is all right: give --yes")
+        raise UserError("standard input is no terminal, so nobody can accept the cost; give --yes")
     if not click.confirm("go on?", err=True):
-        raise UserError("nothing was started")
+        raise UserError("nothing was started; answer y, or give --yes")
 
 
-def _calls_of_up(spec: ClusterSpec, hours: float, region: str) -> list[str]:
+def _commands(files: "LocalFiles", region: str) -> list[str]:
+    """The next commands for a cluster, as lines of text."""
+    options = shlex.join(["--hosts", str(files.hosts), "--ssh-config", str(files.ssh_config)])
+    return [
+        f"cluster {files.name} is up:",
+        f"  istbench doctor {options} --install",
+        f"  istbench run {options} --install --method ist --workload speech",
+        f"  istbench aws down --name {files.name} --region {region}",
+        "run results are here once `run` ends; the end of the machines deletes results that only they have",
+    ]
+
+
+def _calls_of_up(spec: ClusterSpec, hours: float, region: str, source: str | None) -> list[str]:
     name = stack_name(spec.cluster)
+    allowed = f"ssh from {source} alone" if source else "ssh through Session Manager"
     return [
         f"calls in {region}:",
         f"  cloudformation describe-stacks {name}",
         f"  cloudformation create-stack {name}, MaxMinutes={round(hours * 60)}, EndsAt={hours:g} h from now, "
-        "capability CAPABILITY_IAM, on failure DELETE",
+        f"{allowed}, capability CAPABILITY_IAM, on failure DELETE",
         f"  cloudformation describe-stacks {name}, until it is complete",
         f"  ec2 describe-instances of cluster {spec.cluster}",
-        f"  ssm describe-instance-information, until {spec.count} machines are online",
-    ]
-
-
-def _told(spec: ClusterSpec, words: tuple[str, ...], rank: int, linger: int) -> list[str]:
-    """What machine `rank` would be told, with names in capitals where AWS or the wheel has a say."""
-    region, bucket = region_text(spec), "BUCKET"
-    wheel = None if spec.requirement else "wheel/DIGEST/istbench-VERSION-py3-none-any.whl"
-    addresses = [f"ADDRESS-OF-{rank}" for rank in range(spec.count)]
-    return [
-        *prepare_lines(
-            spec, region=region, bucket=bucket, wheel=wheel, requirement=str(spec.requirement or "DIGEST")
-        ),
-        *start_lines(
-            node_words(words, rank, addresses),
-            rank=rank,
-            region=region,
-            bucket=bucket,
-            run="RUN",
-            linger_minutes=linger,
-        ),
+        f"then ssh to {spec.count} machines: wait until they have booted",
     ]

@@ -1,22 +1,22 @@
-"""What `istbench aws status` prints."""
+"""The output of `istbench aws status`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from istbench.aws.remembered import Memory
-from istbench.aws.survey import Region
+from istbench.aws.local_files import ClusterRecord
+from istbench.aws.survey import RegionSurvey
 from istbench.cli import EXIT_FAILED
 
 
-def print_status(found: Sequence[Region], memory: Memory, as_json: bool) -> int:
-    """Print what there is; returns 1 where something belongs to no cluster that stands, or was not looked at."""
+def print_status(found: Sequence[RegionSurvey], records: Mapping[str, ClusterRecord], as_json: bool) -> int:
+    """Print the clusters; return 1 if a resource belongs to none of them, or AWS did not list a region."""
     problems = [region for region in found if region.problem]
     for region in problems:
-        click.echo(f"not looked at {region.name}: {region.problem}", err=True)
-    clusters = [_as_json(region, name, memory) for region in found for name in region.clusters]
+        click.echo(f"no answer for {region.name}: {region.problem}", err=True)
+    clusters = [_as_json(region, name, records) for region in found for name in region.clusters]
     if as_json:
         click.echo(json.dumps({"regions": [region.name for region in found], "clusters": clusters}))
     else:
@@ -27,12 +27,12 @@ def print_status(found: Sequence[Region], memory: Memory, as_json: bool) -> int:
             if cluster["left_over"]:
                 click.echo(f"  istbench aws down --name {cluster['name']} --region {cluster['region']}")
         if not clusters:
-            click.echo(f"nothing of istbench in {len(found) - len(problems)} regions")
+            click.echo(f"no clusters of istbench in {len(found) - len(problems)} regions")
     return EXIT_FAILED if problems or any(cluster["left_over"] for cluster in clusters) else 0
 
 
-def _as_json(region: Region, name: str, memory: Memory) -> dict[str, Any]:
-    stack, known = region.stacks.get(name), memory.clusters.get(name)
+def _as_json(region: RegionSurvey, name: str, records: Mapping[str, ClusterRecord]) -> dict[str, Any]:
+    stack, known = region.stacks.get(name), records.get(name)
     machines = region.machines.get(name, [])
     ours = known if known is not None and known.region == region.name else None
     return {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The IST paper's CIFAR-10 runs (arXiv 1910.02120) on 2 machines with a V100: see reproduce.sh for the options.
-# With --data DIR CIFAR-10 itself; without, synthetic textures.
+# The IST paper's CIFAR-10 runs (arXiv 1910.02120) on 2 machines with a V100; reproduce.sh lists the options.
+# --data DIR gives CIFAR-10; without it, the data are made-up textures.
 set -euo pipefail
 here=$(dirname "$0")
 exec "$here/reproduce.sh" 2xp3.2xlarge \

@@ -1,8 +1,8 @@
-"""What the IST paper's published runs would cost on AWS: their own seconds, at our profiles' prices.
+"""The cost of the IST paper's published runs on AWS, from their seconds and the prices of the profiles.
 
     python scripts/aws/cost.py        # the table in docs/aws.md
 
-A run lasts as long as the published one took to its highest level; on 8 machines, as the figures have it.
+A run takes as long as the published one to its highest level, on 8 machines as in the figures.
 """
 
 from collections import defaultdict

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The paper's runs on one of its clusters: up, data once, all cells, fetch, report, down.
+# Runs the paper's experiments on one of its clusters: up, data, all cells, report, down.
 #
 #   scripts/aws/4xm5.2xlarge.sh                       # prints template, cost and commands, and starts nothing
-#   scripts/aws/4xm5.2xlarge.sh --max-hours 6 --yes   # does it; interrupted at any point, the same command goes on
+#   scripts/aws/4xm5.2xlarge.sh --max-hours 6 --yes   # does it; after an interruption, the same command continues
 #
-# A cluster that stands is used until its own hours are over, which are those of the first call.
+# An existing cluster keeps the end that the first call gave it.
 #
-# Called as: reproduce.sh PRESET METHODS OPTION... -- [--max-hours H] [--yes] [--region R] [--data DIR]: a run of each of
-# METHODS (a,b,c), one after another, with those options of `istbench run`. The machines download Speech Commands
-# themselves, unless --data DIR goes along.
+# Usage: reproduce.sh PRESET METHODS OPTION... -- [--max-hours H] [--yes] [--region R] [--data DIR]
+# It trains each of METHODS (a,b,c), one after another, with the OPTIONs of `istbench run`. Each machine downloads
+# Speech Commands itself, unless --data DIR is given: istbench copies DIR to the machines.
 set -euo pipefail
 here=$(dirname "$0")
 
@@ -29,45 +29,68 @@ while [[ $# -gt 0 ]]; do
         --region) region=(--region "${2:?--region NAME}"); shift 2 ;;
         --data) data=${2:?--data DIR}; shift 2 ;;
         --yes) yes=1; shift ;;
-        *) echo "unknown option $1; there are --max-hours, --region, --data and --yes" >&2; exit 2 ;;
+        *) echo "unknown option $1; the options are --max-hours, --region, --data and --yes" >&2; exit 2 ;;
     esac
 done
 
 cluster=(--preset "$preset" "${region[@]}")
-fetch_data=()
+results=results/aws/${preset/./-}
+# A machine runs this in the home directory of its user.
+archive=http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz
+sha256=af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58
+download="test -d speech-commands || {
+    curl --fail --silent --show-error --location --output archive $archive &&
+    echo '$sha256  archive' | sha256sum --check --quiet && rm -rf part && mkdir part &&
+    tar --extract --gzip --file archive --directory part && rm archive && mv part speech-commands
+}"
 if [[ -n $data ]]; then
+    download=
     options+=(--data "$data")
-elif [[ " ${options[*]} " != *cifar10* ]]; then
-    fetch_data=(data speech --source download)
+elif [[ " ${options[*]} " == *" speech "* ]]; then
+    options+=(--data /home/istbench/speech-commands)
+else
+    download=
 fi
+
+train() {  # METHOD FOLDER
+    local at=(--hosts "$2/hosts" --ssh-config "$2/ssh_config" --install)
+    "${@:3}" istbench run "${at[@]}" --method "$1" "${options[@]}" --out "$results"
+}
 
 if [[ -z $yes ]]; then
     istbench aws up "${cluster[@]}" --max-hours "${hours:-2}" --dry-run
-    [[ ${#fetch_data[@]} == 0 ]] || istbench aws run "${cluster[@]}" --dry-run -- "${fetch_data[@]}"
+    [[ -z $download ]] || printf 'on each machine: %s\n' "$download"
     for method in "${methods[@]}"; do
-        istbench aws run "${cluster[@]}" --dry-run -- run --method "$method" "${options[@]}"
+        train "$method" FOLDER echo
     done
-    echo "nothing was started: --yes does" >&2
+    echo "nothing was started; --yes starts it" >&2
     exit 0
 fi
 
 if [[ -z $hours ]]; then
-    echo "give --max-hours: after them the machines end themselves, whatever happens" >&2
+    echo "give --max-hours: the machines end themselves after so many hours, whatever happens" >&2
     exit 2
 fi
 
-# Results come back whatever happens to the run; what is not fetched keeps `down` from deleting it.
-istbench aws up "${cluster[@]}" --max-hours "$hours" --yes
-[[ ${#fetch_data[@]} == 0 ]] || istbench aws run "${cluster[@]}" -- "${fetch_data[@]}"
+folder=$(istbench aws up "${cluster[@]}" --max-hours "$hours" --yes)
 status=0
+if [[ -n $download ]]; then
+    downloads=()
+    while read -r host; do
+        ssh -F "$folder/ssh_config" -n "$host" "$download" &
+        downloads+=($!)
+    done < "$folder/hosts"
+    for process in "${downloads[@]}"; do
+        wait "$process" || status=$?
+    done
+fi
 for method in "${methods[@]}"; do
-    istbench aws run "${cluster[@]}" -- run --method "$method" "${options[@]}" || status=$?
+    train "$method" "$folder" || status=$?
 done
-results=$(istbench aws fetch "${cluster[@]}")
 istbench report "$results" --published "$here/../../results/published/figures.csv" || status=$?
 if [[ $status == 0 ]]; then
-    istbench aws down "${cluster[@]}"
+    istbench aws down "${cluster[@]}" --out "$results"
 else
-    echo "ended with status $status: run this again to go on, or: istbench aws down ${cluster[*]}" >&2
+    echo "ended with status $status: run this again to continue, or: istbench aws down ${cluster[*]}" >&2
 fi
 exit "$status"

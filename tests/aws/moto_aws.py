@@ -1,11 +1,10 @@
-"""moto's server behind boto3's own clients, and in one place what moto lacks of what AWS does."""
+"""moto's server behind boto3's own clients, adapted where moto differs from AWS."""
 
 import io
 import json
 import urllib.request
 from collections import Counter
 
-import boto3
 from botocore.awsrequest import AWSResponse
 
 from istbench.aws import session
@@ -16,9 +15,9 @@ REGION = "us-east-1"
 HERE = Aws(REGION)
 # moto has Amazon's public images, and not Canonical's.
 IMAGE = ImageParameter("/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64")
-# moto's CloudFormation skips the first four, and makes the others, but never deletes them.
+# moto's CloudFormation skips the first three, and creates the others, but never deletes them.
 NOT_MOTOS = {
-    "EC2::SecurityGroupEgress", "EC2::PlacementGroup", "S3::BucketPolicy", "Scheduler::Schedule",
+    "EC2::SecurityGroupEgress", "EC2::PlacementGroup", "Scheduler::Schedule",
     "EC2::InternetGateway", "EC2::VPCGatewayAttachment", "EC2::RouteTable", "EC2::Route",
     "EC2::SubnetRouteTableAssociation",
 }  # fmt: skip
@@ -26,7 +25,10 @@ _OF_A_MACHINE = ("ImageId", "InstanceType", "UserData", "BlockDeviceMappings")
 
 
 def as_moto_can(template):
-    """A template without what moto cannot make; machines have what the launch template says, which moto ignores."""
+    """A template without the resources that moto cannot create.
+
+    The machines have the values of the launch template, which moto ignores.
+    """
     made = {
         name: resource
         for name, resource in template["Resources"].items()
@@ -37,41 +39,37 @@ def as_moto_can(template):
     of_a_machine = {key: data[key] for key in _OF_A_MACHINE}
     for resource in made.values():
         if resource["Type"] == "AWS::EC2::Instance":
-            own = {"SubnetId": {"Ref": "Subnet"}, "IamInstanceProfile": {"Ref": "Profile"}}
-            resource["Properties"] = {**of_a_machine, **own, "Tags": resource["Properties"]["Tags"]}
+            resource["Properties"] = {
+                **of_a_machine,
+                "SubnetId": {"Ref": "Subnet"},
+                "Tags": resource["Properties"]["Tags"],
+            }
         resource["DependsOn"] = [name for name in resource.get("DependsOn", []) if name in made]
-    return {**template, "Resources": made}
+    # moto cannot evaluate Fn::GetAtt of a resource that it did not create.
+    outputs = {**template["Outputs"], "Group": {"Value": {"Ref": "Group"}}}
+    return {**template, "Resources": made, "Outputs": outputs}
 
 
 class MotoAws:
-    """What passes between boto3 and moto's server.
+    """The calls of boto3 to moto's server.
 
     Attributes:
         asked: every operation, in order. refused: the place in `asked` of the one that AWS refuses; None for none.
-        machines_s3: the bucket's client as a machine has it, which is never refused.
-        clean: what there is before any cluster.
+        clean: the inventory before any cluster.
     """
 
     def __init__(self, url):
         self.url = url
         self.asked = []
         self.refused = None
-        self.machines_s3 = boto3.client("s3", region_name=REGION)
-        for service in ("cloudformation", "ec2", "s3", "ssm", "resourcegroupstaggingapi"):
+        for service in ("cloudformation", "ec2", "resourcegroupstaggingapi"):
             events = HERE.client(service).meta.events
             events.register("before-send", self._before_send)
         events = HERE.client("cloudformation").meta.events
         events.register("provide-client-params.cloudformation.CreateStack", _offer_what_moto_can)
         events.register("after-call.cloudformation.DescribeStacks", _without_outputs_of_half_a_stack)
-        events.register("after-call.cloudformation.DescribeStackResources", _without_what_was_not_made)
+        HERE.client("ec2").meta.events.register("after-call.ec2.DescribeInstances", _with_public_addresses)
         self.clean = inventory()
-
-    def leave_results(self):
-        """Do what a machine does when it has results; returns whether there is a bucket for them."""
-        buckets = [one["Name"] for one in self.machines_s3.list_buckets()["Buckets"]]
-        for bucket in buckets:
-            self.machines_s3.put_object(Bucket=bucket, Key="results/a/run.json", Body=b"{}")
-        return bool(buckets)
 
     def forget_the_ended(self):
         """Drop machines that have ended, which moto lists for ever: each makes the next list slower."""
@@ -88,11 +86,7 @@ class MotoAws:
         _, service, operation = event_name.split(".")
         self.asked.append(operation)
         if self.refused == len(self.asked) - 1:
-            return answer(request, 403, "" if request.method == "HEAD" else _refusals()[service])
-        if operation == "DescribeInstanceInformation":
-            (asked,) = json.loads(request.body)["Filters"]
-            online = [{"InstanceId": identity, "PingStatus": "Online"} for identity in asked["Values"]]
-            return answer(request, 200, json.dumps({"InstanceInformationList": online}))
+            return answer(request, 403, _refusals()[service])
         return None
 
 
@@ -106,8 +100,11 @@ def _without_outputs_of_half_a_stack(parsed, **_):
             stack["Outputs"] = []
 
 
-def _without_what_was_not_made(parsed, **_):
-    parsed["StackResources"] = [one for one in parsed.get("StackResources", []) if "LogicalResourceId" in one]
+def _with_public_addresses(parsed, **_):
+    """moto gives none to the machines of a stack; here they end like the private ones."""
+    for group in parsed.get("Reservations", []):
+        for machine in group["Instances"]:
+            machine["PublicIpAddress"] = f"203.0.113.{machine.get('PrivateIpAddress', '0').rpartition('.')[2]}"
 
 
 def refuse_resource(patch, name):
@@ -135,8 +132,6 @@ def _refusals():
     return {
         "cloudformation": f"<ErrorResponse><Error><Type>Sender</Type>{said}</Error></ErrorResponse>",
         "ec2": f"<Response><Errors><Error>{said}</Error></Errors></Response>",
-        "s3": f"<Error>{said}</Error>",
-        "ssm": in_json,
         "resource-groups-tagging-api": in_json,
     }
 
@@ -152,7 +147,7 @@ def answer(request, status, text):
 
 
 def inventory():
-    """How many of each thing there are that a cluster is made of."""
+    """The number of resources of each kind."""
     ec2, iam = HERE.client("ec2"), HERE.client("iam")
     machines = [one for group in ec2.describe_instances()["Reservations"] for one in group["Instances"]]
     return +Counter(
@@ -162,7 +157,6 @@ def inventory():
         network=len(ec2.describe_vpcs()["Vpcs"]),
         group=len(ec2.describe_security_groups()["SecurityGroups"]),
         launch_template=len(ec2.describe_launch_templates()["LaunchTemplates"]),
-        bucket=len(HERE.client("s3").list_buckets()["Buckets"]),
         role=len(iam.list_roles()["Roles"]),
         profile=len(iam.list_instance_profiles()["InstanceProfiles"]),
     )

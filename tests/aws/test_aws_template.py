@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from istbench.aws.boot import user_data
+from istbench.aws.local_files import Keys
 from istbench.aws.session import Aws
 from istbench.aws.spec import MOST_MACHINES, ClusterName, SetupLine, Zone, preset, presets
 from istbench.aws.stack import create_stack
-from istbench.aws.template import AGENT_ACTIONS, TAG, template
+from istbench.aws.template import AGENT_ACTIONS, BOOTED, TAG, template, user_data
 
 HERE = Aws("us-east-1")
 SPECS = [
@@ -21,7 +21,7 @@ SPECS = [
 # CloudFormation gives these no tags.
 UNTAGGED = {
     "EC2::VPCGatewayAttachment", "EC2::Route", "EC2::SubnetRouteTableAssociation", "EC2::SecurityGroupIngress",
-    "EC2::SecurityGroupEgress", "S3::BucketPolicy", "IAM::InstanceProfile", "Scheduler::Schedule",
+    "EC2::SecurityGroupEgress", "IAM::InstanceProfile", "Scheduler::Schedule",
 }  # fmt: skip
 
 
@@ -47,15 +47,16 @@ def statements(resources, role):
     return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
 
-def test_a_machine_may_answer_systems_manager_and_use_its_own_bucket_and_nothing_else(resources):
-    agent, objects, listing = statements(resources, "Role")
-    assert set(agent["Action"]) == set(AGENT_ACTIONS)
+def test_a_machine_may_answer_systems_manager_alone_and_nothing_without_it(spec, resources):
+    assert "Role" not in resources
+    assert "IamInstanceProfile" not in json.dumps(resources)
+    reached = template(spec, ssm=True)["Resources"]
+    (agent,) = statements(reached, "Role")
+    assert agent["Action"] == list(AGENT_ACTIONS)
     assert all(action.split(":")[0] in ("ssm", "ssmmessages", "ec2messages") for action in agent["Action"])
-    assert set(objects["Action"]) == {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}
-    assert objects["Resource"] == {"Fn::Sub": "${Bucket.Arn}/*"}
-    assert (listing["Action"], listing["Resource"]) == (["s3:ListBucket"], {"Fn::GetAtt": ["Bucket", "Arn"]})
-    actions = [action for statement in (agent, objects, listing) for action in statement["Action"]]
-    assert not any("*" in action for action in actions)
+    assert not any("*" in action for action in agent["Action"])
+    (machine,) = of(reached, "EC2::LaunchTemplate")
+    assert machine["LaunchTemplateData"]["IamInstanceProfile"] == {"Arn": {"Fn::GetAtt": ["Profile", "Arn"]}}
 
 
 def test_the_guard_may_end_machines_of_this_cluster_alone(spec, resources):
@@ -79,20 +80,23 @@ def test_the_template_of_the_largest_cluster_is_one_that_aws_takes(aws):
     spec = msgspec.structs.replace(
         preset("8xp3.2xlarge"), count=MOST_MACHINES, spot=True, name=ClusterName("a" * 40), setup=longest
     )
-    create_stack(HERE, spec, 1.0, datetime(2026, 1, 1, tzinfo=UTC))
+    create_stack(HERE, spec, 1.0, datetime(2026, 1, 1, tzinfo=UTC), Keys(user="u", host="h"), None)
     (stack,) = aws.stacks.values()
     assert 30_000 < len(stack["TemplateBody"]) < 51_200
 
 
-def test_nobody_outside_reaches_a_machine(resources):
+def test_from_outside_one_network_reaches_ssh_and_nobody_with_session_manager(spec, resources):
     (group,) = of(resources, "EC2::SecurityGroup")
     assert "SecurityGroupIngress" not in group
     itself = {"Fn::GetAtt": ["Group", "GroupId"]}
-    (inside,) = of(resources, "EC2::SecurityGroupIngress")
+    ssh, inside = of(resources, "EC2::SecurityGroupIngress")
+    assert ssh == {"GroupId": itself, "IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": {"Ref": "From"}}
     assert (inside["GroupId"], inside["SourceSecurityGroupId"]) == (itself, itself)
     assert not any(key.startswith("Cidr") or key.endswith("PrefixListId") for key in inside)
     assert {rule["FromPort"] for rule in group["SecurityGroupEgress"]} == {80, 443}
     assert "KeyName" not in json.dumps(resources)
+    assert of(template(spec, ssm=True)["Resources"], "EC2::SecurityGroupIngress") == [inside]
+    assert "From" not in template(spec, ssm=True)["Parameters"]
 
 
 def test_machines_are_encrypted_want_tokens_and_end_when_they_shut_down(spec, resources):
@@ -112,16 +116,6 @@ def test_machines_are_encrypted_want_tokens_and_end_when_they_shut_down(spec, re
     assert len(nodes) == spec.count
     assert all(node["LaunchTemplate"]["LaunchTemplateId"] == {"Ref": "Machine"} for node in nodes)
     assert of(resources, "EC2::Subnet")[0].get("AvailabilityZone") == spec.zone
-
-
-def test_the_bucket_is_encrypted_and_never_public(resources):
-    (bucket,) = of(resources, "S3::Bucket")
-    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
-    assert "BucketEncryption" in bucket
-    assert "BucketName" not in bucket
-    (policy,) = of(resources, "S3::BucketPolicy")
-    (statement,) = policy["PolicyDocument"]["Statement"]
-    assert (statement["Effect"], statement["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
 
 
 def test_everything_has_the_clusters_tag(spec, resources):
@@ -160,13 +154,13 @@ def test_a_machine_arms_its_end_before_anything_else_and_the_setup_is_taken_as_w
     assert lines[1].startswith("shutdown -P +${MaxMinutes} ")
     # Before `set -e`: nothing that fails keeps the end from being armed.
     assert lines.index("systemctl enable --now istbench-end.timer") < lines.index("set -e")
-    assert lines.index("set -e") < lines.index("echo ${!HOME} > x") < lines.index("touch /opt/istbench/booted")
+    assert lines.index("set -e") < lines.index("echo ${!HOME} > x") < lines.index(f"touch {BOOTED}")
 
 
 def test_the_boot_script_is_shell_and_its_timer_names_a_time():
     script = user_data(preset("8xp3.2xlarge")).replace("${MaxMinutes}", "90").replace("${!", "${")
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
-    assert len(script) < 16_000
+    assert len(script) + 8_000 < 15_000  # of 16 KiB, with the keys and the longest `setup`
     (line,) = [line for line in script.splitlines() if line.startswith("end=")]
     shown = subprocess.run(["bash", "-c", f'{line}; echo "$end"'], text=True, capture_output=True).stdout
     assert shown.strip().endswith(" UTC")
@@ -175,4 +169,5 @@ def test_the_boot_script_is_shell_and_its_timer_names_a_time():
 def test_cfn_lint_finds_nothing():
     api = pytest.importorskip("cfnlint.api", reason="cfn-lint is not installed: pip install cfn-lint")
     spec = msgspec.structs.replace(preset("2xp3.2xlarge"), spot=True)
-    assert [str(match) for match in api.lint(json.dumps(template(spec)), regions=["us-east-1"])] == []
+    for ssm in (False, True):
+        assert [str(one) for one in api.lint(json.dumps(template(spec, ssm=ssm)), regions=["us-east-1"])] == []

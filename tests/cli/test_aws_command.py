@@ -1,19 +1,22 @@
-"""`istbench aws` as a user has it: what it prints, asks and refuses."""
+"""The output, questions and refusals of `istbench aws`."""
 
+import http.server
 import json
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import fake_aws
 import pytest
 
-from istbench.aws import errands
-from istbench.aws.remembered import memory_file
-from istbench.hosts.wheel import Package
+from istbench.aws import access
+from istbench.aws.local_files import LocalFiles
 
 NAME = "2xm5-2xlarge"
-UP = ["aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2"]
+FROM = ["--from", "198.51.100.7"]
+UP = ["aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2", *FROM]
 
 
 @pytest.fixture
@@ -39,21 +42,12 @@ def test_a_dry_run_says_template_cost_and_calls_and_asks_nothing(aws, istbench):
     assert "2 x m5.2xlarge at $0.384 an hour" in said
     assert "at most $1.58" in said
     assert "cloudformation create-stack istbench-2xm5-2xlarge, MaxMinutes=120" in said
-    status, printed, _ = istbench(
-        "aws",
-        "run",
-        "--preset",
-        "2xm5.2xlarge",
-        "--dry-run",
-        "--",
-        "run",
-        "--method",
-        "ist",
-        "--workload",
-        "toy",
+    assert "2 h from now, ssh from 198.51.100.7/32 alone" in said
+    status, printed, said = istbench(
+        "aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "2", "--ssm", "--dry-run"
     )
-    assert (status, aws.asked) == (0, [])
-    assert "torchrun --nnodes 2 --node-rank 1 --nproc-per-node 1 --rdzv-endpoint ADDRESS-OF-0:29500" in printed
+    assert (status, aws.asked, "From" in json.loads(printed)["Parameters"]) == (0, [], False)
+    assert "ssh through Session Manager" in said
 
 
 def test_up_says_the_cost_and_starts_nothing_unless_told_to(aws, istbench):
@@ -64,18 +58,18 @@ def test_up_says_the_cost_and_starts_nothing_unless_told_to(aws, istbench):
 
 
 def test_a_cluster_that_stands_is_said_with_its_own_end_and_cost(aws, istbench):
-    made = ("aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "10", "--yes")
+    made = ("aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "10", "--yes", *FROM)
     _, _, said = istbench(*made)
     assert "after 10 h" in said
     ends = json.loads(istbench("aws", "status", "--json")[1])["clusters"][0]["ends"]
-    status, _, said = istbench("aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "1", "--price", "9")
+    status, _, said = istbench("aws", "up", "--preset", "2xm5.2xlarge", "--max-hours", "1", "--price", "9", *FROM)
     assert (status, aws.times("CreateStack")) == (0, 1)
     assert f"end themselves by {ends}, 10 h after" in said
-    assert "--max-hours 1 changes nothing" in said
+    assert "--max-hours 1 has no effect" in said
     assert "$0.79 an hour" in said
     assert "at most $7.92 in all" in said
     status, _, said = istbench(*made)
-    assert (status, aws.times("CreateStack"), "changes nothing" in said) == (0, 1, False)
+    assert (status, aws.times("CreateStack"), "has no effect" in said) == (0, 1, False)
     assert f"by {ends}" in said
 
 
@@ -95,10 +89,10 @@ def test_another_spec_under_the_name_of_a_cluster_that_stands_is_refused(aws, is
     istbench(*UP, "--yes")
     fields = {"instance_type": '"m5.2xlarge"', "count": "2", "name": f'"{NAME}"', **changed}
     (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in fields.items()))
-    status, _, said = istbench("aws", "up", "mine.toml", "--max-hours", "2", "--yes")
+    status, _, said = istbench("aws", "up", "mine.toml", "--max-hours", "2", "--yes", *FROM)
     assert (status, len(said.splitlines()), aws.times("CreateStack")) == (2, 1, 1)
     assert message in said
-    assert "`istbench aws down --name 2xm5-2xlarge` first, or give this one another --name" in said
+    assert "`istbench aws down --name 2xm5-2xlarge` first, or choose another --name" in said
 
 
 @pytest.mark.parametrize("remembered", [True, False])
@@ -109,12 +103,13 @@ def test_a_cluster_of_someone_elses_is_not_taken_for_ones_own(aws, istbench, rem
     if remembered:  # one of that name, which was taken down elsewhere
         stack["Parameters"] = [{"ParameterKey": "EndsAt", "ParameterValue": ends}]
     else:
-        memory_file().unlink()
+        shutil.rmtree(LocalFiles(NAME).folder)
     status, _, said = istbench(*UP, "--yes")
     assert (status, len(said.splitlines())) == (2, 1)
-    assert "it was not made from here" in said
+    assert "this computer did not create it" in said
     assert (ends in said) == remembered
-    assert istbench("aws", "down", "--name", NAME, "--region", "us-east-1")[0] == 0
+    assert istbench("aws", "down", "--name", NAME, "--region", "us-east-1")[0] == (0 if remembered else 2)
+    assert istbench("aws", "down", "--name", NAME, "--region", "us-east-1", "--discard")[0] == 0
     assert "--name 2xm5-2xlarge --region us-east-1` first" in said
 
 
@@ -132,8 +127,8 @@ def test_a_cluster_up_in_the_status_and_down(aws, istbench):
     assert (status, aws.alive()) == (0, [])
     assert "cluster 2xm5-2xlarge is gone from us-east-1" in said
     status, _, said = istbench("aws", "down", "--preset", "2xm5.2xlarge")
-    assert (status, said) == (0, "there is nothing of cluster 2xm5-2xlarge in us-east-1\n")
-    assert istbench("aws", "status")[:2] == (0, "nothing of istbench in 2 regions\n")
+    assert (status, said) == (0, "there is no cluster 2xm5-2xlarge in us-east-1\n")
+    assert istbench("aws", "status")[:2] == (0, "no clusters of istbench in 2 regions\n")
 
 
 def test_orphans_are_listed_with_what_ends_them(aws, istbench, monkeypatch):
@@ -143,7 +138,7 @@ def test_orphans_are_listed_with_what_ends_them(aws, istbench, monkeypatch):
     assert status == 1
     assert "left over: instance i-00000000 (running)" in printed
     assert "istbench aws down --name lost --region eu-west-1" in printed
-    assert istbench("aws", "down", "--name", "lost", "--region", "eu-west-1")[0] == 0
+    assert istbench("aws", "down", "--name", "lost", "--region", "eu-west-1", "--discard")[0] == 0
     assert aws.alive() == []
 
 
@@ -152,43 +147,66 @@ def test_without_leave_to_list_regions_those_used_are_looked_at(aws, istbench):
     aws.refuse = {"DescribeRegions": ("UnauthorizedOperation", "no")}
     status, printed, said = istbench("aws", "status")
     assert (status, NAME in printed) == (0, True)
-    assert "only regions that were used from here are looked at" in said
+    assert "only us-east-1 and the regions of clusters from this computer are searched" in said
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_where_saved_weights_come_is_said_once_there_are_any(aws, istbench, monkeypatch, status):
-    istbench(*UP, "--yes")
-    monkeypatch.setattr(errands, "package", lambda *_: Package(wheel=None, requirement="istbench"))
-    monkeypatch.setattr(errands, "follow", lambda *_: status)
-    train = ("run", "--method", "ist", "--workload", "toy")
-    _, _, said = istbench("aws", "run", "--", *train, "--save", "weights")
-    assert ("into results/aws/2xm5-2xlarge/saved/weights" in said) == (status == 0)
-    assert any("--save /opt/istbench/results/saved/weights" in lines for lines in aws.lines(0))
-    assert "weights" not in istbench("aws", "run", "--", *train)[2]
+def test_up_prints_its_folder_and_the_commands_that_use_it(aws, istbench):
+    status, printed, said = istbench(*UP, "--yes")
+    files = LocalFiles(NAME)
+    assert (status, printed) == (0, f"{files.folder}\n")
+    hosts = f"--hosts {files.hosts} --ssh-config {files.ssh_config}"
+    assert f"  istbench doctor {hosts} --install\n" in said
+    assert f"  istbench run {hosts} --install --method ist --workload speech\n" in said
+    assert f"  istbench aws down --name {NAME} --region us-east-1\n" in said
 
 
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_run_that_is_not_followed_to_its_end_is_said_to_go_on_unless_a_machine_is_lost(
-    aws, istbench, monkeypatch, lost
-):
-    istbench(*UP, "--yes")
-    monkeypatch.setattr(errands, "package", lambda *_: Package(wheel=None, requirement="istbench"))
+@pytest.fixture
+def endpoint(monkeypatch):
+    """A web server in the place of AWS's, which answers a caller with `text`."""
 
-    def fail(_):
-        if lost:
-            aws.machines[aws.machine(1)]["State"] = {"Name": "terminated"}
-        else:
-            aws.refuse = {"ListObjectsV2": ("ExpiredToken", "expired")}
+    class Answer(http.server.BaseHTTPRequestHandler):
+        text = b"198.51.100.9\n"
 
-    monkeypatch.setattr(errands, "pause", fail)
-    status, _, said = istbench("aws", "run", "--", "run", "--method", "ist", "--workload", "toy")
-    assert (status, "the run goes on" in said) == (1, not lost)
-    assert ("machine 1 (i-00000001): ended before the run" in said) == lost
-    if lost:  # and no other is trained on fewer machines
-        told = len(aws.told)
-        status, _, said = istbench("aws", "run", "--", "run", "--method", "ddp", "--workload", "toy")
-        assert (status, len(aws.told)) == (1, told)
-        assert "has 1 of its 2 machines left" in said
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.text)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(access, "_ADDRESS_URL", f"http://127.0.0.1:{server.server_port}/")
+    yield Answer
+    server.shutdown()
+    server.server_close()
+
+
+def test_without_from_the_callers_own_address_alone_may_connect(aws, istbench, endpoint):
+    up = [word for word in UP if word not in FROM]
+    assert istbench(*up, "--yes")[0] == 0
+    assert list(aws.groups.values()) == [["198.51.100.9/32"]]
+
+
+def test_an_address_that_is_not_found_is_not_guessed_and_nothing_starts(aws, istbench, endpoint, monkeypatch):
+    up = [word for word in UP if word not in FROM]
+    endpoint.text = b"<html>sign in</html>"
+    status, _, said = istbench(*up, "--yes")
+    assert (status, aws.times("CreateStack")) == (2, 0)
+    assert "answers '<html>sign in</html>', not an IPv4 address; give --from CIDR" in said
+    monkeypatch.setattr(access, "_ADDRESS_URL", "http://127.0.0.1:9/")
+    status, _, said = istbench(*up, "--yes")
+    assert (status, aws.times("CreateStack")) == (2, 0)
+    assert "does not tell your address" in said
+
+
+def test_session_manager_needs_its_plugin(aws, istbench):
+    up = [word for word in UP if word not in FROM]
+    status, _, said = istbench(*up, "--ssm", "--yes")
+    assert (status, aws.asked, len(said.splitlines())) == (2, [], 1)
+    assert "session-manager-plugin: install the AWS CLI and its Session Manager plugin" in said
 
 
 @pytest.mark.parametrize(
@@ -207,10 +225,10 @@ def test_a_run_that_is_not_followed_to_its_end_is_said_to_go_on_unless_a_machine
             ["up", "--preset", "2xm5.2xlarge", "--max-hours", "1", "--price", "-1"],
             "--price must be a number above 0",
         ),
-        (["run", "--", "run"], "no cluster was made from here; give --name"),
-        (["fetch", "--name", "none"], "no cluster none in us-east-1"),
-        (["run", "--preset", "2xm5.2xlarge"], "nothing to run"),
-        (["fetch"], "no cluster was made from here; give --name"),
+        (["down"], "this computer created no cluster; give --name"),
+        ([*UP[1:], "--from", "0.0.0.0/0"], "--from 0.0.0.0/0 lets every computer connect"),
+        ([*UP[1:], "--from", "here"], "--from 'here' is no IPv4 network; give an address or a network"),
+        ([*UP[1:], "--ssm"], "--ssm lets no address connect; leave out --from or --ssm"),
     ],
 )
 def test_wrong_use_is_refused_in_one_line(aws, istbench, arguments, message):

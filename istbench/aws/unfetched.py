@@ -1,0 +1,91 @@
+"""Runs on the machines of a cluster that are not on this computer, or not as far."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from istbench.aws.access import last_line, on_machine
+from istbench.aws.local_files import LocalFiles
+from istbench.aws.machines import Machine
+from istbench.errors import RunFailed, UserError
+from istbench.results.store import RunDirectory
+
+# A line for each file: SHA-256, bytes, path.
+_LIST_RUNS = (
+    r"find . -path ./.cache -prune -o -path '*/runs/*' \( -name run.json -o -name events.jsonl \) -exec sh -c "
+    """'for file; do echo "$(sha256sum < "$file" | cut -c -64) $(stat -c %s "$file") $file"; done' sh {} +"""
+)
+_HEADER, _EVENTS = "run.json", "events.jsonl"
+
+
+@dataclass
+class _RunThere:
+    """A run directory on a machine: the SHA-256 and bytes of its files, by name."""
+
+    path: str
+    files: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def cell(self) -> str:
+        return PurePosixPath(self.path).name
+
+
+def unfetched(files: LocalFiles, machines: Sequence[Machine], out: Path) -> list[str]:
+    """A line for each run on `machines` that still trains, or that no results directory at or below `out` has.
+
+    Raises:
+        RunFailed: naming a machine that ssh does not reach.
+    """
+    here = _local_runs(out)
+    found = []
+    for machine in machines:
+        done = on_machine(files, machine, _LIST_RUNS)
+        if done.returncode:
+            raise RunFailed(f"{machine}: {last_line(done)}")
+        missing = [
+            run for run in _parse(done.stdout) if not any(_is_in(run, folder) for folder in here.get(run.cell, []))
+        ]
+        found += [f"{machine.host(files.name)}: {run.path}" for run in missing]
+    return found
+
+
+def _parse(text: str) -> list[_RunThere]:
+    runs: dict[str, _RunThere] = {}
+    for line in text.splitlines():
+        sha256, size, path = line.split(" ", 2)
+        folder, _, name = path.rpartition("/")
+        # A file that disappears meanwhile has no size.
+        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256, int(size or 0))
+    return [run for run in runs.values() if _HEADER in run.files]
+
+
+def _is_in(run: _RunThere, folder: Path) -> bool:
+    """Whether `folder` has the run as the machine has it, ended, or has more of its events."""
+    try:
+        header, events = (_bytes(folder / name) for name in (_HEADER, _EVENTS))
+        sha256, size = run.files.get(_EVENTS, (_sha256(b""), 0))
+        if _sha256(events[:size]) != sha256:
+            return False
+        same = _sha256(header) == run.files[_HEADER][0]
+        return len(events) > size or (same and RunDirectory(folder).header().status != "running")
+    except (OSError, UserError):
+        return False
+
+
+def _local_runs(out: Path) -> dict[str, list[Path]]:
+    """The run directories at or below `out`, by name."""
+    found: dict[str, list[Path]] = {}
+    for folder, _, names in os.walk(out):
+        if _HEADER in names:
+            found.setdefault(Path(folder).name, []).append(Path(folder))
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
