@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.cells.lock import alone
 from istbench.cells.resolve import Cell
 from istbench.errors import RunFailed, UserError
 from istbench.node.published import newest
@@ -32,7 +31,7 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
     """
     if again or not _is_done(run):
-        with alone(run):
+        with run.locked():
             if again:
                 _clear(run)
             if not _is_done(run):

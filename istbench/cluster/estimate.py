@@ -1,4 +1,4 @@
-"""Estimate of the memory, bytes and seconds that a cell takes on a cluster, before anything runs."""
+"""CellPlan of the memory, bytes and seconds that a cell takes on a cluster, before anything runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class NodeMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class CellPlan:
     """Memory, bytes and seconds of a cell on a cluster.
 
     Attributes:

@@ -12,7 +12,7 @@ from istbench.registry import load_method
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckResult:
     """Result of one check. detail: the observation, or the reason of a skip."""
 
     name: str
@@ -20,7 +20,7 @@ class Outcome:
     detail: str
 
 
-def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[Outcome]:
+def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[CheckResult]:
     """Train a small workload by method `name` on `nodes` real processes, and run the checks of every method."""
     outcomes = _together(nodes, name, plugins) or [
         _on_processes(check.__name__, check, nodes, name, plugins) for check in of_methods.CHECKS
@@ -29,43 +29,43 @@ def check_method(name: str, *, nodes: int = 3, plugins: tuple[str, ...] = ()) ->
     if load_method(name, plugins).exact_on_one_node:
         outcomes.append(_on_processes(exact.__name__, exact, 1, name, plugins))
     else:
-        outcomes.append(Outcome(_title(exact.__name__), "skipped", f"{name} does not claim it"))
+        outcomes.append(CheckResult(_title(exact.__name__), "skipped", f"{name} does not claim it"))
     return outcomes
 
 
-def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[Outcome]:
+def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[CheckResult]:
     """Run the checks of every workload, on synthetic data or the data in the cache."""
     workload = of_workloads.prepare(name, plugins)
     return [_here(check, workload) for check in of_workloads.CHECKS]
 
 
-def _together(nodes: int, name: str, plugins: tuple[str, ...]) -> list[Outcome]:
+def _together(nodes: int, name: str, plugins: tuple[str, ...]) -> list[CheckResult]:
     """All checks on one process group, which saves starting others. Empty if one of them fails."""
     try:
         details = on_nodes(of_methods.every_check, nodes, name, plugins)[0]
     except RunFailed:
         return []
     return [
-        Outcome(_title(check.__name__), "holds", detail)
+        CheckResult(_title(check.__name__), "holds", detail)
         for check, detail in zip(of_methods.CHECKS, details, strict=True)
     ]
 
 
-def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) -> Outcome:
+def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) -> CheckResult:
     try:
         detail = on_nodes(check, nodes, *args)[0]
     except RunFailed as failure:
-        return Outcome(_title(name), "failed", str(failure).partition("; its last lines")[0])
-    return Outcome(_title(name), "holds", detail)
+        return CheckResult(_title(name), "failed", str(failure).partition("; its last lines")[0])
+    return CheckResult(_title(name), "holds", detail)
 
 
-def _here(check: Callable[..., str], workload: Any) -> Outcome:
+def _here(check: Callable[..., str], workload: Any) -> CheckResult:
     try:
-        return Outcome(_title(check.__name__), "holds", check(workload))
+        return CheckResult(_title(check.__name__), "holds", check(workload))
     except (of_workloads.DoesNotHold, UserError, ValueError) as failure:  # ValueError: groups that do not fit
-        return Outcome(_title(check.__name__), "failed", str(failure))
+        return CheckResult(_title(check.__name__), "failed", str(failure))
     except Exception as failure:  # a plug-in may raise anything
-        return Outcome(_title(check.__name__), "failed", plugin_line(failure) or said_by(failure))
+        return CheckResult(_title(check.__name__), "failed", plugin_line(failure) or said_by(failure))
 
 
 def _title(name: str) -> str:

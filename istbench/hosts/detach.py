@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.cells.lock import alone
 from istbench.door import convert, path_text, read_text
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, way
@@ -142,7 +141,7 @@ class _Following:
                     if report.state.cell and here is None:
                         here = RunDirectory.of(self._run.out, report.state.cell)
                         if not self._shared:
-                            stack.enter_context(alone(here))
+                            stack.enter_context(here.locked())
                             stack.enter_context(self._fetching(here, report.out))
                     if report.state.phase not in ("waiting", "running") and not report.lines:
                         break
@@ -153,7 +152,7 @@ class _Following:
                 raise
             stack.close()  # the copies meanwhile have ended
             if here is not None:
-                with nullcontext() if self._shared else alone(here):
+                with nullcontext() if self._shared else here.locked():
                     self._fetch_all(here, report)
         return _result(self._first, self._run, report.state, here)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from istbench.cells.lock import alone
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
@@ -187,7 +186,7 @@ class _Session:
             self._started("")
             cell = self._await_cell()
             here = self._here = RunDirectory.of(self._run.out, cell)
-            with nullcontext() if self._shared else alone(here):
+            with nullcontext() if self._shared else here.locked():
                 try:
                     return self._finish(here)
                 finally:

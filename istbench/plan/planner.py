@@ -11,7 +11,7 @@ from torch import nn
 
 from istbench.cluster.estimate import (
     PLANNED_ROUNDS,
-    Estimate,
+    CellPlan,
     NodeMemory,
     bytes_sent,
     fewest,
@@ -67,7 +67,7 @@ class _Cell:
 
 def make_plan(
     request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> Estimate:
+) -> CellPlan:
     """Plan a cell without allocating its model or preparing data. Rounds are simulated inside `simulating()`.
 
     Raises:
@@ -83,7 +83,7 @@ class _Planner:
         self._limit = int(request.cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
 
-    def plan(self) -> Estimate:
+    def plan(self) -> CellPlan:
         request = self._request
         cell = self._cell(request.nodes, None)
         footprint = cell.footprint
@@ -97,7 +97,7 @@ class _Planner:
             sent, seconds = self._round(cell, footprint, cost, computing)
         width = cell.workload.width
         searched = footprint is not None and request.limits
-        return Estimate(
+        return CellPlan(
             workload=_label(request.workload, request.workload_options),
             method=_label(request.method, request.method_options),
             nodes=request.nodes,

@@ -1,6 +1,6 @@
 """A plan as a table."""
 
-from istbench.cluster.estimate import GIB, Estimate
+from istbench.cluster.estimate import GIB, CellPlan
 from istbench.report.phrases import count_nodes
 from istbench.report.tables.numbers import number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
@@ -8,7 +8,7 @@ from istbench.report.tables.table import Column, Entry, Scalar, Table
 _MEGA = 1e6
 
 
-def plan_table(plan: Estimate) -> Table:
+def plan_table(plan: CellPlan) -> Table:
     """Memory, messages and time that a cell needs, an item in each row."""
     rows: list[tuple[str, str, Scalar]] = [
         ("model parameters", f"{plan.model_parameters:,}", plan.model_parameters),
@@ -40,7 +40,7 @@ def plan_table(plan: Estimate) -> Table:
     )
 
 
-def _fits(plan: Estimate) -> tuple[str, Scalar]:
+def _fits(plan: CellPlan) -> tuple[str, Scalar]:
     memory = plan.memory
     if memory is None or plan.fits is None:
         return "unknown", None
@@ -50,7 +50,7 @@ def _fits(plan: Estimate) -> tuple[str, Scalar]:
     return f"no, {-spare:,.2f} GiB more than {memory_gib}", False
 
 
-def _answer(plan: Estimate, value: int | None) -> tuple[str, Scalar]:
+def _answer(plan: CellPlan, value: int | None) -> tuple[str, Scalar]:
     known = plan.memory is not None and plan.memory.complete
     return (f"{value:,}", value) if value is not None else ("none" if known else "unknown", None)
 
@@ -63,7 +63,7 @@ def _mb(size: int) -> str:
     return f"{size / _MEGA:,.2f}"
 
 
-def _turns(plan: Estimate) -> list[str]:
+def _turns(plan: CellPlan) -> list[str]:
     if plan.memory is None or not plan.memory.reused:
         return []
     return [

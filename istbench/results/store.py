@@ -1,8 +1,10 @@
 """The run directory: `kill -9` at any moment, or a full disk, loses at most the line being written."""
 
+import contextlib
 import errno
+import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +32,29 @@ class RunDirectory:
     def of(cls, results: Path, cell: str) -> "RunDirectory":
         """The run directory of the cell named `cell` in the directory `results`."""
         return cls(results / "runs" / cell)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other istbench writes this directory. The system frees the lock of a killed process.
+
+        Raises:
+            UserError: where another istbench holds the lock, or the directory cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"another istbench is running {self.path.name} in {self.path}; wait for it"
+                ) from None
+            yield
+        finally:
+            os.close(folder)
 
     @property
     def run_json(self) -> Path:

@@ -5,7 +5,7 @@ The table of results/paper-amazon670k/README.md.
 
 import argparse
 
-from istbench.cluster.estimate import GIB, Estimate
+from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import load_profile
 from istbench.plan.planner import PlanRequest, make_plan
 
@@ -42,7 +42,7 @@ def main() -> None:
                 print(_row(plan, method, optimizer, width), flush=True)
 
 
-def _row(plan: Estimate, method: str, optimizer: str, width: int) -> str:
+def _row(plan: CellPlan, method: str, optimizer: str, width: int) -> str:
     assert plan.memory is not None
     assert plan.sent is not None
     # On eight V100s of 16 GB.
