@@ -24,8 +24,8 @@ from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.pulse import hosts_by_rank
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.signed_store import SignedStore
+from istbench.fabric.texts import Texts
 from istbench.fabric.transport import Traffic, Transport
-from istbench.fabric.words import Words
 
 
 class Fabric:
@@ -44,7 +44,7 @@ class Fabric:
         several_hosts: whether the nodes run on more than one host.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
-        words: short texts between ranks, not counted.
+        texts: short texts between ranks, not counted.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Fabric:
         self._latency_s = latency_s
         self._operations = 0
         hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
-        self.words = Words(store, self.rank, self.world_size, timeout_s, hosts)
+        self.texts = Texts(store, self.rank, self.world_size, timeout_s, hosts)
         if self.world_size > 1:
-            self.words.pulse.start()
+            self.texts.pulse.start()
         self.recorder = Recorder(device)
         # gloo moves point-to-point messages from host memory only.
         self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
@@ -327,7 +327,7 @@ class Fabric:
 
     def close(self) -> None:
         """Send the queued messages and leave the process group."""
-        self.words.pulse.stop()
+        self.texts.pulse.stop()
         if self.uses_transport:
             self.transport.close()
         dist.destroy_process_group()
@@ -409,9 +409,9 @@ class Fabric:
             raise self._explain(name, error) from error
 
     def _explain(self, name: str, error: Exception) -> FabricError:
-        where = f"{self.words.pulse.named(self.rank)} in {name} (operation {self._operations})"
+        where = f"{self.texts.pulse.named(self.rank)} in {name} (operation {self._operations})"
         late = timed_out(error)
-        missing = self.words.who_is_missing(self._operations, late)
+        missing = self.texts.who_is_missing(self._operations, late)
         if late:
             return FabricError(f"{where} gave up after {self._timeout_s:g} s: {missing or 'all ranks wait'}")
         return FabricError(f"{where} lost a connection: {missing or str(error).splitlines()[0]}")

@@ -63,7 +63,7 @@ class DistributedCheckpoint:
                     if rank in self._elsewhere:
                         files |= checkpoint.write_rank(self.directory, totals.step, rank, checkpoint.unpacked(part))
         fabric.barrier("writing a checkpoint")
-        for word in fabric.words.tell_zero(msgspec.json.encode(files).decode()):
+        for word in fabric.texts.gather(msgspec.json.encode(files).decode()):
             files |= msgspec.json.decode(word, type=dict[str, ManifestEntry])
         if fabric.rank == 0:
             checkpoint.publish(self.directory, totals, files, before=self.last)
@@ -85,7 +85,7 @@ class DistributedCheckpoint:
             digest = files[SHARED].sha256
         elif flat.shared:
             digest = checkpoint.shared_digest(flat.shared)
-        if fabric.words.follow_zero(digest) != digest:
+        if fabric.texts.broadcast(digest) != digest:
             flat = Flat.of(state)
         return flat, files
 
@@ -106,14 +106,14 @@ class DistributedCheckpoint:
                 damage = damage or str(broken)
             if fabric.rank == 0 and damage and not candidates:
                 raise none_whole(damage, self.directory)
-            word = fabric.words.follow_zero(_candidate(candidates.pop(0)) if candidates else "")
+            word = fabric.texts.broadcast(_candidate(candidates.pop(0)) if candidates else "")
             if not word:
                 return None
             candidate = msgspec.json.decode(word, type=_Candidate)
             step = Step(directory=self.directory, totals=candidate.totals, files=candidate.files)
             state, why_not = self._tried(step)
-            found = next(filter(None, fabric.words.tell_zero(why_not)), "")
-            if not fabric.words.follow_zero(found):
+            found = next(filter(None, fabric.texts.gather(why_not)), "")
+            if not fabric.texts.broadcast(found):
                 break
             damage = damage or found
         for rank in self._elsewhere:

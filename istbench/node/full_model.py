@@ -119,7 +119,7 @@ def full_model(
         assert model is not None
         with calibrated(model, workload, seed, fabric.device):
             yield _assembled(model, workload, fabric, seconds, sharing or Sharing(possible=False))
-    fabric.words.follow_zero()
+    fabric.texts.broadcast()
 
 
 def _streamed(workload: Workload) -> nn.Module | None:
@@ -139,7 +139,7 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
         with sharing.timed(shared):
             if not shared:
                 return evaluate(model, workload, fabric.device)
-            fabric.words.follow_zero(json.dumps([]))
+            fabric.texts.broadcast(json.dumps([]))
             return shared_metrics(model, workload, fabric)
 
     return FullModel(tensors=tensors, block=blocks_of(tensors), metrics=metrics, assembled_s=seconds)
@@ -152,7 +152,7 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
         started = time.perf_counter()
         request = named[name], dim, first, last
-        fabric.words.follow_zero(json.dumps(request))
+        fabric.texts.broadcast(json.dumps(request))
         with fabric.accounting("assemble"):
             values = blocks(*request)
         assert values is not None
@@ -170,7 +170,7 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
 def _serve(answer: Callable[..., object], fabric: Fabric) -> None:
     """Answer the requests of rank 0 until it ends them."""
     with fabric.accounting("assemble"):
-        while request := fabric.words.follow_zero():
+        while request := fabric.texts.broadcast():
             answer(*json.loads(request))
 
 

@@ -77,7 +77,7 @@ class RunLog:
             peak_bytes: peak memory of training on this rank.
         """
         peak = self._fabric.maximum(peak_bytes or 0)
-        hosts = self._fabric.words.tell_zero(host_name())
+        hosts = self._fabric.texts.gather(host_name())
         last = self._last
         if last is None:
             raise RuntimeError("a run has a result after an evaluation")

@@ -45,8 +45,8 @@ def can_be_shared(workload: Workload, fabric: Fabric) -> bool:
 def shared_metrics(model: nn.Module, workload: Workload, fabric: Fabric) -> dict[str, float]:
     """The metrics of rank 0's `model`, while the other ranks run `evaluate_share`."""
     hand_out(model, fabric)
-    words = fabric.words.tell_zero(_sums_of_share(model, workload, fabric))
-    samples, sums = zip(*map(json.loads, words), strict=True)
+    texts = fabric.texts.gather(_sums_of_share(model, workload, fabric))
+    samples, sums = zip(*map(json.loads, texts), strict=True)
     return {name: sum(part.get(name, 0.0) for part in sums) / sum(samples) for name in sums[0]}
 
 
@@ -56,7 +56,7 @@ def evaluate_share(workload: Workload, fabric: Fabric) -> None:
         blank = workload.build_model()
     model = with_storage(blank, fabric.device)
     hand_out(model, fabric)
-    fabric.words.tell_zero(_sums_of_share(model, workload, fabric))
+    fabric.texts.gather(_sums_of_share(model, workload, fabric))
 
 
 def hand_out(model: nn.Module, fabric: Fabric) -> None:

@@ -48,7 +48,7 @@ def train_cell(run_path: str, scratch: str) -> None:
         # Launchers of other ranks look once a second, so they may hear a second later.
         ahead_s = 1.5 if "TORCHELASTIC_RUN_ID" in os.environ else 0.5
         request = StopRequest(Path(scratch))
-        stopping = Stopping(request, fabric.words, fabric.rank, fabric.world_size, ahead_s)
+        stopping = Stopping(request, fabric.texts, fabric.rank, fabric.world_size, ahead_s)
         with fabric.naming_peers():
             train_rank(run, config, workload, fabric, sinks, stopping)
 

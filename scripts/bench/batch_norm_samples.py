@@ -47,7 +47,7 @@ def measure(fabric: Fabric, method: str, hidden: int, moments: list[int], draws:
             whole, _ = accuracy(workload, model, 0, "random", workload.train_size, 1024)
             found[moment] = [whole, drawn(workload, model, draws, seeds)]
             torch.set_num_threads(1)
-        fabric.words.follow_zero()
+        fabric.texts.broadcast()
     return found
 
 

@@ -9,7 +9,7 @@ from torch.distributed import TCPStore
 
 from istbench.fabric import FabricError, connect
 from istbench.fabric.signed_store import SignedStore
-from istbench.fabric.words import Words
+from istbench.fabric.texts import Texts
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def test_one_whose_peer_goes_before_all_have_met_says_so(first_of_two):
 def test_words_for_want_of_the_store_are_for_want_of_peers():
     there = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     mine = TCPStore("127.0.0.1", there.port, is_master=False)
-    words = Words(SignedStore(mine, b"a key of these ranks"), rank=1, world_size=2)
+    words = Texts(SignedStore(mine, b"a key of these ranks"), rank=1, world_size=2)
     waits = threading.Timer(0.2, lambda: gone.pop())
     gone = [there]
     del there
     waits.start()
     with pytest.raises(FabricError, match=r"rank 1 lost the store of the ranks: "):
-        words.follow_zero()
+        words.broadcast()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch.distributed import HashStore
 
-from istbench.fabric.words import Words
+from istbench.fabric.texts import Texts
 
 
 class Rank:
@@ -17,12 +17,12 @@ class Rank:
 
     def __init__(self, store, rank, world_size):
         self.rank, self.world_size = rank, world_size
-        self.words = Words(store, rank, world_size)
+        self.texts = Texts(store, rank, world_size)
         self.sent = 0
 
     def numbers(self, value):
-        told = self.words.tell_zero(str(value))
-        return [float(word) for word in self.words.follow_zero(" ".join(told)).split()]
+        told = self.texts.gather(str(value))
+        return [float(word) for word in self.texts.broadcast(" ".join(told)).split()]
 
     def barrier(self, name):
         self.numbers(0)

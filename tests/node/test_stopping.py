@@ -13,7 +13,7 @@ from torch.distributed import HashStore
 from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
 from istbench.conformance.training import open_workload
-from istbench.fabric.words import Words
+from istbench.fabric.texts import Texts
 from istbench.node.sinks import Sinks
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.worker import train_rank
@@ -29,7 +29,7 @@ def steps_of(scratches, seed, round_steps, ask):
 
     def live(rank):
         chance = random.Random(seed * 100 + rank)
-        words = Words(store, rank, len(scratches))
+        words = Texts(store, rank, len(scratches))
         stopping = Stopping(StopRequest(scratches[rank]), words, rank, len(scratches), ahead_s=0.05)
         stopping.start(0)
         for step in range(1_000_000):

@@ -1,4 +1,4 @@
-"""Words between ranks, as threads of this process: waited for as long as their sender shows signs of life."""
+"""Texts between ranks, as threads of this process: waited for as long as their sender shows signs of life."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ import pytest
 
 from istbench.activity import Activity
 from istbench.fabric import FabricError
-from istbench.fabric.words import Words
+from istbench.fabric.texts import Texts
 
 TIMEOUT_S = 1.0
 HOSTS = ("anna", "berta", "carla")
@@ -36,64 +36,64 @@ class Store(dict):
 
 
 @pytest.fixture
-def words(monkeypatch):
-    """Words of three ranks, which show signs of life once they are told to `start`, and the store."""
+def texts(monkeypatch):
+    """Texts of three ranks, which show signs of life once they are told to `start`, and the store."""
     own = Activity()  # threads of other tests may still wait
-    for module in ("words", "pulse"):
+    for module in ("texts", "pulse"):
         monkeypatch.setattr(f"istbench.fabric.{module}.current", own)
     store = Store()
     store.lost = threading.Event()
-    found = [Words(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
+    found = [Texts(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
     yield found, store
     for one in found:
         one.pulse._over.set()
 
 
-def test_a_word_of_one_who_lives_is_waited_for_beyond_the_time_out(words):
-    (zero, one, _), _ = words
+def test_a_word_of_one_who_lives_is_waited_for_beyond_the_time_out(texts):
+    (zero, one, _), _ = texts
     zero.pulse.start()
-    said = threading.Timer(2.5 * TIMEOUT_S, lambda: zero.follow_zero("go on"))
+    said = threading.Timer(2.5 * TIMEOUT_S, lambda: zero.broadcast("go on"))
     said.start()
-    assert one.follow_zero() == "go on"
+    assert one.broadcast() == "go on"
     said.join()
 
 
-def test_words_are_told_in_order_and_by_rank(words):
-    ranks, _ = words
-    assert [one.tell_zero(f"from {rank}") for rank, one in reversed(list(enumerate(ranks)))] == [
+def test_words_are_told_in_order_and_by_rank(texts):
+    ranks, _ = texts
+    assert [one.gather(f"from {rank}") for rank, one in reversed(list(enumerate(ranks)))] == [
         [], [], ["from 0", "from 1", "from 2"]
     ]  # fmt: skip
-    assert [one.follow_zero(word) for one, word in zip(ranks, ("first", "", ""), strict=True)] == ["first"] * 3
+    assert [one.broadcast(word) for one, word in zip(ranks, ("first", "", ""), strict=True)] == ["first"] * 3
 
 
-def test_one_who_falls_silent_is_named_with_its_host_and_what_it_did(words):
-    (zero, _, two), _ = words
+def test_one_who_falls_silent_is_named_with_its_host_and_what_it_did(texts):
+    (zero, _, two), _ = texts
     zero.pulse.start()
     time.sleep(0.1)
     zero.pulse.stop()
     with pytest.raises(FabricError) as failure:
-        two.follow_zero()
+        two.broadcast()
     assert str(failure.value) == ("rank 2 on carla gave up after 1 s: nothing heard from rank 0 on anna")
 
 
-def test_rank_0_names_one_who_falls_silent(words):
-    (zero, one, _), _ = words
-    one.tell_zero("mine")
+def test_rank_0_names_one_who_falls_silent(texts):
+    (zero, one, _), _ = texts
+    one.gather("mine")
     with pytest.raises(FabricError, match="^rank 0 on anna gave up after 1 s: nothing heard from rank 2 on carla$"):
-        zero.tell_zero("mine")
+        zero.gather("mine")
 
 
-def test_a_store_that_answers_no_more_ends_a_wait(words):
-    (zero, one, _), store = words
+def test_a_store_that_answers_no_more_ends_a_wait(texts):
+    (zero, one, _), store = texts
     zero.pulse.start()
     threading.Timer(0.2, store.lost.set).start()
     with pytest.raises(FabricError, match=r"^rank 1 gave up after 1 s: nothing heard from the store by which"):
-        one.follow_zero()
+        one.broadcast()
     assert one.who_is_missing(3, True) == ""
 
 
-def test_one_who_waits_too_is_not_missing_and_one_who_lives_is_told_from_one_who_is_silent(words):
-    (zero, one, two), store = words
+def test_one_who_waits_too_is_not_missing_and_one_who_lives_is_told_from_one_who_is_silent(texts):
+    (zero, one, two), store = texts
     one.pulse.start()
     store.set("alive/2", "99.1 works training step 7")
     assert zero.who_is_missing(5, True) == "nothing heard from rank 2 on carla (training step 7)"

@@ -18,7 +18,7 @@ _SHORTEST_S, _LONGEST_S, _LATE = 3e-4, 0.05, 0.1
 _SLACK_S = 2.0
 
 
-class Words:
+class Texts:
     """Texts between rank 0 and the others. Every node sends and reads them in the same order.
 
     A text may take long, since its sender may have work of its own. The wait ends after `timeout_s` seconds without
@@ -33,7 +33,7 @@ class Words:
         self._answers = _Answers()
         self._said = 0
 
-    def follow_zero(self, word: str = "") -> str:
+    def broadcast(self, word: str = "") -> str:
         """Wait until rank 0 calls this too, and return its `word`. Rank 0 may have work of its own before.
 
         Raises:
@@ -47,7 +47,7 @@ class Words:
             return word
         return self._from([0], lambda _: key)[0]
 
-    def tell_zero(self, word: str) -> list[str]:
+    def gather(self, word: str) -> list[str]:
         """Send `word` to rank 0, which waits for all and returns them by rank. Other ranks return an empty list.
 
         Raises:
@@ -175,7 +175,7 @@ class _Answers:
 
         self.heard()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="words", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="texts", daemon=True)
             self._thread.start()
         self._calls.put(answer)
         unchanged = Unchanged(1.0)
