@@ -234,6 +234,7 @@ printf '%s\\0' "$3" >> "{folder}/$2.told"
 if [ -e "{folder}/$2.fails" ]; then . "{folder}/$2.fails"; fi
 case "$3" in *cloud-init*) exit 0;; esac
 mkdir -p "{folder}/homes/$2/.ssh"
+unset ISTBENCH_CACHE
 cd "{folder}/homes/$2" && exec sh -c "$3"
 """
 

@@ -17,6 +17,12 @@ _LIST_RUNS = (
     r"find . -path ./.cache -prune -o -path '*/runs/*' \( -name run.json -o -name events.jsonl \) -exec sh -c "
     """'for file; do echo "$(sha256sum < "$file" | cut -c -64) $(stat -c %s "$file") $file"; done' sh {} +"""
 )
+# A line for each job of --detach that works: its process holds a lock on its directory.
+_LIST_JOBS = (
+    'for job in "${ISTBENCH_CACHE:-.cache/istbench}"/detached/*/; do '
+    'if test -d "$job" && ! flock --nonblock "$job" true; then echo "works $job"; fi; done'
+)
+_WORKS = "works "
 _HEADER, _EVENTS = "run.json", "events.jsonl"
 
 
@@ -33,7 +39,8 @@ class _RunThere:
 
 
 def unfetched(files: LocalFiles, machines: Sequence[Machine], out: Path) -> list[str]:
-    """A line for each run on `machines` that still trains, or that no results directory at or below `out` has.
+    """A line for each run on `machines` that still trains, or that no results directory at or below `out` has, and
+    for cells that --detach left there.
 
     Raises:
         RunFailed: naming a machine that ssh does not reach.
@@ -41,19 +48,21 @@ def unfetched(files: LocalFiles, machines: Sequence[Machine], out: Path) -> list
     here = _local_runs(out)
     found = []
     for machine in machines:
-        done = on_machine(files, machine, _LIST_RUNS)
+        done = on_machine(files, machine, f"{_LIST_RUNS} && {_LIST_JOBS}")
         if done.returncode:
             raise RunFailed(f"{machine}: {last_line(done)}")
-        missing = [
-            run for run in _parse(done.stdout) if not any(_is_in(run, folder) for folder in here.get(run.cell, []))
-        ]
+        lines = done.stdout.splitlines()
+        if any(line.startswith(_WORKS) for line in lines):
+            found.append(f"{machine.host(files.name)}: the cells of --detach")
+        runs = _parse([line for line in lines if not line.startswith(_WORKS)])
+        missing = [run for run in runs if not any(_is_in(run, folder) for folder in here.get(run.cell, []))]
         found += [f"{machine.host(files.name)}: {run.path}" for run in missing]
     return found
 
 
-def _parse(text: str) -> list[_RunThere]:
+def _parse(lines: Sequence[str]) -> list[_RunThere]:
     runs: dict[str, _RunThere] = {}
-    for line in text.splitlines():
+    for line in lines:
         sha256, size, path = line.split(" ", 2)
         folder, _, name = path.rpartition("/")
         # A file that disappears meanwhile has no size.

@@ -174,7 +174,7 @@ def status_command(regions: tuple[str, ...], as_json: bool) -> int:
 def down_command(out: Path, discard: bool, **given: Any) -> None:
     """End a cluster and delete its resources. A second call does no harm.
 
-    It refuses if a machine has a run that still trains, or that is not in --out.
+    It refuses if a machine has a run that still trains, or that is not in --out, or cells of --detach.
     """
     from istbench.aws.lifecycle import down
 

@@ -1,6 +1,8 @@
 """A cluster from up to down, and failures in between, on a small AWS in memory."""
 
+import fcntl
 import json
+import os
 import stat
 import subprocess
 
@@ -240,6 +242,19 @@ def test_down_waits_for_a_run_that_trains_unless_told_to_discard_it(cluster, end
         end()
     assert end(discard=True)
     assert cluster.alive() == []
+
+
+def test_down_waits_for_cells_of_detach_before_they_have_a_run_directory(cluster, end):
+    job = cluster.ssh.home(FIRST) / ".cache/istbench/detached/1"
+    job.mkdir(parents=True)
+    descriptor = os.open(job, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=f"such as {FIRST}: the cells of --detach"):
+            end()
+    finally:
+        os.close(descriptor)
+    assert end()
 
 
 def test_down_asks_no_machine_that_has_ended_and_refuses_if_one_does_not_answer(cluster, end):
