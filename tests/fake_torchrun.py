@@ -17,7 +17,7 @@ def option(name):
     return next(word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}="))
 
 
-folder = Path(os.environ["ISTBENCH_ASKED"])
+folder = Path(os.environ["ISTBENCH_RELAY"])
 rank, seed = option("node-rank"), option("seed")
 run = Path(option("out"), "runs", "cell")
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import istbench
-from istbench.hosts.check import Facts
+from istbench.hosts.check import HostFacts
 from istbench.workloads.cache import cache_directory
 
-GOOD = Facts(
+GOOD = HostFacts(
     host="one",
     machine="1",
     python="3.11.2",

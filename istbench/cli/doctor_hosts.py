@@ -1,4 +1,4 @@
-"""`istbench doctor --hosts`: what works on other hosts, and between them."""
+"""`istbench doctor --hosts`: report other hosts and measure the links between them."""
 
 import datetime
 import sys
@@ -12,10 +12,10 @@ from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.door import convert
 from istbench.errors import UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
-from istbench.hosts.group import Group, Needs, Unfit, gather
-from istbench.hosts.links import MEASURES_S, Link, measure_links, measure_ring, shared_links, slow_links
+from istbench.hosts.group import HostGroup, Needs, Unfit, gather
+from istbench.hosts.links import MEASURES_S, HostLink, measure_links, measure_ring, shared_links, slow_links
 from istbench.hosts.names import Host
-from istbench.hosts.profile import Node, profile_toml
+from istbench.hosts.profile import MeasuredNode, profile_toml
 from istbench.processes.launcher import Signals
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
@@ -25,13 +25,13 @@ _OUT = Path("results")  # of a run without --out
 
 
 def examine(hosts: Sequence[Host], python: str | None, config: Path | None, profile: Path | None) -> int:
-    """List what works on `hosts` and between them, and write `profile`; returns the exit status.
+    """Report `hosts` and the links between them, and write `profile`; returns the exit status.
 
     Raises:
-        UserError, RunFailed: where the profile cannot be written. KeyboardInterrupt: after a signal.
+        UserError, RunFailed: if the profile cannot be written. KeyboardInterrupt: after a signal.
     """
     if profile is not None and len(hosts) < 2:
-        raise UserError("--profile is of links, and one host has none; give two hosts at least")
+        raise UserError("--profile needs links between hosts; give two hosts at least")
     with Signals() as signals, connected(hosts, pythons(python), config) as (connections, _), signals.raised():
         try:
             group = gather(connections, Needs(paths=(), out=_OUT, marks=False))
@@ -57,7 +57,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
     return 0
 
 
-def links_table(links: Sequence[Link], ring: Sequence[Link]) -> Table:
+def links_table(links: Sequence[HostLink], ring: Sequence[HostLink]) -> Table:
     """Bandwidth and latency of every link."""
     together = {(link.source, link.target): link.bandwidth for link in ring}
     return Table(
@@ -91,21 +91,21 @@ def _finding(state: str, what: str, detail: str) -> None:
     click.echo(f"{state:<7}  {what:<16}  {detail}")
 
 
-def _measured(link: Link) -> None:
+def _measured(link: HostLink) -> None:
     say(f"measured {link.source} to {link.target}")
 
 
 def profile_of(
     connections: Sequence[Connection],
     hosts: Sequence[Host],
-    group: Group,
-    links: Sequence[Link],
-    ring: Sequence[Link],
+    group: HostGroup,
+    links: Sequence[HostLink],
+    ring: Sequence[HostLink],
 ) -> str:
-    """The file of a cluster profile: links alone and in a ring, and how fast nodes compute, all hosts at once.
+    """The file of a cluster profile: links alone and in a ring, and the speed of nodes while all hosts compute.
 
     Raises:
-        Unfit: where a host cannot say.
+        Unfit: if a host cannot measure itself.
     """
     say("measuring how fast the hosts compute, and what messages cost")
     slots = {host.name: host.slots for host in hosts}
@@ -119,10 +119,12 @@ def profile_of(
         try:
             answer = host.answer(asked[host.name], _SPEED_S)
         except (Lost, Refused) as error:
-            raise Unfit([f"{host.name}: how fast it computes is not known: {error}"]) from None
+            raise Unfit([f"{host.name}: cannot measure how fast it computes: {error}"]) from None
         share = group.facts[host.name].cores / slots[host.name]
         memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
-        nodes[host.name] = Node(gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share)
+        nodes[host.name] = MeasuredNode(
+            gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share
+        )
         carrying = (
             convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying
         )

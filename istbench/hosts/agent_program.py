@@ -1,11 +1,11 @@
-"""Sent to a host over ssh and run by a Python there, which need not have istbench: answers until nobody asks.
+"""The program that a Python on a host runs, sent over ssh; it answers requests and needs no istbench there.
 
-Questions come as lines of JSON with an `id`, what to `do`, and the rest; answers go out as lines of JSON after a
-mark, as what a shell's start-up files print comes before them. After a line with `bytes` come that many bytes of a
-file, as they are. When questions end, or stay away, all that was started ends.
+A request is a line of JSON with an `id`, an action to `do`, and its arguments. An answer is a line of JSON after a
+mark, because start-up files of a shell may print before it. After a line with `bytes` follow that many raw bytes.
+The program ends, with all that it started, when requests end or stay away.
 """
 
-# Old Pythons are to get as far as saying that they are too old: nothing here that 3.7 cannot read.
+# Python 3.7 must be able to compile this file, so that an old Python can report its version.
 from __future__ import annotations
 
 import contextlib
@@ -31,10 +31,10 @@ INSTALLED = "installed"
 
 
 class Agent:
-    """Answers to whoever asks.
+    """Answers requests.
 
     Attributes:
-        undo: what is to be called at the end, in whichever way it comes.
+        undo: functions to call at the end.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -42,7 +42,7 @@ class Agent:
         self._out, self._lock = out, threading.Lock()
 
     def say(self, frame: dict[str, Any], content: bytes = b"") -> None:
-        """Send one frame, and the bytes after it; where nobody hears it any more, nothing."""
+        """Send one frame, and the bytes after it; does nothing if the connection is closed."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._out.write(MARK + json.dumps(frame) + "\n")
             self._out.flush()
@@ -50,42 +50,48 @@ class Agent:
                 self._out.buffer.write(content)
                 self._out.flush()
 
-    def answer(self, asked: dict[str, Any]) -> None:
-        """Do what is asked for and say what came of it."""
+    def answer(self, question: dict[str, Any]) -> None:
+        """Run the action of a request, and send its result or its error."""
         try:
-            found = self._action(asked["do"])(self, asked)
+            found = self._action(question["do"])(self, question)
         except Exception as error:
-            self.say({"id": asked["id"], "error": getattr(error, "strerror", None) or str(error) or repr(error)})
+            self.say({"id": question["id"], "error": getattr(error, "strerror", None) or str(error) or repr(error)})
         else:
             if isinstance(found, bytes):
-                self.say({"id": asked["id"], "bytes": len(found)}, found)
+                self.say({"id": question["id"], "bytes": len(found)}, found)
             else:
-                self.say({"id": asked["id"], "answer": found})
+                self.say({"id": question["id"], "answer": found})
 
     def _action(self, name: str) -> Callable[[Agent, dict[str, Any]], Any]:
         own: dict[str, Any] = {"facts": facts, "clock": clock, "install": install}
         if name in own:
             return own[name]
-        from istbench.hosts.remote import ACTIONS  # not at the top: the host may have no istbench
-
-        return ACTIONS[name]
+        # Not at the top: the host may have no istbench.
+        actions: dict[str, Callable[[Agent, dict[str, Any]], Any]] = vars(
+            importlib.import_module("istbench.hosts.remote")
+        )["ACTIONS"]
+        if name not in actions:
+            raise OSError(
+                f"the istbench there is of another version and cannot {name}; install the same on every host"
+            )
+        return actions[name]
 
     def end(self) -> None:
-        """Take back all that was started."""
+        """End all that was started."""
         for undo in self.undo:
             with contextlib.suppress(Exception):
                 undo()
 
 
-def clock(_agent: Agent, _asked: dict[str, Any]) -> float:
+def clock(_agent: Agent, _question: dict[str, Any]) -> float:
     """The time, in seconds since 1970."""
     return time.time()
 
 
-def facts(_agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
-    """What this host is and has: what `Facts` of `check` holds."""
+def facts(_agent: Agent, question: dict[str, Any]) -> dict[str, Any]:
+    """The `HostFacts` of `check`."""
     with contextlib.suppress(OSError):
-        os.chdir(asked["folder"])
+        os.chdir(question["folder"])
     return {
         "host": socket.gethostname(),
         "machine": _machine(),
@@ -96,9 +102,9 @@ def facts(_agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "gpus": _gpus(),
         "folder": str(Path.cwd()),
-        "missing": [path for path in asked["paths"] if not Path(path).exists()],
-        "shared": Path(asked["out"], asked["marker"]).exists(),
-        "free": _free(Path(asked["out"])),
+        "missing": [path for path in question["paths"] if not Path(path).exists()],
+        "shared": Path(question["out"], question["marker"]).exists(),
+        "free": _free(Path(question["out"])),
         "free_scratch": _free(Path(tempfile.gettempdir())),
         "addresses": _addresses(),
     }
@@ -148,7 +154,7 @@ def _run(agent: Agent, command: list[str]) -> None:
 
 
 def _machine() -> str:
-    """What tells this machine from others: two containers of one have networks of their own."""
+    """Identifies this machine; two containers of one machine have different network namespaces."""
     parts = []
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -177,7 +183,7 @@ def _gpus() -> int:
 
 
 def _free(path: Path) -> int | None:
-    """Bytes free where `path` is or would be made; None where it cannot be."""
+    """Free bytes at `path` or its nearest existing parent; None if it is not writable."""
     path = Path.cwd() / path
     while not path.exists():
         path = path.parent
@@ -185,7 +191,7 @@ def _free(path: Path) -> int | None:
 
 
 def _addresses() -> list[str]:
-    """This host's IPv4 addresses that others may reach it by: first the one that ssh came to."""
+    """IPv4 addresses of this host; first the one of the ssh connection."""
     found = []
     words = os.environ.get("SSH_CONNECTION", "").split()
     if len(words) == 4 and ":" not in words[2]:
@@ -202,7 +208,7 @@ def _addresses() -> list[str]:
 
 
 def main() -> None:
-    """Answer what is asked on standard input, until it ends or is silent."""
+    """Answer requests on standard input, until it ends or is silent."""
     agent = Agent(sys.stdout)
     # Its `put` may be called from a signal's handler.
     questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -210,10 +216,10 @@ def main() -> None:
     def read() -> None:
         try:
             for line in sys.stdin.buffer:
-                asked = json.loads(line) if line.strip() else {}
-                if "bytes" in asked:
-                    asked["content"] = sys.stdin.buffer.read(asked["bytes"])
-                questions.put(asked)
+                question = json.loads(line) if line.strip() else {}
+                if "bytes" in question:
+                    question["content"] = sys.stdin.buffer.read(question["bytes"])
+                questions.put(question)
         finally:
             questions.put(None)
 
@@ -223,16 +229,16 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, leave)
     threading.Thread(target=read, daemon=True).start()
-    agent.say({"hello": list(sys.version_info[:2])})
+    agent.say({"python": list(sys.version_info[:2])})
     while True:
         try:
-            asked = questions.get(timeout=SILENCE_S)
+            question = questions.get(timeout=SILENCE_S)
         except queue.Empty:
             break
-        if asked is None:
+        if question is None:
             break
-        if asked:
-            threading.Thread(target=agent.answer, args=(asked,), daemon=True).start()
+        if question:
+            threading.Thread(target=agent.answer, args=(question,), daemon=True).start()
     agent.end()
     os._exit(0)
 

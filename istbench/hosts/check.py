@@ -1,4 +1,4 @@
-"""Whether hosts can train together, from what each says of itself: a line for each that cannot."""
+"""Check whether hosts can train together, from the facts that each reports; a line for each problem."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,16 +11,16 @@ MOST_CLOCK_S = 30.0
 _ALL_PORTS = "have the firewall let the hosts reach one another at all ports"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host is and has.
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that a host reports.
 
     Attributes:
-        host: its own name. machine: what tells it from others.
-        python, istbench, torch: versions, None where there is none. executable: the Python.
-        folder: where commands start. missing: of the paths that the command names.
-        shared: whether its results directory is that of the host that asks.
-        free, free_scratch: bytes, in the results directory and for temporary files; None where it cannot write.
-        addresses: IPv4, of all its interfaces but loopback.
+        host: its own hostname. machine: identifies the machine.
+        python, istbench, torch: versions, None if absent. executable: the Python.
+        folder: the directory where commands start. missing: paths of the command that do not exist there.
+        shared: whether its results directory is that of the local machine.
+        free, free_scratch: bytes in the results directory and for temporary files; None if not writable.
+        addresses: IPv4 addresses of all interfaces but loopback.
     """
 
     host: str
@@ -39,8 +39,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     addresses: list[str]
 
 
-class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's clock: seconds ahead of that of the host that asks, give or take `within_s`."""
+class HostClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The clock of a host: seconds ahead of the local clock, give or take `within_s`."""
 
     ahead_s: float
     within_s: float
@@ -49,18 +49,19 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.ahead_s:+.3f} s" if self.within_s < 0.01 else f"{self.ahead_s:+.2f} ± {self.within_s:.2f} s"
 
 
-def clock_of(readings: Sequence[tuple[float, float, float]]) -> Clock:
-    """The clock of a host asked several times: the time here before, there, and here after; seconds."""
+def clock_of(readings: Sequence[tuple[float, float, float]]) -> HostClock:
+    """The clock of a host from several readings: local time before, time there, local time after; seconds."""
     before, there, after = min(readings, key=lambda reading: reading[2] - reading[0])
-    return Clock(ahead_s=there - (before + after) / 2, within_s=(after - before) / 2)
+    return HostClock(ahead_s=there - (before + after) / 2, within_s=(after - before) / 2)
 
 
 def problems(
-    facts: Mapping[str, Facts], clocks: Mapping[str, Clock], versions: Mapping[str, str], out: str
+    facts: Mapping[str, HostFacts], clocks: Mapping[str, HostClock], versions: Mapping[str, str], out: str
 ) -> list[str]:
-    """What is wrong with hosts, by the name they were asked by; each line names one, and the way out.
+    """The problems of hosts; each line names a host and the way out.
 
-    `versions` are those of the host that asks; `out` is the results directory, on the first host.
+    Args:
+        versions: of the local machine. out: the results directory, on the first host.
     """
     found = _same_machine(facts)
     for name, host in facts.items():
@@ -74,7 +75,7 @@ def problems(
     return found
 
 
-def _same_machine(facts: Mapping[str, Facts]) -> list[str]:
+def _same_machine(facts: Mapping[str, HostFacts]) -> list[str]:
     seen: dict[str, str] = {}
     found = []
     for name, host in facts.items():
@@ -87,7 +88,7 @@ def _same_machine(facts: Mapping[str, Facts]) -> list[str]:
     return found
 
 
-def _of_versions(host: Facts, versions: Mapping[str, str]) -> list[str]:
+def _of_versions(host: HostFacts, versions: Mapping[str, str]) -> list[str]:
     there = {"istbench": host.istbench, "torch": host.torch, "Python": host.python}
     if there["istbench"] is None:
         return [
@@ -111,7 +112,7 @@ def _minor(what: str, version: str | None) -> str | None:
     return version.partition("+")[0] if version else version
 
 
-def _of_clock(clock: Clock | None) -> list[str]:
+def _of_clock(clock: HostClock | None) -> list[str]:
     if clock is None or abs(clock.ahead_s) - clock.within_s <= MOST_CLOCK_S:
         return []
     way = "ahead of" if clock.ahead_s > 0 else "behind"
@@ -124,7 +125,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _of_space(host: Facts, out: str | None) -> list[str]:
+def _of_space(host: HostFacts, out: str | None) -> list[str]:
     places = [(host.free_scratch, "temporary files", "free some, or set TMPDIR there")]
     if out is not None:
         places.append((host.free, out, "free some, or choose another --out"))
@@ -138,9 +139,9 @@ def _of_space(host: Facts, out: str | None) -> list[str]:
 
 
 def choose_address(candidates: Sequence[str], reached: Mapping[str, Sequence[Sequence[str]]]) -> str | None:
-    """The first of the first host's `candidates` that all others reach; None where there is none.
+    """The first address among the `candidates` of the first host that all others reach; None if there is none.
 
-    `reached`: of every other host, of every candidate, its own address on the way there and why not.
+    reached: for every other host and every candidate, its own address on the way there, and why it fails.
     """
     for number, candidate in enumerate(candidates):
         if all(not of_host[number][1] for of_host in reached.values()):
@@ -151,13 +152,13 @@ def choose_address(candidates: Sequence[str], reached: Mapping[str, Sequence[Seq
 def unreachable(
     first: str, candidates: Sequence[str], port: int, reached: Mapping[str, Sequence[Sequence[str]]]
 ) -> list[str]:
-    """A line for each host that does not reach the first one, or one for all where no address suits all."""
+    """A line for each host that does not reach the first one, or one line if no address suits all."""
     found = []
     for name, tried in reached.items():
         if all(why for _, why in tried):
             at = ", nor ".join(f"{at}, port {port} ({why})" for at, (_, why) in zip(candidates, tried, strict=True))
             found.append(f"{name}: does not reach {first} at {at or 'any address'}; {_ALL_PORTS}")
-    none = f"{first}: none of its addresses ({', '.join(candidates)}) is one that all others reach; {_ALL_PORTS}"
+    none = f"{first}: no address of it ({', '.join(candidates)}) is reachable from all other hosts; {_ALL_PORTS}"
     return found or [none]
 
 

@@ -1,6 +1,7 @@
-"""A host as it is spoken to: one ssh connection, and at its other end `agent_program`, which answers.
+"""The connection to a host: one ssh process, and `agent_program` at its other end, which answers requests.
 
-The user's own `ssh` is run, with the user's keys and configuration, and never asks for a password.
+The connection runs the `ssh` of the user, with the keys and configuration of the user. ssh never asks for a
+password.
 """
 
 import contextlib
@@ -52,17 +53,17 @@ _READ = "import sys; exec(compile(sys.stdin.buffer.read({size}), 'istbench', 'ex
 _NO_PYTHON = 127
 
 
-class Lost(Exception):  # noqa: N818  (it says what happened to a host)
-    """A host does not answer, or no longer: why, and the way out."""
+class Lost(Exception):  # noqa: N818  (it names an event of a host)
+    """The connection to a host failed; the message has the reason and the way out."""
 
 
 class Refused(Exception):  # noqa: N818
-    """A host answered that it cannot do what it was asked to: why."""
+    """A host answered that a request failed; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a host said without being asked, or that it is lost (`frame` has `lost`)."""
+    """A message of a host that answers no request, or the loss of its connection (`frame` has `lost`)."""
 
     host: "Connection"
     frame: dict[str, Any]
@@ -72,7 +73,7 @@ Events = queue.SimpleQueue[Event]
 
 
 def ssh_command(host: Host, pythons: Sequence[str], size: int, config: Path | None = None) -> list[str]:
-    """The command that has a Python on `host` run the program of `size` bytes that standard input begins with.
+    """The command by which a Python on `host` runs the program in the first `size` bytes of standard input.
 
     config: the file that ssh reads instead of the user's own configuration.
     """
@@ -90,7 +91,7 @@ def way(host: Host, config: Path | None) -> list[str]:
 
 
 def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path | None = None) -> str:
-    """Why ssh, which `said` these lines and ended with `status`, did not get to `host`, and the line to run."""
+    """Why ssh, which printed `said` and ended with `status`, did not reach `host`; and the command to run."""
     last = next((line for line in reversed(said) if line), f"it ended with status {status}")
     try_it = shlex.join(["ssh", *way(host, config), host.destination, "true"])
     text = "\n".join(said)
@@ -115,7 +116,7 @@ def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path |
 
 
 class Connection:
-    """One host. Several threads may ask it at a time."""
+    """One host. Several threads may send requests."""
 
     def __init__(self, host: Host, pythons: Sequence[str], events: Events, config: Path | None = None) -> None:
         self.host, self.name = host, host.name
@@ -124,7 +125,7 @@ class Connection:
         self._futures: dict[int, Future[Any]] = {}
         self._lock, self._count = threading.Lock(), 0
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
-        self._greeted: Future[list[int]] = Future()
+        self._python_version: Future[list[int]] = Future()
         self._lost: Lost | None = None
         self._heard, self._silent = time.monotonic(), False
         program = Path(agent_program.__file__).read_bytes()
@@ -147,13 +148,13 @@ class Connection:
         Raises:
             Lost: where it does not.
         """
-        found = self._result(self._greeted, ANSWERS_S)
+        found = self._result(self._python_version, ANSWERS_S)
         if tuple(found) < _LEAST_PYTHON:
             version, least = ".".join(map(str, found)), ".".join(map(str, _LEAST_PYTHON))
             raise Lost(f"its Python is {version}, and istbench needs {least}; name another by --hosts-python")
 
     def ask(self, do: str, content: bytes | None = None, **rest: Any) -> "Future[Any]":
-        """Ask the host to `do` something, with the bytes `content`; `answer` waits for what comes of it."""
+        """Request the action `do` with the bytes `content`; `answer` waits for the result."""
         future: Future[Any] = Future()
         with self._lock:
             self._count += 1
@@ -167,33 +168,33 @@ class Connection:
         return future
 
     def answer(self, future: "Future[Any]", timeout_s: float = ANSWERS_S) -> Any:
-        """What came of what was asked.
+        """The result of a request.
 
         Raises:
-            Lost: where the host is, or says nothing for so long. Refused: where it cannot.
+            Lost: if the connection fails, or no answer comes in time. Refused: if the host cannot do it.
         """
         return self._result(future, timeout_s)
 
     def do(self, do: str, **rest: Any) -> Any:
-        """Ask, and wait for the answer; raises as `answer` does."""
+        """Send a request and wait for its result; raises as `answer` does."""
         return self.answer(self.ask(do, **rest))
 
     def beat(self) -> None:
-        """Tell the host that somebody is still there, and give it up where nothing has come from it for a minute.
+        """Send a sign of life, and close the connection if nothing has come from the host for a minute.
 
-        ssh notices a network that is gone; it does not notice a program at the other end that was stopped.
+        ssh notices a lost network, but not a stopped program at the other end.
         """
         if time.monotonic() - self._heard > agent_program.SILENCE_S:
             self._silent = True
             self._process.kill()
-        elif self._lock.acquire(blocking=False):  # who writes just now says as much
+        elif self._lock.acquire(blocking=False):  # another thread is writing, which is a sign of life
             try:
                 self._send(json.dumps({"id": _BEAT, "do": "clock"}).encode() + b"\n")
             finally:
                 self._lock.release()
 
     def hang_up(self) -> None:
-        """Let the host end all that it does for this program; `close` waits for that, for a moment."""
+        """Tell the host to end all that it does for this program; `close` waits for it briefly."""
         with contextlib.suppress(OSError, ValueError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -242,21 +243,21 @@ class Connection:
                     self._hear(frame)
         self._errors.join()
         self._lost = Lost(self._why_lost(self._process.wait()))
-        for future in [*self._futures.values(), self._greeted]:
+        for future in [*self._futures.values(), self._python_version]:
             if not future.done():
                 future.set_exception(self._lost)
         self._events.put(Event(self, {"lost": str(self._lost)}))
 
     def _content(self, size: int) -> bytes:
-        """The bytes that come after a line that says so; ValueError where they break off."""
+        """The raw bytes after a line that announces them; ValueError if they break off."""
         assert self._process.stdout is not None
         if not 0 <= size <= _MOST_BYTES or len(content := self._process.stdout.read(size)) < size:
             raise ValueError
         return content
 
     def _hear(self, frame: dict[str, Any]) -> None:
-        if "hello" in frame:
-            self._greeted.set_result(frame["hello"])
+        if "python" in frame:
+            self._python_version.set_result(frame["python"])
         elif "id" not in frame:
             self._events.put(Event(self, frame))
         elif frame["id"] != _BEAT:
@@ -271,7 +272,7 @@ class Connection:
         if self._silent:
             silence = f"{agent_program.SILENCE_S:g} s"
             return f"it has said nothing for {silence} (its Python was stopped, or it is overloaded)"
-        if self._greeted.done():
+        if self._python_version.done():
             gave_up = f"ssh ended with status {status}: its network or its sshd has failed"
             return f"the connection to it is lost ({said or gave_up})"
         if status == _NO_PYTHON:
@@ -289,15 +290,15 @@ def pythons(asked: str | None) -> list[str]:
 def connected(
     hosts: Sequence[Host], names: Sequence[str], config: Path | None = None
 ) -> Iterator[tuple[list[Connection], Events]]:
-    """Connections to all `hosts`, answered by a Python of one of the `names`, and what they say; closed afterwards.
+    """Connections to all `hosts`, with a Python of one of the `names`, and their events; closes them afterwards.
 
     config: the file that ssh reads instead of the user's own configuration.
 
     Raises:
-        UserError: where there is no ssh here.
+        UserError: if this machine has no ssh.
     """
     if shutil.which("ssh") is None and not all(host.local for host in hosts):
-        raise UserError("no `ssh` here, which --hosts goes by; install OpenSSH's client")
+        raise UserError("no `ssh` here, which --hosts needs; install the client of OpenSSH")
     events: Events = queue.SimpleQueue()
     found: list[Connection] = []
     over = threading.Event()
@@ -319,7 +320,7 @@ def connected(
 
 
 def each(connections: Sequence[Connection], call: Callable[[Connection], Any]) -> tuple[list[Any], list[str]]:
-    """What `call` makes of every one of `connections`, None where it failed; and a line for each that did."""
+    """The result of `call` for each of `connections`, None if it failed; and a line for each failure."""
     answers: list[Any] = []
     problems = []
     for connection in connections:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from istbench.files import writing_whole
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 from istbench.hosts.names import Host
 from istbench.workloads.cache import cache_directory
 

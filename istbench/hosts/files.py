@@ -1,4 +1,4 @@
-"""A run directory, brought from the host where it is written to the one that asked for it, and there to go on."""
+"""Copies of a run directory: from the host that writes it to this machine, and back to resume it."""
 
 import hashlib
 import shutil
@@ -30,16 +30,13 @@ from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, fi
 from istbench.results.store import RunDirectory
 
 Pace = Callable[[float, int, int], None]
-"""Called after each part of a file with the seconds that it took, its bytes, and the bytes still to come.
-
-Where it raises, nothing is brought.
-"""
+"""Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
 _EVENTS, _HEADER = "events.jsonl", "run.json"
 _TRIES = 5
 
 
 def at_once(_seconds: float, _size: int, _left: int) -> None:
-    """The pace without rests."""
+    """A pace without rests."""
 
 
 class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +48,7 @@ class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
     pointer: str
 
     def size(self, directory: Path) -> int:
-        """Bytes to bring of it to `directory`; 0 where that is not known."""
+        """Bytes that `directory` lacks of it; 0 if unknown."""
         if not self.manifest or self.whole(directory):
             return 0
         with suppress(Broken):
@@ -60,7 +57,7 @@ class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
         return 0
 
     def whole(self, directory: Path) -> bool:
-        """Whether this very step is published in `directory`."""
+        """Whether `directory` has this step, published and whole."""
         for found in find(directory):
             if isinstance(found, Step) and found.totals.step == self.step:
                 try:
@@ -71,8 +68,8 @@ class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
         return False
 
 
-class _Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `offer` of `remote_files` returns."""
+class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `offer` of `remote_files`."""
 
     files: list[tuple[str, int, int]]
     steps: list[_OfferedStep]
@@ -80,15 +77,15 @@ class _Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> None:
-    """Copy the run directory `theirs` of host `first` to `here`, though it be written meanwhile.
+    """Copy the run directory `theirs` of host `first` to `here`, even while the run writes it.
 
-    Of the checkpoint, the newest published step comes, verified by its manifest; where that is damaged, the one
-    before. A step that the run deletes on its way is given up for the next, which comes without rests. Only what
-    differs is brought, put together beside `here`, and then takes its place: wherever this ends, `here` has the
-    checkpoint of before or the new one, whole, and events at least as new.
+    Copies the newest published step of the checkpoint and verifies it by its manifest; if it is damaged, the one
+    before. If the run deletes a step during the copy, copies the next step without rests. Copies only differences,
+    beside `here`, and then moves them to their place. So `here` always has one whole checkpoint, the old or the new
+    one, and events at least as new.
 
     Raises:
-        Lost, Refused: where the host is, or cannot. RunFailed: where it cannot be written here.
+        Lost, Refused: if the host fails. RunFailed: if a file cannot be written here.
     """
     try:
         for attempt in range(_TRIES):
@@ -111,7 +108,7 @@ def _without_rests(pace: Pace) -> Pace:
     return lambda _seconds, size, left: pace(0.0, size, left)
 
 
-class _Reader:
+class _PartReader:
     """Reads files of the run `theirs` on host `first` in parts, at a `pace`; `left` bytes are to come."""
 
     def __init__(self, first: Connection, theirs: str, pace: Pace, left: int) -> None:
@@ -127,7 +124,7 @@ class _Reader:
 
 
 def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
-    offer = convert(first.do("offer", path=theirs), _Offer, lambda path: f"{first.name}: {path_text(path)}")
+    offer = convert(first.do("offer", path=theirs), _RunListing, lambda path: f"{first.name}: {path_text(path)}")
     names = [name for name, *_ in offer.files]
     if _HEADER not in names:
         return
@@ -135,7 +132,7 @@ def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
     have = set(stamps(here))
     new = [stamp for stamp in offer.files if stamp not in have]
     sizes = sum(size for _, size, _ in new) + sum(step.size(here / CHECKPOINT) for step in offer.steps[:1])
-    reader = _Reader(first, theirs, pace, sizes)
+    reader = _PartReader(first, theirs, pace, sizes)
     step = _bring_step(reader, here, offer)
     for stamp in new:
         if not safe(stamp[0]):
@@ -145,8 +142,8 @@ def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
     _delete_others(here, names, offer)
 
 
-def _bring_step(reader: _Reader, here: Path, offer: _Offer) -> _OfferedStep | None:
-    """Put the newest step that is whole there together beside `here`; None where it is here already, or none is."""
+def _bring_step(reader: _PartReader, here: Path, offer: _RunListing) -> _OfferedStep | None:
+    """Copy the newest whole step beside `here`; None if it is here already, or no step is whole."""
     for step in offer.steps:
         if step.whole(here / CHECKPOINT):
             return None
@@ -164,8 +161,8 @@ def _bring_step(reader: _Reader, here: Path, offer: _Offer) -> _OfferedStep | No
     return None
 
 
-def _bring_part(reader: _Reader, here: Path, name: str) -> str:
-    """Put file `name` of a checkpoint together beside `here`; returns the SHA-256 of what came."""
+def _bring_part(reader: _PartReader, here: Path, name: str) -> str:
+    """Copy file `name` of a checkpoint beside `here`; returns the SHA-256 of the copy."""
     digest, offset = hashlib.sha256(), 0
     while True:
         content = reader.part(name, offset)
@@ -176,8 +173,8 @@ def _bring_part(reader: _Reader, here: Path, name: str) -> str:
             return digest.hexdigest()
 
 
-def _bring_file(reader: _Reader, here: Path, stamp: tuple[str, int, int]) -> None:
-    """Put file `stamp` together beside `here`; of events, only lines that are new are sent."""
+def _bring_file(reader: _PartReader, here: Path, stamp: tuple[str, int, int]) -> None:
+    """Copy file `stamp` beside `here`; of events, only new lines."""
     name, size, changed = stamp
 
     start, before, last = 0, b"", b""
@@ -193,7 +190,7 @@ def _bring_file(reader: _Reader, here: Path, stamp: tuple[str, int, int]) -> Non
 
 
 def _lines(path: Path) -> tuple[bytes, bytes]:
-    """The lines of file `path` but for the last whole one, and that; nothing where there is no file."""
+    """The lines of file `path` before its last whole line, and that line; nothing if there is no file."""
     content = b""
     with suppress(FileNotFoundError):
         content = path.read_bytes()
@@ -221,7 +218,7 @@ def _settle(here: Path, new: list[str], step: _OfferedStep | None) -> None:
         sync((here / name).parent)
 
 
-def _delete_others(here: Path, names: list[str], offer: _Offer) -> None:
+def _delete_others(here: Path, names: list[str], offer: _RunListing) -> None:
     """Delete files other than `names`, and steps of the checkpoint that are not published there."""
     kept = {f"{CHECKPOINT}/{step.step}/" for step in offer.steps if step.whole(here / CHECKPOINT)}
     lost = (offer.steps or offer.damaged) and not kept  # what is here may be all that is left
@@ -241,13 +238,13 @@ def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once
 
 
 def bring(first: Connection, here: Path, theirs: str) -> bool:
-    """Copy the run at `here` to `theirs` on host `first`, where it is further than what is there.
+    """Copy the run at `here` to `theirs` on host `first`, if it is further than the run there.
 
-    Of its checkpoint, the newest step goes that is whole. Returns whether the run was further.
+    Copies the newest whole step of its checkpoint. Returns whether the run was further.
 
     Raises:
-        UserError: where no step of the checkpoint here is whole.
-        Lost, Refused: where the host is, or cannot.
+        UserError: if no step of the local checkpoint is whole.
+        Lost, Refused: if the host fails.
     """
     if how_far(here) <= first.do("how_far", path=theirs):
         return False
@@ -260,7 +257,7 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
         with (here / name).open("rb") as file:
             for offset in range(0, max(1, size), PART):
                 first.do("write", path=theirs, name=name, offset=offset, content=file.read(PART), changed=changed)
-    first.do("keep", path=theirs)
+    first.do("place", path=theirs)
     return True
 
 
@@ -270,7 +267,7 @@ def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory,
     Each file arrives under a temporary name; its SHA-256 is that of the host's file before it takes its place.
 
     Raises:
-        Lost, Refused: where the host is, or cannot. RunFailed: where a file is damaged or cannot be written here.
+        Lost, Refused: if the host fails. RunFailed: if a file is damaged or cannot be written here.
     """
     from istbench.node.weights_file import replace_saved
 

@@ -1,4 +1,4 @@
-"""Cells that are done and here, found before anything that trains is started on their hosts."""
+"""Find finished cells in the local results directory before torchrun starts on hosts."""
 
 from collections.abc import Mapping, Sequence
 from glob import escape
@@ -15,9 +15,9 @@ from istbench.hosts.run import HostsRun
 from istbench.processes.launcher import Signals
 from istbench.results.store import RunDirectory
 
-# Data that is still to be made ready takes longer: the run does that, and shows how far it is.
+# Data that is not prepared yet takes longer: the run prepares it and shows its progress.
 _NAMES_WITHIN_S, _ANSWERS_WITHIN_S = 60.0, 90.0
-# A header has the device that a host chose, and the interval as the steps bound it.
+# A header has the device that the host chose, and an interval bounded by the steps.
 _CHOSEN_THERE = {"device": "auto"}
 _BOUNDED = "eval_every"
 

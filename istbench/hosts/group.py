@@ -1,4 +1,4 @@
-"""Hosts together: asked what they are, whether they reach one another, and refused where they cannot train."""
+"""A group of hosts: their facts, the addresses by which they reach one another, and reasons to refuse them."""
 
 import secrets
 import sys
@@ -13,8 +13,8 @@ import istbench
 from istbench.door import convert
 from istbench.errors import UserError
 from istbench.hosts.check import (
-    Clock,
-    Facts,
+    HostClock,
+    HostFacts,
     choose_address,
     clock_of,
     problems,
@@ -27,7 +27,7 @@ _CLOCK_READINGS = 3
 
 
 class Unfit(Exception):  # noqa: N818
-    """Hosts that cannot train together: a line for each reason."""
+    """Hosts cannot train together; a line for each reason."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -53,33 +53,33 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class HostGroup:
     """Hosts that can train together.
 
     Attributes:
-        facts, clocks: by host. addresses: by host, what the others reach it by.
-        port: one of the first host's that was reached, and is free.
+        facts, clocks: by host. addresses: by host, the address by which the others reach it.
+        port: a free port of the first host that the others reached.
     """
 
-    facts: dict[str, Facts]
-    clocks: dict[str, Clock]
+    facts: dict[str, HostFacts]
+    clocks: dict[str, HostClock]
     addresses: dict[str, str]
     port: int
 
 
-def gather(connections: Sequence[Connection], needs: Needs) -> Group:
-    """Ask all hosts what they are, and whether they reach one another.
+def gather(connections: Sequence[Connection], needs: Needs) -> HostGroup:
+    """Collect the facts of all hosts, and test whether they reach one another.
 
     Raises:
-        Unfit: naming every host that does not answer, or is not as it has to be.
+        Unfit: with a line for every host that does not answer, or does not fit.
     """
     facts, clocks = survey(connections, needs)
     addresses, port = _reached(connections, facts)
-    return Group(facts=facts, clocks=clocks, addresses=addresses, port=port)
+    return HostGroup(facts=facts, clocks=clocks, addresses=addresses, port=port)
 
 
-def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, Facts], dict[str, Clock]]:
-    """Ask all hosts what they are; by name.
+def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], dict[str, HostClock]]:
+    """The facts and clocks of all hosts, by name.
 
     Raises:
         Unfit: as `gather`.
@@ -104,7 +104,7 @@ def own_versions() -> dict[str, str]:
     return {"istbench": istbench.__version__, "torch": torch, "Python": sys.version.split()[0]}
 
 
-def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, Facts], list[str]]:
+def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], list[str]]:
     marker = needs.out / f".istbench-{secrets.token_hex(8)}"
     try:
         if needs.marks:
@@ -126,12 +126,12 @@ def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, F
     facts = {}
     for connection, answer in zip(connections, answers, strict=True):
         if answer is not None:
-            facts[connection.name] = convert(answer, Facts, lambda path, of=connection.name: f"{of}: {path}")  # type: ignore[misc]
+            facts[connection.name] = convert(answer, HostFacts, lambda path, of=connection.name: f"{of}: {path}")  # type: ignore[misc]
     return facts, found
 
 
-def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, Clock], list[str]]:
-    def read(connection: Connection) -> Clock:
+def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, HostClock], list[str]]:
+    def read(connection: Connection) -> HostClock:
         readings = []
         for _ in range(_CLOCK_READINGS):
             before = time.time()
@@ -144,11 +144,11 @@ def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, Clock], list[s
     return {connection.name: clock for connection, clock in named if clock is not None}, found
 
 
-def _reached(connections: Sequence[Connection], facts: dict[str, Facts]) -> tuple[dict[str, str], int]:
-    """By which address every host is reached by all others, and a port of the first that they reached.
+def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> tuple[dict[str, str], int]:
+    """The address by which all others reach each host, and a port of the first host that they reached.
 
     Raises:
-        Unfit: naming the hosts that do not reach one another.
+        Unfit: with a line for hosts that do not reach one another.
     """
     first, others = connections[0], connections[1:]
     token = secrets.token_hex(32)
@@ -175,7 +175,7 @@ def _reached(connections: Sequence[Connection], facts: dict[str, Facts]) -> tupl
 def listening(
     connections: Sequence[Connection], addresses: Mapping[str, str], token: str
 ) -> dict[str, tuple[str, int]]:
-    """Have every host listen at its address, for those with `token`; where."""
+    """Make every host listen at its address for callers with `token`; returns address and port by host."""
     asked = {c.name: c.ask("listen", address=addresses[c.name], token=token) for c in connections}
     ports = _answers(connections, asked)
     return {name: (addresses[name], int(port)) for name, port in ports.items()}

@@ -1,4 +1,4 @@
-"""Links between hosts: measured one at a time and many at once, and those named that are slow."""
+"""Measure the links between hosts, one at a time and all at once, and name the slow ones."""
 
 import secrets
 import statistics
@@ -11,12 +11,12 @@ from istbench.hosts.connection import Connection, Lost, Refused, each
 from istbench.hosts.group import Unfit, listening
 
 MEASURES_S = 1.0
-_SLOW = 0.7  # of what the faster half of the links carry, or a link alone
+_SLOW = 0.7  # share of the usual bandwidth, or of the bandwidth of a link alone
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
-    """From one host to another: bandwidth in bits/s, and seconds one way."""
+class HostLink:
+    """A link from one host to another: bandwidth in bits/s, latency one way in seconds."""
 
     source: str
     target: str
@@ -25,14 +25,14 @@ class Link:
 
 
 def measure_links(
-    connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float, say: Callable[[Link], None]
-) -> list[Link]:
-    """Measure from every host to every other, one after another, `seconds` long; `say` hears of each.
+    connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float, say: Callable[[HostLink], None]
+) -> list[HostLink]:
+    """Measure every link for `seconds`, one after another; calls `say` with each.
 
-    Hosts listen meanwhile, for those with a token.
+    Meanwhile hosts listen for callers with a token.
 
     Raises:
-        Unfit: where a host cannot.
+        Unfit: if a host fails.
     """
     found = []
     with _measuring(connections, addresses, seconds) as begin:
@@ -42,28 +42,30 @@ def measure_links(
                     continue
                 latency_s = begin("latency", source, target)()
                 bandwidth = begin("bandwidth", source, target)()
-                found.append(Link(source=source.name, target=target.name, bandwidth=bandwidth, latency_s=latency_s))
+                found.append(
+                    HostLink(source=source.name, target=target.name, bandwidth=bandwidth, latency_s=latency_s)
+                )
                 say(found[-1])
     return found
 
 
 def measure_ring(
-    connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float, links: Sequence[Link]
-) -> list[Link]:
-    """Those of `links` that lead from every host to the next, with the bandwidth of each while all of them send.
+    connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float, links: Sequence[HostLink]
+) -> list[HostLink]:
+    """The links from every host to the next, with their bandwidth while all hosts send, as in training.
 
-    That is less than a link carries alone where they share something: Wi-Fi, a line that sends or receives, a
-    switch that is too small. Training sends so. Where it is much less, all are measured again, and the faster
-    of two counts: links share something every time, and a host is busy with something else for a moment.
+    Links that share Wi-Fi, a half-duplex line or a small switch carry less than each one alone. If one carries
+    much less, all are measured again and the faster result counts: a shared link is slow both times, but a host
+    may have been busy the first time.
 
     Raises:
-        Unfit: where a host cannot.
+        Unfit: if a host fails.
     """
     ring = dict(zip(connections, [*connections[1:], connections[0]], strict=True))
     alone = {(link.source, link.target): link for link in links}
     with _measuring(connections, addresses, seconds) as begin:
 
-        def together() -> list[Link]:
+        def together() -> list[HostLink]:
             ends = [(source, target, begin("bandwidth", source, target)) for source, target in ring.items()]
             return [replace(alone[source.name, target.name], bandwidth=end()) for source, target, end in ends]
 
@@ -77,7 +79,7 @@ def measure_ring(
 def _measuring(
     connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float
 ) -> Iterator[Callable[[str, Connection, Connection], Callable[[], float]]]:
-    """Begins to measure something from one host to another, and gives what waits for how much it is."""
+    """A function that starts a measurement from one host to another, and returns a function that waits for it."""
     token = secrets.token_hex(32)
     places = listening(connections, addresses, token)
 
@@ -98,8 +100,8 @@ def _measuring(
         each(connections, lambda connection: connection.do("stop_listening"))
 
 
-def shared_links(links: Sequence[Link], ring: Sequence[Link]) -> list[str]:
-    """A line for each of the `ring` that carries much less while all send than among `links`, alone."""
+def shared_links(links: Sequence[HostLink], ring: Sequence[HostLink]) -> list[str]:
+    """A line for each link of `ring` that carries much less while all hosts send than it does alone in `links`."""
     alone = {(link.source, link.target): link.bandwidth for link in links}
     return [
         f"{link.source} to {link.target} carries {bandwidth_text(link.bandwidth, 3)} while all hosts send at once, "
@@ -109,8 +111,8 @@ def shared_links(links: Sequence[Link], ring: Sequence[Link]) -> list[str]:
     ]
 
 
-def slow_links(links: Sequence[Link]) -> list[str]:
-    """A line for each host that sends or receives much slower than others do, and for each such link of others."""
+def slow_links(links: Sequence[HostLink]) -> list[str]:
+    """A line for each host that sends or receives much more slowly than others, and for each other slow link."""
     if len(links) < 2:
         return []
     usual = _usual(links)
@@ -131,7 +133,7 @@ def slow_links(links: Sequence[Link]) -> list[str]:
     return lines
 
 
-def _usual(links: Sequence[Link]) -> float:
-    """What the faster half carry: where one host is slow, most links of three are."""
+def _usual(links: Sequence[HostLink]) -> float:
+    """The median of the faster half: if one host of three is slow, so are most links."""
     rates = sorted(link.bandwidth for link in links)
     return statistics.median(rates[len(rates) // 2 :])

@@ -1,4 +1,4 @@
-"""What is new of a run, brought home every so often while it goes on."""
+"""Copies of new data of a run while it trains, at intervals and in a share of the time."""
 
 import threading
 import time
@@ -9,18 +9,18 @@ from istbench.hosts.connection import Lost, Refused
 from istbench.hosts.files import Pace
 
 _EVERY_S = 15.0
-# The links that it goes over are those that are timed: it sends in this share of the time, at least and at most.
+# The copies may use the links that the run measures, so they take only this share of the time.
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.5
 
 
 class _Over(Exception):  # noqa: N818
-    """The run is."""
+    """The run has ended."""
 
 
 class Share:
-    """The share of the time that sending takes, so that all parts are here within `within_s` seconds of `now`.
+    """The share of the time for copying, so that all parts arrive within `within_s` seconds of `now`.
 
-    It is no more than they need, at the rate of the parts so far, and between a tenth and a half.
+    It follows from the rate of the parts so far, and lies between a tenth and a half.
     """
 
     def __init__(self, within_s: float, now: float) -> None:
@@ -39,9 +39,9 @@ class Share:
 
 
 class Meanwhile:
-    """Calls `bring` again and again in a thread of its own, from `start` to `stop`.
+    """Calls `bring` repeatedly in a thread, from `start` to `stop`.
 
-    checkpoint_every_s: least seconds between two checkpoints; one is to be here before the next is written.
+    checkpoint_every_s: least seconds between two checkpoints; each should arrive before the next is written.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Meanwhile:
         self._thread.start()
 
     def stop(self) -> None:
-        """Bring no more, without waiting until what goes on has stopped."""
+        """Start no further copy, without waiting for the current one."""
         self._over.set()
 
     def join(self) -> None:
-        """Return when nothing is being brought any more, which takes as long as a part of a file at most."""
+        """Stop, and return when the copy has ended, after one part of a file at most."""
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
@@ -75,10 +75,10 @@ class Meanwhile:
             except _Over:
                 return
             except Lost:
-                continue  # whoever watches the run notices, and says so
+                continue  # the thread that watches the run reports it
             except (Refused, RunFailed) as error:
                 if not told and not self._over.is_set():
-                    self._say(f"the run does not come home meanwhile: {error}")
+                    self._say(f"cannot copy the run here while it trains: {error}")
                 told = True
 
     def _paced(self) -> Pace:

@@ -1,4 +1,4 @@
-"""Hosts that a user names: a list on the command line, or a file with one a line."""
+"""Hosts that a user names: a list on the command line, or a file with one host per line."""
 
 import ipaddress
 import re
@@ -25,7 +25,7 @@ _A_FILE = "a file of hosts, one a line"
 
 @dataclass(frozen=True)
 class Host:
-    """A host by the name that the user gave it, and the processes it is to have, each a node.
+    """A host by the name that the user gave, and its number of processes, each a node.
 
     Attributes:
         name: `user@host:port` or less, as `parse_hosts` takes it.
@@ -51,10 +51,10 @@ def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
     """The hosts of `text`: names between commas, or the name of a file of them.
 
     A name is `host`, `user@host` or `user@host:port`. An IPv6 address with a port is in brackets: `[fe80::1]:22`.
-    A line of such a file is a name, and `slots=N` where it is to have other than one process; `#` begins a comment.
+    A line of such a file is a name, and `slots=N` for another number of processes than one; `#` starts a comment.
 
     Raises:
-        UserError: for what is no name, two hosts of one name, no host at all, naming the file and the line.
+        UserError: for an invalid name, a repeated name or no host at all, with the file and the line.
     """
     path = Path(text)
     if "/" in text or ("," not in text and name_problem(text) is None and path.is_file()):
@@ -76,10 +76,10 @@ def parse_hosts(text: str, flag: str = "--hosts") -> tuple[Host, ...]:
 
 
 def first_of(hosts: Sequence[Host], nodes: int) -> tuple[Host, ...]:
-    """The first of `hosts` that have so many `nodes`, the last of them perhaps fewer than it could.
+    """The first of `hosts` that have `nodes` processes together; the last one may use fewer slots than it has.
 
     Raises:
-        UserError: where all have fewer.
+        UserError: if all together have fewer.
     """
     taken: list[Host] = []
     for host in hosts:
@@ -111,17 +111,17 @@ def _checked(name: str, where: str) -> str:
     found = _destination_and_port(name) if len(name) <= _LONGEST else None
     if found is None:
         raise UserError(
-            f"{where} {shown(name)} is no host's name; give it as ssh has it: name, user@name, user@name:port, or "
+            f"{where} {shown(name)} is no name of a host; write it as for ssh: name, user@name, user@name:port, or "
             "[address]:port for IPv6"
         )
     port = found[1]
     if port is not None and not (port and port[0] != "0" and int(port) <= _MOST_PORT):
-        raise UserError(f"{where} {shown(name)} has no port that can be; give 1 to {_MOST_PORT}, or leave it out")
+        raise UserError(f"{where} {shown(name)} has an impossible port; give 1 to {_MOST_PORT}, or leave it out")
     return name
 
 
 def _destination_and_port(name: str) -> tuple[str, str | None] | None:
-    """The user and host of `name`, and the digits of its port, if any; None where it is no host's name."""
+    """The user and host of `name`, and the digits of its port, if any; None for an invalid name."""
     if found := _NAMED.fullmatch(name):
         return found[1], found[2]
     found = _IN_BRACKETS.fullmatch(name) or _NUMBERED.fullmatch(name)

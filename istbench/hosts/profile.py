@@ -1,4 +1,4 @@
-"""A cluster profile, as a file, of what was measured of hosts."""
+"""A file of a cluster profile from measurements of hosts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
-from istbench.hosts.links import Link
+from istbench.hosts.links import HostLink
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
-    """What a process of a host has: GFLOP/s, bytes of memory, cores, None where it computes on a GPU."""
+class MeasuredNode:
+    """Measurements of a process on a host: GFLOP/s, bytes of memory, cores; None for cores of a GPU process."""
 
     gflops: float
     memory: float
@@ -19,17 +19,17 @@ class Node:
 
 
 def profile_toml(
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, MeasuredNode],
     slots: Mapping[str, int],
-    links: Sequence[Link],
-    ring: Sequence[Link],
+    links: Sequence[HostLink],
+    ring: Sequence[HostLink],
     carrying: MessageCosts,
     date: str,
 ) -> str:
-    """The file of a cluster of like nodes, each as slow as the slowest: what is done in step waits for it.
+    """The file of a cluster of equal nodes, each as slow as the slowest one, for which synchronous steps wait.
 
     Args:
-        nodes, slots: of every host, what a process of it has, and how many there are, which share its links.
+        nodes, slots: by host, measurements of a process, and the number of processes that share its links.
         links, ring: measured alone, and while all hosts send at once.
     """
     out = min(link.bandwidth / slots[link.source] for link in (*links, *ring))

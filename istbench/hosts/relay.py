@@ -1,4 +1,4 @@
-"""What a process of a run that was asked for from another host says, beside training: files in a folder, there."""
+"""Messages from a remote worker to the host that requested the run: files in a folder of the worker's host."""
 
 import json
 import os
@@ -7,19 +7,19 @@ from pathlib import Path
 
 from istbench.files import writing_whole
 
-FOLDER = "ISTBENCH_ASKED"
+FOLDER = "ISTBENCH_RELAY"
 SAID, CELL, GO, FAILED = "said", "cell", "go", "failed"
 _POLL_S = 0.05
 
 
 def folder() -> Path | None:
-    """Where to say it; None where nobody on another host asked."""
+    """The folder for messages; None if no other host requested the run."""
     path = os.environ.get(FOLDER)
     return Path(path) if path else None
 
 
 def speak_apart() -> None:
-    """Have this process's standard error where it is passed on, apart from what torchrun says."""
+    """Write the standard error of rank 0 to a file that is passed on, apart from the output of torchrun."""
     where = folder()
     if where is not None and os.environ.get("RANK") == "0":
         said = os.open(where / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -28,7 +28,7 @@ def speak_apart() -> None:
 
 
 def await_go(cell: str) -> None:
-    """Say which cell it is, and wait until what is known of it has been brought here."""
+    """Report the name of the cell, and wait until its earlier part has been copied here."""
     where = folder()
     if where is None:
         return
@@ -38,7 +38,7 @@ def await_go(cell: str) -> None:
 
 
 def tell_failure(message: str, status: int) -> bool:
-    """Say why all ended, and with what status; False where nobody asked."""
+    """Report the failure and its exit status; False if no other host requested the run."""
     where = folder()
     if where is None:
         return False

@@ -1,12 +1,12 @@
-"""What `agent_program` does for whoever asks on a host that has istbench: its actions, by name."""
+"""The actions of `agent_program` on a host that has istbench, by name."""
 
 from collections.abc import Callable
 from typing import Any
 
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 from istbench.hosts.detached import report_detached, start_detached, stop_detached, take_detached
 from istbench.hosts.remote_cells import name_cells, source_key_there, usable_cores
-from istbench.hosts.remote_files import clear_away, how_far_there, keep, offer, read, write
+from istbench.hosts.remote_files import clear_away, how_far_there, offer, place_there, read, write
 from istbench.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.hosts.remote_run import end, go, start
 from istbench.hosts.remote_speed import speed
@@ -30,7 +30,7 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "read": read,
     "clear": clear_away,
     "write": write,
-    "keep": keep,
+    "place": place_there,
     "start_detached": start_detached,
     "report_detached": report_detached,
     "stop_detached": stop_detached,

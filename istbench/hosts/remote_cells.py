@@ -1,4 +1,4 @@
-"""On a host: which cells a run there would be of, found without training."""
+"""On a host: the names of cells, computed without training."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench import machine
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 from istbench.hosts.wheel import source_key
 
 
@@ -16,18 +16,18 @@ def source_key_there(_agent: Agent, _question: Mapping[str, Any]) -> str:
     return source_key()
 
 
-def usable_cores(_agent: Agent, _asked: Mapping[str, Any]) -> int:
-    """The cores that a run on this host may keep busy."""
+def usable_cores(_agent: Agent, _question: Mapping[str, Any]) -> int:
+    """The number of cores that a run on this host may use."""
     return machine.cores()
 
 
-def name_cells(agent: Agent, asked: Mapping[str, Any]) -> list[str | None]:
-    """The names of `cells`, as the module named `by` finds them; None for each where that takes over `within_s`.
+def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
+    """The names of `cells` by the module `by`; None for each if that takes longer than `within_s`.
 
-    That module runs in a program of its own: it imports torch, and this program stays small beside a run.
+    The module runs in a process of its own: it imports torch, and this process should stay small beside a run.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", asked["by"]],
+        [sys.executable, "-m", question["by"]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -35,10 +35,10 @@ def name_cells(agent: Agent, asked: Mapping[str, Any]) -> list[str | None]:
     )
     agent.undo.append(process.kill)
     try:
-        printed, _ = process.communicate(json.dumps(asked["cells"]), timeout=asked["within_s"])
+        printed, _ = process.communicate(json.dumps(question["cells"]), timeout=question["within_s"])
         names: list[str | None] = json.loads(printed)
     except (subprocess.TimeoutExpired, ValueError):
-        return [None] * len(asked["cells"])
+        return [None] * len(question["cells"])
     finally:
         process.kill()
         process.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.errors import UserError
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 from istbench.node.published import Step, find, newest
 from istbench.results.store import RunDirectory
 
@@ -19,7 +19,7 @@ _NEW, _OLD = ".new", ".old"
 
 
 def how_far(path: Path) -> list[int]:
-    """How far the run in `path` is: whether there is one, whether it is done, the step of its checkpoint."""
+    """Progress of the run in `path`: whether it exists, whether it is done, the step of its checkpoint."""
     run = RunDirectory(path)
     if not run.exists():
         return [0, 0, 0]
@@ -30,25 +30,25 @@ def how_far(path: Path) -> list[int]:
 
 
 def published(path: Path) -> int:
-    """The newest step that the run in `path` can resume from, as far as sizes tell; 0 where there is none."""
+    """The newest step that the run in `path` can resume from, judged by sizes; 0 if there is none."""
     with contextlib.suppress(UserError):
         step = newest(path / CHECKPOINT)
         return step.totals.step if step else 0
     return 0
 
 
-def how_far_there(_agent: Agent, asked: Mapping[str, Any]) -> list[int]:
+def how_far_there(_agent: Agent, question: Mapping[str, Any]) -> list[int]:
     """On a host: `how_far` the run in `path` is."""
-    return how_far(Path(asked["path"]))
+    return how_far(Path(question["path"]))
 
 
 def list_files(path: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files under `path`; what is no plain file is left out."""
+    """Names and sizes of the plain files under `path`."""
     return [(name, size) for name, size, _ in stamps(path)]
 
 
 def stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Files as `list_files` has them, each with when it last changed, in nanoseconds since 1970."""
+    """The plain files under `path`: name, size, time of last change in nanoseconds since 1970."""
     return [
         (str(found.relative_to(path)), status.st_size, status.st_mtime_ns)
         for found in sorted(path.rglob("*"))
@@ -57,7 +57,7 @@ def stamps(path: Path) -> list[tuple[str, int, int]]:
 
 
 def _regular(path: Path) -> os.stat_result | None:
-    """The status of the plain file `path`; None where it is none, or no more."""
+    """The status of the plain file `path`; None for anything else, or if it is gone."""
     try:
         found = path.lstat()
     except OSError:
@@ -65,15 +65,15 @@ def _regular(path: Path) -> os.stat_result | None:
     return found if stat.S_ISREG(found.st_mode) else None
 
 
-def offer(_agent: Agent, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the run in `path` can be brought away.
+def offer(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of the run in `path` that can be copied.
 
     Returns:
-        files: `stamps` of those outside of the checkpoint that are not half-written. steps: the published ones,
-        newest first: number, manifest (none of an earlier istbench's), names of files, and what `latest.json` says
-        of it. damaged: whether there are published ones that cannot be read.
+        files: `stamps` of whole files outside the checkpoint.
+        steps: the published ones, newest first: number, manifest (empty from an earlier istbench), names of files,
+            and its `latest.json`. damaged: whether there are published steps that cannot be read.
     """
-    path = Path(asked["path"])
+    path = Path(question["path"])
     found = find(path / CHECKPOINT)
     steps = [step for step in found if isinstance(step, Step)]
     return {
@@ -95,32 +95,32 @@ def _counts(name: str) -> bool:
     return not name.startswith(f"{CHECKPOINT}/") and not name.endswith(".tmp")
 
 
-def read(_agent: Agent, asked: Mapping[str, Any]) -> bytes:
+def read(_agent: Agent, question: Mapping[str, Any]) -> bytes:
     """A part of file `name` of the run in `path`, from `offset`."""
-    with (Path(asked["path"]) / asked["name"]).open("rb") as file:
-        file.seek(asked["offset"])
+    with (Path(question["path"]) / question["name"]).open("rb") as file:
+        file.seek(question["offset"])
         return file.read(PART)
 
 
-def clear_away(_agent: Agent, asked: Mapping[str, Any]) -> None:
-    """Throw away what was left of an earlier attempt to write what `keep` is to put at `path`."""
-    clear(Path(asked["path"]))
+def clear_away(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Delete the rest of an earlier, incomplete copy to `path`."""
+    clear(Path(question["path"]))
 
 
-def write(_agent: Agent, asked: Mapping[str, Any]) -> None:
-    """Write a part of file `name`, of time `changed`, of what `keep` is to put at `path`."""
-    put(Path(asked["path"]), asked["name"], asked["offset"], asked["content"], asked["changed"])
+def write(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Write a part of file `name`, with time `changed`, of the copy that `place` moves to `path`."""
+    put(Path(question["path"]), question["name"], question["offset"], question["content"], question["changed"])
 
 
-def keep(_agent: Agent, asked: Mapping[str, Any]) -> None:
-    """Have what was written stand at `path`."""
-    place(Path(asked["path"]))
+def place_there(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Move the finished copy to `path`."""
+    place(Path(question["path"]))
 
 
 def put(path: Path, name: str, offset: int, content: bytes, changed: int | None = None) -> None:
-    """Write `content` into file `name` of what is to be put at `path`.
+    """Write `content` at `offset` of file `name` of the copy that `place` moves to `path`.
 
-    changed: when the file is to have changed last, in nanoseconds since 1970; None for now.
+    changed: the time of last change to set, in nanoseconds since 1970; None for now.
     """
     where = beside(path, _NEW) / name
     where.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def put(path: Path, name: str, offset: int, content: bytes, changed: int | None 
 
 
 def place(path: Path) -> None:
-    """Have what was written stand at `path`, all at once, instead of what was there."""
+    """Replace `path` by the finished copy, at once."""
     new, old = beside(path, _NEW), beside(path, _OLD)
     shutil.rmtree(old, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,12 +145,12 @@ def place(path: Path) -> None:
 
 
 def beside(path: Path, what: str = _NEW) -> Path:
-    """Where the directory at `path` is put together; reports do not look there."""
+    """The directory in which the copy to `path` grows; reports ignore it."""
     return path.parent.parent / "fetched" / (path.name + what)
 
 
 def clear(path: Path) -> None:
-    """Throw away what was left of an earlier attempt to put something at `path`."""
+    """Delete the rest of an earlier, incomplete copy to `path`."""
     _remove(beside(path))
 
 
@@ -161,5 +161,5 @@ def _remove(folder: Path) -> None:
 
 
 def safe(name: str) -> bool:
-    """Whether `name` is one of a file within its directory."""
+    """Whether `name` stays inside its directory."""
     return not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name

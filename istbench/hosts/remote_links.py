@@ -1,4 +1,4 @@
-"""On a host: whether others can reach it, and how fast; nothing listens for longer than that is being found out."""
+"""On a host: test and measure links to other hosts; it listens only during the tests."""
 
 import contextlib
 import hmac
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 
 CONNECTS_S = 3.0
-_HEADER = struct.Struct("!64scd")  # token, what is wanted, for how many seconds
+_HEADER = struct.Struct("!64scd")  # token, service, seconds
 _STRANGER_S = 2.0
 _REACH, _ECHO, _SINK = b"r", b"e", b"s"
 _OK = b"!"
@@ -26,16 +26,16 @@ _RESULT = struct.Struct("!dd")
 _listeners: list[socket.socket] = []
 
 
-def listen(agent: Agent, asked: Mapping[str, Any]) -> int:
-    """Listen at `address` (at all where empty) for those with `token`, until `stop_listening`; returns the port."""
-    listener = socket.create_server((asked["address"], 0), backlog=64)
+def listen(agent: Agent, question: Mapping[str, Any]) -> int:
+    """Listen at `address` (at all if empty) for callers with `token`, until `stop_listening`; returns the port."""
+    listener = socket.create_server((question["address"], 0), backlog=64)
     _listeners.append(listener)
     agent.undo.append(listener.close)
-    threading.Thread(target=_accept, args=(listener, asked["token"].encode()), daemon=True).start()
+    threading.Thread(target=_accept, args=(listener, question["token"].encode()), daemon=True).start()
     return int(listener.getsockname()[1])
 
 
-def stop_listening(_agent: Agent, _asked: Mapping[str, Any]) -> None:
+def stop_listening(_agent: Agent, _question: Mapping[str, Any]) -> None:
     """Close what `listen` opened."""
     while _listeners:
         listener = _listeners.pop()
@@ -44,24 +44,24 @@ def stop_listening(_agent: Agent, _asked: Mapping[str, Any]) -> None:
         listener.close()
 
 
-def reach(_agent: Agent, asked: Mapping[str, Any]) -> list[list[str]]:
-    """Of each of `places` (address, port): this host's address on the way there, and why it is not reached."""
+def reach(_agent: Agent, question: Mapping[str, Any]) -> list[list[str]]:
+    """For each of `places` (address, port): the local address on the way there, and the reason of a failure."""
 
     def one(place: Sequence[Any]) -> list[str]:
         try:
-            with _called(place, asked["token"], _REACH, 0) as connection:
+            with _called(place, question["token"], _REACH, 0) as connection:
                 return [str(connection.getsockname()[0]), ""]
         except OSError as error:
             return ["", error.strerror or str(error)]
 
-    with ThreadPoolExecutor(max(1, len(asked["places"]))) as pool:
-        return list(pool.map(one, asked["places"]))
+    with ThreadPoolExecutor(max(1, len(question["places"]))) as pool:
+        return list(pool.map(one, question["places"]))
 
 
-def latency(_agent: Agent, asked: Mapping[str, Any]) -> float:
-    """Seconds one way to `place`, the median of some."""
-    seconds = asked["seconds"]
-    with _called(asked["place"], asked["token"], _ECHO, seconds) as connection:
+def latency(_agent: Agent, question: Mapping[str, Any]) -> float:
+    """Median latency to `place` one way, in seconds."""
+    seconds = question["seconds"]
+    with _called(question["place"], question["token"], _ECHO, seconds) as connection:
         trips: list[float] = []
         until = time.perf_counter() + seconds / 4
         while len(trips) < 200 and (len(trips) < 5 or time.perf_counter() < until):
@@ -72,10 +72,10 @@ def latency(_agent: Agent, asked: Mapping[str, Any]) -> float:
     return statistics.median(trips) / 2
 
 
-def bandwidth(_agent: Agent, asked: Mapping[str, Any]) -> float:
-    """Bits/s from here to `place`."""
-    seconds = asked["seconds"]
-    with _called(asked["place"], asked["token"], _SINK, seconds) as connection:
+def bandwidth(_agent: Agent, question: Mapping[str, Any]) -> float:
+    """Bandwidth from here to `place` in bits/s."""
+    seconds = question["seconds"]
+    with _called(question["place"], question["token"], _SINK, seconds) as connection:
         chunk, until = memoryview(bytes(_CHUNK)), time.perf_counter() + seconds
         while time.perf_counter() < until:
             connection.sendall(chunk)
@@ -106,7 +106,7 @@ def _accept(listener: socket.socket, token: bytes) -> None:
 
 
 def _serve(connection: socket.socket, token: bytes) -> None:
-    """Do what a caller wants, who knows the token; others are turned away."""
+    """Serve a caller that sends the token; close the connection of any other."""
     with contextlib.suppress(OSError), connection:
         connection.settimeout(_STRANGER_S)
         theirs, wanted, seconds = _HEADER.unpack(_exactly(connection, _HEADER.size))
@@ -123,7 +123,7 @@ def _serve(connection: socket.socket, token: bytes) -> None:
 
 
 def _drained(connection: socket.socket, warm_s: float) -> tuple[float, float]:
-    """Bytes that come until there are no more, and seconds they take; what comes in the first `warm_s` left out."""
+    """Count received bytes and seconds until the sender closes, ignoring the first `warm_s` seconds."""
     place = memoryview(bytearray(_CHUNK))
     started, size, begun = time.perf_counter(), 0, 0.0
     last = started

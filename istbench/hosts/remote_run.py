@@ -1,4 +1,4 @@
-"""On a host: torchrun and all that it starts, watched, and ended with whoever asked for it."""
+"""On a host: start torchrun, watch it, and end it when the connection closes."""
 
 import contextlib
 import ctypes
@@ -16,54 +16,54 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 from istbench.hosts.relay import CELL, FAILED, FOLDER, GO, SAID
 from istbench.machine import HOST
 from istbench.torchrun.secret import SECRET
 
 _POLL_S = 0.1
 _GRACE_S = 40.0  # torchrun gives its processes thirty seconds; ours need ten for a checkpoint, and five to end
-_READS_S = 5.0  # for what it said last to be read, once nobody is left who could say more
+_READS_S = 5.0  # to read its last lines after all its processes have ended
 _LAST_LINES = 8
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _running: list["_Run"] = []
 
 
-def start(agent: Agent, asked: Mapping[str, Any]) -> None:
-    """Start this host's part of a run: `words` under torchrun, as host `rank` of `hosts`, `slots` processes."""
-    run = _Run(agent, asked)
+def start(agent: Agent, question: Mapping[str, Any]) -> None:
+    """Start `words` under torchrun as host `rank` of `hosts`, with `slots` processes."""
+    run = _Run(agent, question)
     _running.append(run)
     agent.undo.append(run.end)
 
 
-def go(_agent: Agent, _asked: Mapping[str, Any]) -> None:
-    """Let rank 0 go on, which has said which cell it is to train."""
+def go(_agent: Agent, _question: Mapping[str, Any]) -> None:
+    """Let rank 0 train, after it has reported its cell."""
     (_running[0].folder / GO).touch()
 
 
-def end(_agent: Agent, _asked: Mapping[str, Any]) -> None:
-    """End the run: it is interrupted."""
+def end(_agent: Agent, _question: Mapping[str, Any]) -> None:
+    """Interrupt the run."""
     for run in _running:
         run.end()
 
 
 class _Run:
-    def __init__(self, agent: Agent, asked: Mapping[str, Any]) -> None:
+    def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="istbench-"))
         self._agent = agent
         self._tail: deque[str] = deque(maxlen=_LAST_LINES)
         self._ended, self._once = threading.Event(), threading.Lock()
-        if sys.platform == "linux":  # what torchrun leaves behind is to be found
+        if sys.platform == "linux":  # to find processes that torchrun leaves behind
             ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1)
         options = {
-            "nnodes": asked["hosts"],
-            "node-rank": asked["rank"],
-            "nproc-per-node": asked["slots"],
-            "rdzv-endpoint": asked["endpoint"],
+            "nnodes": question["hosts"],
+            "node-rank": question["rank"],
+            "nproc-per-node": question["slots"],
+            "rdzv-endpoint": question["endpoint"],
         }
         torchrun = ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
         self._process = subprocess.Popen(
-            [sys.executable, *torchrun, "-m", "istbench", *asked["words"]],
+            [sys.executable, *torchrun, "-m", "istbench", *question["words"]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -71,8 +71,8 @@ class _Run:
                 "TORCH_CPP_LOG_LEVEL": "ERROR",
                 **os.environ,
                 FOLDER: str(self.folder),
-                HOST: asked["name"],
-                SECRET: asked["secret"],
+                HOST: question["name"],
+                SECRET: question["secret"],
             },
             start_new_session=True,
         )
@@ -81,7 +81,7 @@ class _Run:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def end(self) -> None:
-        """Have it end by itself, then by force."""
+        """Ask torchrun to end; kill it after a grace period."""
         with self._once:
             if not self._ended.is_set():
                 with contextlib.suppress(OSError):
@@ -122,13 +122,13 @@ class _Run:
 
 
 class _Follower:
-    """Whole lines of a file as they come."""
+    """Reads whole new lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0
 
     def lines(self) -> list[str]:
-        """Those that are new."""
+        """The new lines."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -140,7 +140,7 @@ class _Follower:
 
 
 def _kill_descendants() -> None:
-    """Kill all that this process has started, directly or not, until there is none (Linux)."""
+    """Kill all descendants of this process, until none is left (Linux)."""
     while descendants := _descendants(os.getpid()):
         for process in descendants:
             with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants(ancestor: int) -> list[int]:
-    """Processes that descend from `ancestor`; none where the system does not tell."""
+    """Ids of the descendants of process `ancestor`; none if the system has no /proc."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):

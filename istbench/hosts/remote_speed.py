@@ -1,4 +1,4 @@
-"""On a host: how fast one of its nodes computes, and what carrying messages costs it; in a process of its own.
+"""On a host: measure how fast a node computes and what a message costs, in a process of its own.
 
 `python -m istbench.hosts.remote_speed THREADS [carrying]` prints it as JSON.
 """
@@ -9,15 +9,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from istbench.hosts.agent import Agent
+from istbench.hosts.agent_program import Agent
 
 _LIMIT_S = 240.0
 _SHAPE = (256, 1024, 1024)  # of a layer of a thousand units, and a minibatch
 
 
-def speed(agent: Agent, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """`gflops` of a node of so many `threads`, `memory` in bytes, and where asked for, what `carrying` costs."""
-    words = [str(asked["threads"]), *(["carrying"] if asked["carrying"] else [])]
+def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
+    """`gflops` of a node with `threads` threads, `memory` in bytes, and on request the cost of `carrying`."""
+    words = [str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
     with subprocess.Popen(
         [sys.executable, "-m", "istbench.hosts.remote_speed", *words],
         stdin=subprocess.DEVNULL,

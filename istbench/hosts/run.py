@@ -18,7 +18,7 @@ from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
 from istbench.hosts.files import Pace, at_once, bring, fetch_newer, fetch_weights
-from istbench.hosts.group import Group, Needs, Say, gather
+from istbench.hosts.group import HostGroup, Needs, Say, gather
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
 from istbench.hosts.push import push
@@ -161,7 +161,7 @@ class _Session:
         self,
         connections: Sequence[Connection],
         events: Events,
-        group: Group,
+        group: HostGroup,
         run: HostsRun,
         there: Mapping[str, Mapping[str, str]],
         say: Say,

@@ -66,7 +66,7 @@ def test_values_that_look_like_options_or_have_spaces_stay_one_word():
     [
         (["--nodes", "3", "--hosts", "a,b"], "--hosts has 2 processes for 3 nodes; name more hosts, or slots"),
         (["--hosts", "a,a"], "names a twice"),
-        (["--hosts", "a:0"], "--hosts 'a:0' has no port that can be; give 1 to 65535"),
+        (["--hosts", "a:0"], "--hosts 'a:0' has an impossible port; give 1 to 65535"),
         (["--hosts", "a", "--hosts-python", "-c"], "must be the path of a Python"),
         (["--hosts-python", "/opt/py"], "--hosts-python is for the hosts of --hosts; give --hosts as well"),
         (["--ssh-config", __file__], "--ssh-config is for the hosts of --hosts; give --hosts as well"),
@@ -94,5 +94,5 @@ def test_hosts_under_torchrun_are_refused(monkeypatch):
 
 def test_without_ssh_the_way_out_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="no `ssh` here, which --hosts goes by"):
+    with pytest.raises(UserError, match="no `ssh` here, which --hosts needs"):
         command.main([*CELL, "--hosts", "a"], standalone_mode=False)

@@ -12,8 +12,8 @@ from istbench.cells.resolve import prepare_cell
 from istbench.cli.doctor_hosts import profile_of
 from istbench.cluster.profile import MessageCosts, parse_profile
 from istbench.config.run import RunRequest
-from istbench.hosts.group import Group
-from istbench.hosts.links import Link
+from istbench.hosts.group import HostGroup
+from istbench.hosts.links import HostLink
 from istbench.hosts.names import Host
 from istbench.node.weights_file import saved_digest
 from istbench.processes.local import LocalLauncher
@@ -179,8 +179,8 @@ class Answers:
 
 def test_doctor_makes_a_profile_of_what_hosts_answer():
     facts = {name: msgspec.structs.replace(ssh_hosts.GOOD, cores=cores) for name, cores in (("a", 8), ("b", 4))}
-    group = Group(facts=facts, clocks={}, addresses={}, port=1)
-    links = [Link(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
+    group = HostGroup(facts=facts, clocks={}, addresses={}, port=1)
+    links = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
     text = profile_of([Answers("a", 30.0), Answers("b", 40.0)], [Host("a", 2), Host("b")], group, links, links)
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)

@@ -39,7 +39,7 @@ def test_files_come_and_go_as_they_are(own_host, tmp_path):
     assert host.do("read", path=str(run), name="none", offset=0) == b""
     for name, content in (("bytes", CONTENT * (PART // len(CONTENT))), ("none", b"")):
         host.do("write", path=str(other), name=name, offset=0, content=content, changed=1)
-    host.do("keep", path=str(other))
+    host.do("place", path=str(other))
     assert (other / "bytes").read_bytes() == CONTENT * (PART // len(CONTENT))
     assert (other / "none").read_bytes() == b""
     assert isinstance(host.do("clock"), float)  # and lines go on after bytes
@@ -50,7 +50,7 @@ def test_bytes_that_break_off_are_no_answer(tmp_path, monkeypatch):
     ssh = tmp_path / "ssh"
     said = (
         agent_program.MARK
-        + json.dumps({"hello": [3, 11]})
+        + json.dumps({"python": [3, 11]})
         + "\n"
         + agent_program.MARK
         + json.dumps({"id": 1, "bytes": 100})
@@ -88,7 +88,7 @@ def test_the_program_that_is_sent_stands_alone_and_ends_with_its_questions():
         input=b'\n{"id": 7, "do": "clock"}\n', capture_output=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0
-    assert done.stdout.startswith(agent_program.MARK.encode() + b'{"hello": [')
+    assert done.stdout.startswith(agent_program.MARK.encode() + b'{"python": [')
 
 
 def test_a_part_fits_into_what_is_read_at_once():

@@ -31,7 +31,7 @@ def test_a_failure_is_said_once_and_does_not_end_it():
     assert over.wait(10)
     keeping.join()
     assert outcomes == []
-    assert said == [f"the run does not come home meanwhile: {why}" for why in ("full", "gone")]
+    assert said == [f"cannot copy the run here while it trains: {why}" for why in ("full", "gone")]
 
 
 def test_a_large_file_is_left_half_way_when_the_run_is_over():

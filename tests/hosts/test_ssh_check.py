@@ -5,7 +5,7 @@ import pytest
 from ssh_hosts import GOOD
 
 from istbench.hosts.check import (
-    Clock,
+    HostClock,
     choose_address,
     clock_of,
     problems,
@@ -15,7 +15,7 @@ from istbench.hosts.check import (
 
 HERE = {"istbench": "1.2.0", "torch": "2.11.0", "Python": "3.11.7"}
 SET = "set it, by NTP for instance"
-ON_TIME = Clock(ahead_s=0.2, within_s=0.1)
+ON_TIME = HostClock(ahead_s=0.2, within_s=0.1)
 
 
 def changed(**fields):
@@ -65,14 +65,14 @@ def test_one_machine_by_two_names_is_named():
     ("clock", "said"),
     [
         (
-            Clock(ahead_s=-3601, within_s=0.1),
+            HostClock(ahead_s=-3601, within_s=0.1),
             ["b: its clock is 60 min behind this host's; " + SET],
         ),
         (
-            Clock(ahead_s=86400, within_s=0.1),
+            HostClock(ahead_s=86400, within_s=0.1),
             ["b: its clock is 24.0 h ahead of this host's; " + SET],
         ),
-        (Clock(ahead_s=31, within_s=2), []),
+        (HostClock(ahead_s=31, within_s=2), []),
     ],
 )
 def test_a_clock_that_is_off_beyond_what_the_way_there_explains(clock, said):
@@ -101,7 +101,7 @@ def test_who_reaches_the_first_host_at_no_address_is_named():
 def test_no_address_that_suits_all_is_said_of_the_first_host():
     reached = {"b": [["", "timed out"], ["10.0.0.2", ""]], "c": [["192.168.0.3", ""], ["", "timed out"]]}
     (line,) = unreachable("a", ["192.168.0.1", "10.0.0.1"], 4000, reached)
-    assert line.startswith("a: none of its addresses (192.168.0.1, 10.0.0.1) is one that all others reach")
+    assert line.startswith("a: no address of it (192.168.0.1, 10.0.0.1) is reachable from all other hosts")
 
 
 def test_pairs_that_do_not_reach_one_another_are_named_by_direction():

@@ -12,7 +12,7 @@ from istbench.config.run import RunRequest
 from istbench.errors import RunFailed
 from istbench.hosts import run as ssh_run
 from istbench.hosts.connection import Event
-from istbench.hosts.group import Group
+from istbench.hosts.group import HostGroup
 from istbench.hosts.run import HostsRun, _Session
 from istbench.results.store import RunDirectory
 
@@ -38,7 +38,7 @@ def test_a_cell_that_is_named_while_all_are_ended_is_not_trained(monkeypatch):
     ended = {"ended": 1, "tail": [], "failure": INTERRUPTED}
     first, second = Pretended("a", events, {"cell": "cell"}, ended), Pretended("b", events)
     events.put(Event(second, {"ended": 1, "tail": ["out of luck"], "failure": None}))
-    group = Group(facts={"a": GOOD, "b": GOOD}, clocks={}, addresses={}, port=1)
+    group = HostGroup(facts={"a": GOOD, "b": GOOD}, clocks={}, addresses={}, port=1)
     run = HostsRun(request=REQUEST, out=Path("out"))
     ended = "^b: torchrun ended with status 1 while the hosts started and prepared data; run the same command again"
     with pytest.raises(RunFailed, match=f"{ended}.*\n  out of luck$"):
@@ -51,7 +51,7 @@ def session(tmp_path):
 
     def made(checkpoint=True, shared=False, again=False):
         facts = msgspec.structs.replace(GOOD, shared=shared)
-        group = Group(facts={"a": facts, "b": facts}, clocks={}, addresses={}, port=1)
+        group = HostGroup(facts={"a": facts, "b": facts}, clocks={}, addresses={}, port=1)
         run = HostsRun(request=REQUEST, out=tmp_path, again=again)
         found = _Session(
             [Pretended(name, None) for name in "ab"], queue.SimpleQueue(), group, run, {}, lambda _: None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from istbench.hosts import install as installing
-from istbench.hosts.check import Facts
+from istbench.hosts.check import HostFacts
 from istbench.hosts.connection import connected, pythons
 from istbench.hosts.group import Unfit
 from istbench.hosts.install import install
@@ -38,7 +38,7 @@ def executable(host):
     with connected([host], pythons(None)) as ((connection,), _):
         connection.greet()
         question = {"folder": "/", "paths": [], "out": "/tmp", "marker": "none"}
-        return Facts(**connection.do("facts", **question)).executable
+        return HostFacts(**connection.do("facts", **question)).executable
 
 
 def test_a_host_without_istbench_gets_it_once_and_commands_find_it(hosts, bare, monkeypatch):

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from istbench.cluster.profile import MessageCosts, parse_profile
-from istbench.hosts.links import Link, measure_ring, shared_links, slow_links
-from istbench.hosts.profile import Node, profile_toml
+from istbench.hosts.links import HostLink, measure_ring, shared_links, slow_links
+from istbench.hosts.profile import MeasuredNode as Node
+from istbench.hosts.profile import profile_toml
 
 CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
 
@@ -15,7 +16,7 @@ CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, 
 def links(hosts, rates=None):
     """Links of 1 Gbit/s between all `hosts`, but for those with `rates` of their own, by (from, to)."""
     return [
-        Link(source=a, target=b, bandwidth=(rates or {}).get((a, b), 1e9), latency_s=1e-4)
+        HostLink(source=a, target=b, bandwidth=(rates or {}).get((a, b), 1e9), latency_s=1e-4)
         for a, b in itertools.permutations(hosts, 2)
     ]
 
@@ -40,7 +41,10 @@ def test_a_host_that_is_slow_both_ways_is_named_and_not_its_every_link(hosts):
 
 
 def test_a_profile_is_of_the_slowest_host_and_link():
-    nodes = {"a": Node(gflops=300.0, memory=2**35, cores=8), "b": Node(gflops=200.0, memory=2**34, cores=4)}
+    nodes = {
+        "a": Node(gflops=300.0, memory=2**35, cores=8),
+        "b": Node(gflops=200.0, memory=2**34, cores=4),
+    }
     measured = links("ab", {("a", "b"): 0.9e9, ("b", "a"): 0.4e9})
     text = profile_toml(nodes, {"a": 1, "b": 1}, measured, measured, CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
@@ -98,7 +102,10 @@ def test_links_that_carry_what_each_does_alone_are_measured_once():
 
 
 def test_processes_of_a_host_share_its_links_and_gpus_take_no_cores():
-    nodes = {"a": Node(gflops=9e3, memory=2**33, cores=None), "b": Node(gflops=9e3, memory=2**33, cores=None)}
+    nodes = {
+        "a": Node(gflops=9e3, memory=2**33, cores=None),
+        "b": Node(gflops=9e3, memory=2**33, cores=None),
+    }
     text = profile_toml(nodes, {"a": 2, "b": 4}, links("ab"), links("ab"), CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.bandwidth_out, profile.cores) == (0.25e9, None)
