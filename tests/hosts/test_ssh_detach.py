@@ -25,6 +25,8 @@ def both(hosts, monkeypatch):
     monkeypatch.setenv("PATH", hosts.path)
     yield [Host(name) for name in hosts.names]
     hosts.assert_nothing_left()
+    for name in ("detached", "restarted"):
+        shutil.rmtree(hosts.out / name, ignore_errors=True)
 
 
 @pytest.fixture

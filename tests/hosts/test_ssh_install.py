@@ -1,5 +1,6 @@
 """istbench installed on a host that has a Python and no istbench: a real wheel, by a real pip."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,9 @@ def bare(tmp_path, monkeypatch):
         return str(python)
 
     monkeypatch.setattr(installing, "own_versions", lambda: {"torch": "none"})
-    return made
+    yield made
+    # Other tests must not find it: it has no requirements.
+    shutil.rmtree(cache_directory() / "installed", ignore_errors=True)
 
 
 def executable(host):
