@@ -17,7 +17,7 @@ from istbench.config.data_source import DataSource
 from istbench.config.options import build_options, option_text
 from istbench.config.run import LABELLED, Lab, RunConfig, RunRequest
 from istbench.machine import cores
-from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, Host
+from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
 from istbench.workloads.base import Workload
 
 
@@ -73,9 +73,11 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
     return ", ".join(parts)
 
 
-def _host(lab: Lab | None) -> Host:
+def _host(lab: Lab | None) -> HostRecord:
     machine = platform.machine()
-    return Host(name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary)
+    return HostRecord(
+        name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary
+    )
 
 
 def _git_state() -> Git | None:

@@ -17,7 +17,7 @@ import msgspec
 from istbench.door import convert, path_text, read_text
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, way
-from istbench.hosts.detached import CONFIG, CellState, Job, JobCell, Report
+from istbench.hosts.detached import CONFIG, CellReport, CellState, DetachedJob, JobCell
 from istbench.hosts.files import bring, fetch_newer, fetch_weights
 from istbench.hosts.finished import name_cells_there, runs_alike
 from istbench.hosts.group import Needs, Say, Unfit, gather, survey
@@ -63,7 +63,7 @@ def detach(
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
                 _bring_unfinished(connections, cells, there, theirs, say, named_by)
-            job = Job(
+            job = DetachedJob(
                 cells=[_job_cell(run, own, there, theirs) for run, own in cells],
                 out=str(theirs),
                 pythons=list(pythons),
@@ -125,7 +125,7 @@ class _Following:
     def __init__(self, first: Connection, run: HostsRun, shared: bool, say: Say) -> None:
         self._first, self._run, self._shared, self._say = first, run, shared, say
 
-    def to_end(self, report: Report) -> RunDirectory:
+    def to_end(self, report: CellReport) -> RunDirectory:
         """Print the log of the cell and copy its results here, meanwhile and when it ends.
 
         Raises:
@@ -170,7 +170,7 @@ class _Following:
         finally:
             meanwhile.join()
 
-    def _fetch_all(self, here: RunDirectory, report: Report) -> None:
+    def _fetch_all(self, here: RunDirectory, report: CellReport) -> None:
         if not self._shared:
             fetch_newer(self._first, f"{report.out}/runs/{here.path.name}", here.path, again=self._run.again)
         save = self._run.save_in(report.out)
@@ -190,10 +190,10 @@ def _result(first: Connection, run: HostsRun, state: CellState, here: RunDirecto
     return here
 
 
-def _report(first: Connection, run: HostsRun, offset: int = 0) -> Report | None:
+def _report(first: Connection, run: HostsRun, offset: int = 0) -> CellReport | None:
     """The report of the cell of `run` on host `first`; None if none of its jobs has it."""
     found = first.do("report_detached", key=run.key, offset=offset)
-    return None if found is None else convert(found, Report, lambda path: f"{first.name}: {path_text(path)}")
+    return None if found is None else convert(found, CellReport, lambda path: f"{first.name}: {path_text(path)}")
 
 
 def _await_start(first: Connection, run: HostsRun) -> None:
@@ -291,7 +291,8 @@ def _host_keys(host: Host, settings: Mapping[str, Sequence[str]]) -> list[str]:
     name, port = settings.get("hostkeyalias", settings["hostname"])[0], settings["port"][0]
     lookup = name if port == "22" or "hostkeyalias" in settings else f"[{name}]:{port}"
     found = []
-    for file in " ".join(settings.get("userknownhostsfile", [])).split():
+    named = " ".join(settings.get("userknownhostsfile", []))  # one path with spaces, or several paths
+    for file in [named] if Path(named).expanduser().is_file() else named.split():
         printed = subprocess.run(
             ["ssh-keygen", "-F", lookup, "-f", str(Path(file).expanduser())],
             capture_output=True,

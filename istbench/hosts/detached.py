@@ -41,7 +41,7 @@ class JobCell(msgspec.Struct, frozen=True, kw_only=True):
     hosts: list[Host]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Cells to train one after another, the results directory, and names of Pythons on the hosts."""
 
     cells: list[JobCell]
@@ -64,7 +64,7 @@ class CellState(msgspec.Struct, frozen=True, kw_only=True):
     taken: bool = False
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class CellReport(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a cell, the results directory, and the lines of its log from an offset to the next one."""
 
     state: CellState
@@ -95,7 +95,7 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True)
     for own in (root, folder):
         own.chmod(0o700)
-    job = msgspec.json.decode(question["content"], type=Job)
+    job = msgspec.json.decode(question["content"], type=DetachedJob)
     for name, text in {**question["files"], JOB: question["content"].decode()}.items():
         path = folder / name
         path.touch(0o600)
@@ -119,11 +119,11 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
 
 
 def report_detached(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `Report` of the cell `key`, with its log from `offset`; None if no job has it."""
+    """The `CellReport` of the cell `key`, with its log from `offset`; None if no job has it."""
     folder = _folder_of(question["key"])
     if folder is None:
         return None
-    job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
+    job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob)
     lines: list[str] = []
     offset = question["offset"]
     with contextlib.suppress(OSError), (folder / f"{question['key']}.log").open("rb") as log:
@@ -133,7 +133,7 @@ def report_detached(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any
     state = read_states(folder)[question["key"]]
     if state.phase == "running" and not _works(folder) and read_states(folder)[question["key"]] == state:
         state = msgspec.structs.replace(state, phase="failed", message=_LOST)
-    found: dict[str, Any] = msgspec.to_builtins(Report(state=state, out=job.out, lines=lines, offset=offset))
+    found: dict[str, Any] = msgspec.to_builtins(CellReport(state=state, out=job.out, lines=lines, offset=offset))
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from istbench.hosts.connection import Connection, Lost, Refused, connected, each, pythons
 from istbench.hosts.group import Say, Unfit, own_versions
 from istbench.hosts.names import Host
-from istbench.hosts.wheel import package, source_key
+from istbench.hosts.wheel import build_wheel, source_key
 from istbench.processes.launcher import Signals
 
 _INSTALLS_S = 3600.0
@@ -40,9 +40,7 @@ def install(hosts: Sequence[Host], python: str | None, config: Path | None, say:
         say(f"installing istbench on {', '.join(host.name for host in lacking)}: some minutes the first time")
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="istbench-wheel-") as scratch:
-            wheel = package(None, Path(scratch)).wheel
-            if wheel is None:
-                raise Unfit([f"{host.name}: no checkout of istbench here; install it there" for host in lacking])
+            wheel = build_wheel(Path(scratch))
             name, content = wheel.name, wheel.read_bytes()
         torch = own_versions()["torch"].partition("+")[0]
         also = [f"torch=={torch}"] if torch != "none" else []

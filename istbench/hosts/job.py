@@ -12,7 +12,7 @@ import msgspec
 
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
-from istbench.hosts.detached import CONFIG, ERRORS, JOB, PID, Job, JobCell, read_states, write_states
+from istbench.hosts.detached import CONFIG, ERRORS, JOB, PID, DetachedJob, JobCell, read_states, write_states
 from istbench.hosts.group import Unfit
 from istbench.hosts.run import HostsRun, run_on_hosts
 
@@ -24,7 +24,7 @@ def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> Non
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, _interrupt)
         (folder / PID).write_text(str(os.getpid()))
-        job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
+        job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob)
         try:
             for cell in job.cells:
                 _train(folder, job, cell, parse)
@@ -37,7 +37,9 @@ def _interrupt(_number: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _train(folder: Path, job: Job, cell: JobCell, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
+def _train(
+    folder: Path, job: DetachedJob, cell: JobCell, parse: Callable[[Sequence[str], int], RunRequest]
+) -> None:
     def record(**fields: Any) -> None:
         states = read_states(folder)
         write_states(folder, {**states, cell.key: msgspec.structs.replace(states[cell.key], **fields)})

@@ -21,7 +21,7 @@ from istbench.config.run import COMPUTING, TELLING_APART, Lab
 from istbench.door import encode_own
 from istbench.report.targets import Target, resolve_targets
 from istbench.results.curves import Clock
-from istbench.results.header import Host
+from istbench.results.header import HostRecord
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
 
@@ -78,7 +78,7 @@ class Group:
     batch_size: int
     budget: str
     device: str
-    host: Host
+    host: HostRecord
     timing_rule: int
     contenders: tuple[Contender, ...]
     unfinished: tuple[Run, ...]

@@ -3,13 +3,13 @@
 import msgspec
 
 from istbench.config.numbers import Duration, Natural
-from istbench.results.header import Git, Host, Metrics, Status
+from istbench.results.header import Git, HostRecord, Metrics, Status
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Machine, versions and source tree of one part of a run. The header holds those of the last part."""
 
-    host: Host = Host()
+    host: HostRecord = HostRecord()
     versions: dict[str, str] = {}
     git: Git | None = None
 

@@ -18,7 +18,7 @@ Metrics = dict[str, float | None]
 """Metrics by name; None if a metric is not a number."""
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The machines of a run, most often one, and the links of its lab.
 
     Attributes:
@@ -113,7 +113,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     config: RunConfig
     budget: str
     versions: dict[str, str] = {}
-    host: Host = Host()
+    host: HostRecord = HostRecord()
     git: Git | None = None
     error: str | None = None
     result: Result | None = None

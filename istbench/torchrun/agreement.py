@@ -11,7 +11,7 @@ from istbench.cells.resolve import Cell
 from istbench.config.run import MAY_DIFFER_BY_HOST, RunConfig
 from istbench.door import encode_own
 from istbench.errors import UserError, shown
-from istbench.results.header import Host
+from istbench.results.header import HostRecord
 from istbench.torchrun.meeting import Card
 
 
@@ -100,7 +100,7 @@ def with_threads(cell: Cell, threads: int) -> Cell:
     return Cell(name=name, config=config, header=msgspec.structs.replace(cell.header, cell=name, config=config))
 
 
-def _together(host: Host, cards: Sequence[Card]) -> Host:
+def _together(host: HostRecord, cards: Sequence[Card]) -> HostRecord:
     """The `host` of rank 0, extended to all machines of `cards`; it counts the cores of each machine once."""
     cores = {name: card.cores for name, card in zip(host_names(cards), cards, strict=True)}
     known = [count for count in cores.values() if count is not None]

@@ -68,7 +68,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingStart(msgspec.Struct, frozen=True, kw_only=True):
     """Rank 0 starts the training.
 
     Attributes:
@@ -232,13 +232,13 @@ class Meeting:
         """Rank 0 starts the training, after it has read all `cards`."""
         self._put(
             "start",
-            Start(threads=threads, store_address=store_address, store_port=store_port, nonces=self._nonces),
+            TrainingStart(threads=threads, store_address=store_address, store_port=store_port, nonces=self._nonces),
         )
         self._begin()
 
-    def _find_start(self) -> Start | None:
+    def _find_start(self) -> TrainingStart | None:
         """The `start` of rank 0, if it answers the card of this rank. That of an earlier run does not."""
-        start = self._get("start", Start)
+        start = self._get("start", TrainingStart)
         if start is None or len(start.nonces) != self.world.size:
             return None
         if start.nonces[self.world.rank] != self._nonce:
@@ -247,7 +247,7 @@ class Meeting:
         self._begin()
         return start
 
-    def await_start(self) -> Start | None:
+    def await_start(self) -> TrainingStart | None:
         """Wait for `start`; returns None if the run ends first."""
         while (start := self._find_start()) is None and self._get("final", int) is None:
             time.sleep(_POLL_S)

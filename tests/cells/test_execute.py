@@ -16,7 +16,7 @@ from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import WorkerLost
 from istbench.results.events import Resume, Start
-from istbench.results.header import Git, Header, Host
+from istbench.results.header import Git, Header, HostRecord
 from istbench.results.store import RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
@@ -97,7 +97,9 @@ def test_every_part_of_a_run_says_where_it_ran(run, scratch):
     with pytest.raises(KeyboardInterrupt):
         execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
     shutil.rmtree(scratch / "logs")
-    other = msgspec.structs.replace(HEADER, host=Host(name="other"), versions={"torch": "9"}, git=Git("abc", True))
+    other = msgspec.structs.replace(
+        HEADER, host=HostRecord(name="other"), versions={"torch": "9"}, git=Git("abc", True)
+    )
     assert execute(Cell(name=CELL.name, config=HEADER.config, header=other), run, scratch, Pretended())
     parts = [event.part for event in run.events() if isinstance(event, Start | Resume)]
     assert [part.host.name for part in parts] == ["laptop", "other"]

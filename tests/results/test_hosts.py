@@ -5,13 +5,15 @@ from fake_runs import header
 
 from istbench.door import decode_own
 from istbench.results.events import Event, Part, Resume, Start
-from istbench.results.header import Git, Header, Host
+from istbench.results.header import Git, Header, HostRecord
 from istbench.results.hosts import changes, parts
 
 HEADER = msgspec.convert(header(), Header, dec_hook=decode_own)
 VERSIONS = HEADER.versions
 HERE = Part(host=HEADER.host, versions=VERSIONS)
-THERE = Part(host=Host(name="server", cores=64), versions={**VERSIONS, "torch": "2.12.0"}, git=Git("a" * 40, True))
+THERE = Part(
+    host=HostRecord(name="server", cores=64), versions={**VERSIONS, "torch": "2.12.0"}, git=Git("a" * 40, True)
+)
 
 
 def test_a_run_in_one_place_has_nothing_to_say():

@@ -9,7 +9,7 @@ from fake_runs import evaluation, header, write_plausible, write_run
 
 from istbench.errors import UserError
 from istbench.results.events import Part, Resume
-from istbench.results.header import Host
+from istbench.results.header import HostRecord
 from istbench.results.load import load_run, load_runs
 
 
@@ -147,8 +147,8 @@ def test_the_level_a_run_stops_at_is_one_of_its_targets(results):
 def test_a_run_that_went_on_elsewhere_says_so(results):
     directory = write_plausible(results, "ddp")
     assert load_run(directory).changes == ()
-    directory.append(Resume(step=50, part=Part(host=Host(name="server", cores=64))))
-    directory.append(Resume(step=100, part=Part(host=Host(name="laptop", cores=8))))
+    directory.append(Resume(step=50, part=Part(host=HostRecord(name="server", cores=64))))
+    directory.append(Resume(step=100, part=Part(host=HostRecord(name="laptop", cores=8))))
     assert load_run(directory).changes == (
         "resumed on another machine: server (64 cores), from step 100 on laptop (8 cores)",
     )

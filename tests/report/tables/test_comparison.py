@@ -11,7 +11,7 @@ from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.phrases import ROUGH_LINE
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Part, Resume
-from istbench.results.header import TIMING_RULE, Host
+from istbench.results.header import TIMING_RULE, HostRecord
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
@@ -187,8 +187,8 @@ def test_several_versions_in_one_table_are_pointed_out(results):
 def test_runs_that_went_on_elsewhere_are_pointed_out_on_every_clock(results):
     for seed in range(2):
         directory = write_run(results, header("ist", seed=seed), ramp(9.0), trace=averaging_trace(2))
-        directory.append(Resume(step=50, part=Part(host=Host(name="server", cores=64))))
-        directory.append(Resume(step=70, part=Part(host=Host(name="laptop", cores=8))))
+        directory.append(Resume(step=50, part=Part(host=HostRecord(name="server", cores=64))))
+        directory.append(Resume(step=70, part=Part(host=HostRecord(name="laptop", cores=8))))
     write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace(2))
     said = (
         "Careful: 2 of 3 runs consist of different parts, for example ist on 2 nodes seed 0, resumed on another "
