@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -112,6 +113,9 @@ def test_a_first_host_that_was_restarted_is_named(hosts, both, config):
     run = cell(hosts, out="restarted")
     leave(run, both, config)
     (job,) = jobs()
+    until = time.monotonic() + 30.0
+    while not any("at step" in log.read_text() for log in job.glob("*.log")) and time.monotonic() < until:
+        time.sleep(0.05)  # it trains, so it has a run directory
     os.kill(int((job / "pid").read_text()), signal.SIGKILL)
     hosts.assert_nothing_left()  # the others notice
     with pytest.raises(RunFailed, match="^the detached istbench ended without a message, for example because"):
