@@ -99,7 +99,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)
         self._steps += 1
-        if self._fabric.world_size > 1:  # one node's subnet is the model, always
+        if self._fabric.world_size > 1:  # with one node, the subnet is always the whole model
             self._move_units()
         if self._steps == self.round_steps:
             self._end_round()
@@ -194,7 +194,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         return f"streams: on average {share:.1%} of the hidden units are in flight, and no node trains them"
 
     def drain(self) -> None:
-        """Finish the transfers in flight: none goes on while the clock stands still."""
+        """Finish the transfers in flight: no transfer may run while the clock stands still."""
         if self._flying is not None and self._flying.transfers is not None:
             self._flying.transfers.finish()
 
