@@ -49,8 +49,8 @@ class CutTensor:
 class Layout:
     """The tensors that travel between nodes: `cut` ones by index, `replicated` ones by averaging.
 
-    Running statistics of normalisation layers are in neither: a subnet's do not fit the assembled network, so
-    they are estimated anew when it is assembled, and never cross the network.
+    Running statistics of normalisation layers are in neither. Those of a subnet do not fit the assembled network,
+    so they never cross the network. Every evaluation estimates them for the assembled model.
     """
 
     groups: tuple[NeuronGroup, ...]
