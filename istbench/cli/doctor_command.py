@@ -89,7 +89,7 @@ def _gpu() -> Iterator[Finding]:
     import torch
 
     if not torch.cuda.is_available():
-        yield Finding("missing", "gpu", "none that torch can use; everything runs on the processor")
+        yield Finding("missing", "gpu", "none that torch can use; everything runs on the CPU")
         return
     for number in range(torch.cuda.device_count()):
         yield Finding("ok", "gpu", torch.cuda.get_device_name(number))
@@ -126,7 +126,7 @@ def _carrying() -> Iterator[Finding]:
     try:
         ways = measure_carrying()
     except RunFailed:
-        return  # which the finding before this one tells
+        return  # the finding before this one reports it
     yield Finding("ok", "all-reduce", f"on loopback, {ways.all_reduce}")
     yield Finding("ok", "transfers", f"on loopback, {ways.transfer}")
     yield Finding("ok", "transport", f"on loopback, {ways.transport}")

@@ -25,13 +25,14 @@ _OUT = Path("results")  # of a run without --out
 
 
 def examine(hosts: Sequence[Host], python: str | None, config: Path | None, profile: Path | None) -> int:
-    """List what works on `hosts` and between them, and write `profile`; returns the exit status.
+    """List the abilities of `hosts` and of the links between them, and write `profile`; returns the exit status.
 
     Raises:
-        UserError, RunFailed: where the profile cannot be written. KeyboardInterrupt: after a signal.
+        UserError, RunFailed: if the profile cannot be written.
+        KeyboardInterrupt: after a signal.
     """
     if profile is not None and len(hosts) < 2:
-        raise UserError("--profile is of links, and one host has none; give two hosts at least")
+        raise UserError("--profile measures links, and one host has none; give at least two hosts")
     with Signals() as signals, connected(hosts, pythons(python), config) as (connections, _), signals.raised():
         try:
             group = gather(connections, Needs(paths=(), out=_OUT, marks=False))
@@ -102,12 +103,13 @@ def profile_of(
     links: Sequence[Link],
     ring: Sequence[Link],
 ) -> str:
-    """The file of a cluster profile: links alone and in a ring, and how fast nodes compute, all hosts at once.
+    """Write the file of a cluster profile: links, alone and in a ring, and the computing speed of all hosts at
+    once.
 
     Raises:
-        Unfit: where a host cannot say.
+        Unfit: if a host cannot answer.
     """
-    say("measuring how fast the hosts compute, and what messages cost")
+    say("measuring the computing speed of the hosts and the cost of messages")
     slots = {host.name: host.slots for host in hosts}
     threads = {name: max(1, facts.cores // slots[name]) for name, facts in group.facts.items()}
     asked = {
@@ -119,7 +121,7 @@ def profile_of(
         try:
             answer = host.answer(asked[host.name], _SPEED_S)
         except (Lost, Refused) as error:
-            raise Unfit([f"{host.name}: how fast it computes is not known: {error}"]) from None
+            raise Unfit([f"{host.name}: its computing speed is unknown: {error}"]) from None
         share = group.facts[host.name].cores / slots[host.name]
         memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
         nodes[host.name] = Node(gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share)
