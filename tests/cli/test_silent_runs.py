@@ -94,7 +94,7 @@ def test_a_rank_0_that_is_stopped_in_an_evaluation_is_named(run_still, tmp_path)
     assert (status, said) == (
         1,
         "istbench: worker 0 was evaluating after step 0 when a signal (SIGSTOP) stopped it, and did not continue "
-        "within --timeout 4 s; the same command starts anew: no checkpoint was written yet",
+        "within --timeout 4 s; the same command starts from step 0: no checkpoint was written yet",
     )
     assert header_of(tmp_path)["status"] == "failed"
 
