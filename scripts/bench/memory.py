@@ -1,4 +1,4 @@
-"""Peak memory of a node in training, IST against the methods that hold the full model, as a markdown table."""
+"""Peak memory of a node in training, IST against methods with the full model, as a markdown table."""
 
 import argparse
 

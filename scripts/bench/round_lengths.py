@@ -1,6 +1,7 @@
-"""Rounds of 1 to 100,000 local steps at one budget: accuracy, seconds and bytes. No round is free.
+"""Rounds of 1 to 100,000 local steps at one budget: accuracy, seconds and bytes.
 
-A round longer than the budget is closed by its exchange, on the clock. `python scripts/bench/round_lengths.py`
+No round is free: an exchange closes a round that is longer than the budget, on the clock. `python
+scripts/bench/round_lengths.py`
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""Seconds a round of IST, ordinary and streaming, on really shaped links, as a markdown table.
+"""Seconds per round of IST, ordinary and streaming, on really shaped links, as a markdown table.
 
-The ways take turns in the same processes, some rounds each, so that a machine whose speed drifts slows all of them;
-ratios are taken turn by turn. The network has the speech network's sizes, on made-up inputs. Units travel over P3's
-transport, as in a run, or in gloo's asynchronous messages: both must end in the same weights.
+The variants take turns in the same processes, some rounds each. So a machine whose speed drifts slows all of them,
+and the script takes ratios turn by turn. The network has the sizes of the speech network, on random inputs. Units
+travel over the transport of P3, as in a run, or in gloo's asynchronous messages. Both must end with the same
+weights.
 """
 
 import argparse
@@ -31,7 +32,7 @@ MESSAGES = ", in messages"
 
 
 def measure(fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds a round of every turn by way, the slowest node's."""
+    """Seconds per round of every turn by variant, on the slowest node."""
     workload = open_workload("toy", _SIZES)
     workload.batch_size = size
     over: Any = OverMessages(fabric)
@@ -89,7 +90,7 @@ def main() -> None:
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> str:
-    """Of `times` to `reference`, turn by turn: the median and the range."""
+    """The ratio of `times` to `reference`, turn by turn: the median and the range."""
     ratios = [own / other for own, other in zip(times, reference, strict=True)]
     return f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
 
