@@ -52,7 +52,7 @@ def test_more_active_outputs_than_there_are_are_refused(method):
         ({"optimizer": "adamw"}, "use adam or sgd"),
         ({"optimizer": "sgd", "momentum": 0.9}, "momentum updates every weight"),
         ({"weight_decay": 0.1}, "weight_decay updates every weight"),
-        ({"functions": 4}, "functions .K. and tables .L. go together"),
+        ({"functions": 4}, "functions .K. and tables .L. belong together"),
         ({"functions": 4, "tables": 2, "target_active": 9}, "leave it out, or leave out both"),
         ({"common_share": 0.5, "random_share": 0.5}, "leave no outputs for hashing"),
     ],
