@@ -1,4 +1,4 @@
-"""CellPlan of the memory, bytes and seconds that a cell takes on a cluster, before anything runs."""
+"""The plan of a cell before anything runs: its memory, bytes and seconds on a cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class NodeMemory:
 
     @property
     def parts(self) -> dict[str, int | None]:
-        """Bytes by part, which add up to the total. A part that reuses memory counts only what it needs beyond."""
+        """Bytes by part, which add up to the total. A part that reuses memory counts only its additional bytes."""
         first = self._in_turn
         exchange = max(0, self.round_buffers - first)
         scratch = max(0, self.optimizer_scratch - max(first, self.round_buffers))
@@ -209,7 +209,7 @@ def _messages(nodes: Sequence[NDArray[Any]]) -> int:
 
 
 def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
-    """The largest number up to `most` for which `suits` is true; None where it is true for none.
+    """The largest number up to `most` for which `suits` is true; None if it is true for none.
 
     `suits` must be true below any number for which it is true. The search spreads from `start`.
     """
