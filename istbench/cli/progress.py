@@ -105,7 +105,7 @@ class Display:
             self._bars.remove_task(task)
 
     def _tell(self, lines: list[str], told: int) -> int:
-        """Print the `lines` after the first `told`; returns their total number."""
+        """Print the `lines` after the first `told`; returns the number of all lines."""
         for line in lines[told:]:
             self.note(line)
         return len(lines)

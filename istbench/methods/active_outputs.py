@@ -42,7 +42,9 @@ from istbench.slide.threads import Threads
 from istbench.workloads.base import Batch, Workload
 
 _ONE_IN, _LEAST = 200, 2_048  # one in this many outputs is active by default
-_PAIR_BYTES = 24  # of an active output and its sample: both orders, what it stands for, the output, its gradient
+_PAIR_BYTES = (
+    24  # of an active output in its sample: both orders, its weight in the softmax, the output, its gradient
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ A round has three parts:
 1. Deal: a seeded random partition deals the hidden units to the nodes.
 2. Train: each node trains the subnet of its units for `local_steps` local steps, without communication.
 3. Exchange: a new partition deals the units. Every weight moves directly from the node that trained it to the
-   node that needs it next. A weight between units of two different nodes is in no subnet: it waits on its home node.
+   node that needs it next. A weight between units of two different nodes is in no subnet: it waits at home.
 
 BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because those of a
 subnet do not fit the assembled model; every evaluation estimates them again (istbench/node/evaluate.py). Every node

@@ -1,6 +1,6 @@
 """Streaming IST: units move a few at a time, while the nodes compute. This project's own extension of `ist`.
 
-`ist` deals all units anew at the end of a round, and the nodes wait until every weight has moved. Here a wave of
+`ist` deals all units again at the end of a round, and the nodes wait until every weight has moved. Here a wave of
 units leaves after each local step, or after every `flight_steps`. A wave takes the next units of each group, in a
 random order that is drawn once a round. They permute their owners among themselves and travel while the following
 local steps compute. A unit misses these steps: it leaves after step t, and its new owner trains it from step t + 1

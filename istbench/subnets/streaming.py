@@ -1,8 +1,8 @@
 """The waves of streaming IST, this project's own extension: moving units, and the entries that travel.
 
-A round has a number of waves. A wave takes the next units of each group, in a random order that is drawn anew
-every round, and permutes their owners among themselves: every node keeps its count. A unit that changes its node
-leaves at once and belongs to no node until it lands, in the place of a unit that left its new node in the same
+A round has a number of waves. A wave takes the next units of each group, in a random order that is drawn
+again in every round. It permutes their owners among themselves, so every node keeps its count. A unit that changes
+its node leaves at once and belongs to no node until it lands, in the place of a unit that left its new node in the same
 wave.
 
 Groups that share a tensor take turns, wave by wave, so that only one end of a weight moves at a time. Pure: every

@@ -270,7 +270,7 @@ class Meeting:
         self._put("stop", True)
 
     def is_to_stop(self) -> bool:
-        """Whether some rank has asked for that."""
+        """Whether some rank has requested a stop."""
         return self._get("stop", bool) is not None
 
     def endings(self) -> dict[int, Ending]:
