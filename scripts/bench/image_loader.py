@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--workload-set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each round")
     parser.add_argument("--times", type=int, default=5, help="rounds")
     arguments = parser.parse_args()
     options = dict(pair.split("=", 1) for pair in arguments.workload_set)

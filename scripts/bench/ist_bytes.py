@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     hidden, rounds = arguments.hidden, arguments.rounds
-    print("| layers | nodes | MB sent a round | least possible | sent / least | formula | sent / formula |")
+    print("| layers | nodes | MB sent per round | least possible | sent / least | formula | sent / formula |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for layers in (2, 3):
         for nodes in (2, 3, 4, 8):

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--pixels", type=int, default=32)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1, help="of a repeat")
+    parser.add_argument("--steps", type=int, default=1, help="steps of a repeat")
     parser.add_argument("--multiple", type=int, default=8)
     parser.add_argument("--layouts", default="contiguous,padded,channels-last-torch,channels-last")
     arguments = parser.parse_args()

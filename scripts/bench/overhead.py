@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
     arguments = parser.parse_args()
-    print("| method | nodes | threads | bare ms a step | istbench ms a step | ratio, median [min-max] |")
+    print("| method | nodes | threads | bare ms per step | istbench ms per step | ratio, median [min-max] |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for method, nodes, threads in (("local_sgd", 1, 2), ("ddp", 1, 2), ("ist", 1, 2), ("ddp", 4, 1)):
         bare, ours = [], []

@@ -94,7 +94,7 @@ def turn(fabric: Fabric, step: Callable[[], object], drain: Callable[[], None], 
 
 def report(seconds: dict[str, list[float]], samples: int, steps: int) -> None:
     """Print the table. `samples`: of all nodes in a step."""
-    print("| method | ms a step | samples/s | to ddp, median [min-max] | to parameter_server |")
+    print("| method | ms per step | samples/s | to ddp, median [min-max] | to parameter_server |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name, times in seconds.items():
         step = statistics.median(times) / steps
@@ -123,9 +123,9 @@ def main() -> None:
         metavar="N,N,...",
         help="widths of inputs, hidden layers and outputs",
     )
-    parser.add_argument("--batch-size", type=int, default=512, help="of a node")
+    parser.add_argument("--batch-size", type=int, default=512, help="samples of a node in a step")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=10, help="steps a turn")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
     parser.add_argument(
         "--bandwidth", type=parse_bandwidth, help="bandwidth of a lab's links, such as 1gbit; needs root"
     )

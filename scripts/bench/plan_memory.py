@@ -25,7 +25,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # Return memory that the allocator keeps after it was freed, for example by an evaluation before training.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(_GIVEN_BACK)
-    print("| workload | method | planned MB a node | measured peak | planned / measured |")
+    print("| workload | method | planned MB per node | measured peak | planned / measured |")
     print("| --- | --- | ---: | ---: | ---: |")
     for width in arguments.widths:
         for method in arguments.methods:

@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=float, default=0.63)
     target = parser.parse_args().target
-    print("| method | local_steps | final accuracy | train s | s to target | cluster s | MB sent a node |")
+    print("| method | local_steps | final accuracy | train s | s to target | cluster s | MB sent per node |")
     print("| :--- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for method in ("local_sgd", "ist"):
         for length in LENGTHS:

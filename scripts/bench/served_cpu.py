@@ -26,7 +26,7 @@ def main() -> None:
     for _ in range(parser.parse_args().repeats):
         for method in METHODS:
             rows[method].append(run(method))
-    print("| method | train ms a step | CPU ms a step, training thread | others | CPU over ddp | train over ddp |")
+    print("| method | train ms per step | CPU ms, training thread | others | CPU over ddp | train over ddp |")
     print("| :--- | ---: | ---: | ---: | ---: | ---: |")
     for method in METHODS:
         wall, own, others = (1e3 * statistics.median(figure) for figure in zip(*rows[method], strict=True))

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, help="rounds; the first is not recorded, and a sample has three"
     )
-    parser.add_argument("--clips", type=int, default=60, help="of a word")
+    parser.add_argument("--clips", type=int, default=60, help="clips of a word")
     parser.add_argument("--cluster", default="m5.2xlarge")
     parser.add_argument(
         "--bandwidth", default="", help="bandwidths such as 300mbit,1gbit; default: that of the cluster"
@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     bandwidths = [parse_bandwidth(text) for text in filter(None, arguments.bandwidth.split(","))]
     ((_, profiles),) = select_clusters([arguments.cluster], bandwidths).items()
-    print("| nodes | ist | MB a round | of ordinary | replayed on | ms a step | compute | communication | idle |")
+    print("| nodes | ist | MB per round | of ordinary | replayed on | step, ms | compute | communication | idle |")
     print("| ---: | :--- | ---: | ---: | :--- | ---: | ---: | ---: | ---: |")
     for nodes in map(int, arguments.nodes.split(",")):
         ordinary = 0.0

@@ -68,14 +68,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=128, help="of a node")
+    parser.add_argument("--batch-size", type=int, default=128, help="samples of a node in a step")
     parser.add_argument("--local-steps", type=int, default=20)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2, help="a turn")
-    parser.add_argument("--bandwidth", default="1gbit,300mbit", help="of the links, between commas; needs root")
+    parser.add_argument("--bandwidth", default="1gbit,300mbit", help="bandwidths of the links; needs root")
     arguments = parser.parse_args()
     what = (arguments.batch_size, arguments.local_steps, arguments.turns, arguments.rounds)
-    print("| bandwidth | ist | s a round | of ordinary, median [min-max] | of the same over P3's transport |")
+    print("| bandwidth | ist | s per round | of ordinary, median [min-max] | of the same over P3's transport |")
     print("| :--- | :--- | ---: | ---: | ---: |")
     for bandwidth in map(parse_bandwidth, arguments.bandwidth.split(",")):
         place = ShapedNetwork(nodes=arguments.nodes, bandwidth=bandwidth)

@@ -85,7 +85,7 @@ def main() -> None:
     arguments = parser.parse_args()
     each = event_seconds()
     print(f"An event: {1e6 * each:.2f} us.\n")
-    print("| method | events a step | ms a step | the recorder's own | recorded / not, median [quartiles] |")
+    print("| method | events per step | ms per step | the recorder's own | recorded / not, median [quartiles] |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name in METHODS:
         pairs, events = on_nodes(
