@@ -357,7 +357,7 @@ class Noted:
     path: Path
 
     def find(self, name: str, executor: str) -> Any:
-        """The job of a cell that Slurm still has; None where there is none."""
+        """The job of a cell that Slurm still has; None if there is none."""
         identity = self._read().get(name)
         if identity is None or executor != "slurm":
             return None

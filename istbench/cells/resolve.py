@@ -41,7 +41,7 @@ def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = 
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
-        RunFailed: where the method or the workload would end this program.
+        RunFailed: if the method or the workload would end this program.
     """
     try:
         candidate = _built(request, request.nodes if here is None else here)
@@ -90,7 +90,7 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
     targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
         raise UserError(
-            f"{request.workload} without --data is noise, on which no {workload.metric} is reached: "
+            f"{request.workload} without --data trains on noise, which no model can learn: "
             "leave out --target, or give real data with --data DIR"
         )
     steps, eval_every = _budget(request, workload, method, source, candidate.batch_size)

@@ -36,7 +36,7 @@ class PathType(click.ParamType):
         """The path.
 
         Raises:
-            UserError: where it is empty or not UTF-8.
+            UserError: if it is empty or not UTF-8.
         """
         flag = param.opts[0] if param and param.opts[0].startswith("-") else param.name if param else ""
         return value if isinstance(value, Path) else utf8_path(value, flag or "path")
@@ -166,7 +166,7 @@ def parse_time(text: str, flag: str) -> float:
     """The seconds of a time such as `5ms`.
 
     Raises:
-        UserError: where it does not parse, or is over an hour.
+        UserError: if it does not parse, or is over an hour.
     """
     found = re.fullmatch(r"\s*\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|ms|s)\s*", text.lower())
     seconds = float(found[1]) * _TIMES[found[2]] if found else math.inf

@@ -99,5 +99,5 @@ class RunLog:
 
 
 def _finite(value: float) -> float | None:
-    """`value`; None where it is not finite."""
+    """`value`; None if it is not finite."""
     return value if math.isfinite(value) else None

@@ -38,7 +38,7 @@ class RunDirectory:
         """Inside, no other istbench writes this directory. The system frees the lock of a killed process.
 
         Raises:
-            UserError: where another istbench holds the lock, or the directory cannot be written.
+            UserError: if another istbench holds the lock, or the directory cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class RunDirectory:
         """Write `header` as run.json in one step. After a failure, the previous header stays.
 
         Raises:
-            UserError: where the directory cannot be written.
+            UserError: if the directory cannot be written.
         """
         content = msgspec.json.format(msgspec.json.encode(header, enc_hook=encode_own), indent=1) + b"\n"
         try:

@@ -66,7 +66,7 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
     """The layout of `model` (meta device is enough) under `groups`.
 
     Raises:
-        ValueError: where a group does not fit the model, or a tensor is indexed along three or more dimensions.
+        ValueError: if a group does not fit the model, or a tensor is indexed along three or more dimensions.
     """
     validate_groups(model, groups)
     axes: dict[str, list[Axis]] = {}

@@ -2,8 +2,8 @@
 
 A round has a number of waves. A wave takes the next units of each group, in a random order that is drawn
 again in every round. It permutes their owners among themselves, so every node keeps its count. A unit that changes
-its node leaves at once and belongs to no node until it lands, in the place of a unit that left its new node in the same
-wave.
+its node leaves at once and belongs to no node until it lands. It lands in the place of a unit that left its new
+node in the same wave.
 
 Groups that share a tensor take turns, wave by wave, so that only one end of a weight moves at a time. Pure: every
 node derives a wave from (seed, round, wave) and from where the units were before.

@@ -17,7 +17,7 @@ def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
     """Write `timeline` to `path`, over an existing file.
 
     Raises:
-        OSError: where it cannot be written.
+        OSError: if it cannot be written.
     """
     document = {
         "displayTimeUnit": "ms",

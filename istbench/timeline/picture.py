@@ -40,7 +40,7 @@ def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
     outside its own round are left out.
 
     Raises:
-        OSError: where they cannot be written.
+        OSError: if they cannot be written.
     """
     return write_figure(lambda figure: _fill(figure, timeline, title), stem)
 

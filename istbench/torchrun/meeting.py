@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _CONNECTS_S = 60.0
 _LEAVE_S = 10.0
-_FORGED_S = 10.0  # rank 0 waits so long for a card where the store has a value with a wrong signature
+_FORGED_S = 10.0  # rank 0 waits this long for a card if the value in the store has a wrong signature
 _INTERRUPTED = 130
 T = TypeVar("T")
 Nonce = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
@@ -100,7 +100,7 @@ class Meeting:
     """The messages as this rank reads and writes them. Every wait ends with the store of torchrun.
 
     Raises:
-        UserError: where this rank cannot read the secret of the run.
+        UserError: if this rank cannot read the secret of the run.
     """
 
     def __init__(self, world: World) -> None:
@@ -166,7 +166,7 @@ class Meeting:
         self._asked(lambda store: store.set(key, content))
 
     def _get(self, key: str, kind: type[T]) -> T | None:
-        """The value at `key`; None where no rank has written one yet."""
+        """The value at `key`; None if no rank has written one yet."""
         from istbench.fabric.signed_store import NotSigned
 
         def find(store: "SignedStore") -> str | None:
