@@ -241,7 +241,7 @@ def _workload(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> Workload:
             refused = error
         else:
             return workload
-    raise DoesNotHold(f"it trains none of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
+    raise DoesNotHold(f"it cannot train any of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
 
 
 def _weights(fabric: Fabric, method: object) -> str:

@@ -305,7 +305,7 @@ def _size(path: Path) -> int:
     except OSError as error:
         raise Broken(path, error.strerror or str(error)) from None
     if not stat.S_ISREG(found.st_mode):
-        raise Broken(path, "it is no file")
+        raise Broken(path, "it is not a file")
     return found.st_size
 
 
