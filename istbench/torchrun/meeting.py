@@ -3,10 +3,10 @@
 Every rank posts a card. Rank 0 compares the cards and writes `start`. While the ranks train, each writes how its
 part ended; `over` ends all ranks where a part did not end well. `final` is the exit status of all ranks.
 
-Anybody who reaches the store can read it and write to it. So every value is signed: before `start` with the secret
-that the ranks share, from then on with a key of this run alone, which they derive from the secret and a random
-number of each rank. A value that someone else wrote, or copied from an earlier run, counts as absent. Ranks take no
-path and no code from the store.
+Every process that reaches the store can read and write it. So the ranks sign every value. Before `start` they use
+the secret that they share. After it they use a key of this run, derived from the secret and a random number of each
+rank. A value from another process, or copied from an earlier run, counts as absent. Ranks take no path and no code
+from the store.
 """
 
 import functools

@@ -55,8 +55,8 @@ def replay(
             for more equal nodes if all its operations are collectives whose schedule `is_ring`.
 
     Raises:
-        UserError: for fewer than one round, for a trace without calibration if `compute_scale` is None, for an
-            event or operation that the simulation does not know, or for nodes that wait in a circle.
+        UserError: for fewer than one round; for a trace without calibration if `compute_scale` is None; for an
+            unknown event or operation; or for nodes that wait in a circle.
     """
     rounds = trace.rounds if rounds is None else rounds
     window = (trace.meta.window or _WINDOW) if window is None else window
