@@ -71,8 +71,8 @@ def test_a_method_that_breaks_the_contract_fails_the_checks_it_breaks(tmp_path):
     assert outcomes["resumed run is the run"].outcome == "failed"
     assert "resumed at step" in outcomes["resumed run is the run"].detail
     assert outcomes["bytes sent are bytes received"].outcome == "failed"
-    assert outcomes["rounds are as long as told"].outcome == "failed"
-    assert "closing a round early" in outcomes["rounds are as long as told"].detail
+    assert outcomes["rounds have the declared length"].outcome == "failed"
+    assert "closing a round early" in outcomes["rounds have the declared length"].detail
     assert outcomes["same seed same curve"].outcome == "holds"
 
 
