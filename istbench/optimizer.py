@@ -49,9 +49,9 @@ class OptimizerOptions:
 
     def __post_init__(self) -> None:
         if self.momentum and self.optimizer != "sgd":
-            raise UserError(f"momentum is an option of sgd; {self.optimizer} has its own")
+            raise UserError(f"momentum is an option of sgd, not of {self.optimizer}; leave it out")
         if self.nesterov and not self.momentum:
-            raise UserError("nesterov is a form of sgd's momentum, which is 0; set momentum=0.9, or leave it out")
+            raise UserError("nesterov needs momentum, which is 0; set momentum=0.9, or leave nesterov out")
         if self.schedule != "step" and (self.decay_at, self.decay) != (_DECAY_AT, _DECAY):
             name = "decay" if self.decay_at == _DECAY_AT else "decay_at"
             raise UserError(f"{name} is an option of schedule=step, not of {self.schedule}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from istbench.workloads.base import Workload
 
 _SLOW_S = 5.0
-# Options that are methods today, and the class for the former spelling: recorded cells keep their name.
+# Options that have become methods, with the class for the former spelling: recorded cells keep their names.
 _FORMER_OPTIONS = {("ist", "streaming"): EntryPoint("", "istbench.methods.streaming_ist:StreamingByOption", "")}
 Kind = Literal["methods", "workloads"]
 
@@ -147,7 +147,7 @@ def _installed(kind: Kind) -> Mapping[str, EntryPoint]:
     return _installed_on(tuple(sys.path), kind)
 
 
-@functools.cache  # reads a file of every distribution; a plan calls it a hundred times
+@functools.cache  # this reads a file of every distribution, and a plan needs it a hundred times
 def _installed_on(_path: tuple[str, ...], kind: Kind) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
 

@@ -77,7 +77,7 @@ def test_a_strange_value_is_taken_or_refused_in_one_line_that_names_it(name, opt
         ("ddp", {"decay_at": ["half"]}, "option decay_at must be a number, not 'half'"),
         ("ddp", {"decay_at": 0.5}, "decay_at is an option of schedule=step, not of constant"),
         ("ist", {"schedule": "cosine", "decay": 0.5}, "decay is an option of schedule=step, not of cosine"),
-        ("p3", {"nesterov": True}, "nesterov is a form of sgd's momentum, which is 0; set momentum=0.9"),
+        ("p3", {"nesterov": True}, "nesterov needs momentum, which is 0; set momentum=0.9"),
     ],
 )
 def test_what_is_wrong_and_what_would_be_right(name, given, says):

@@ -19,10 +19,10 @@ class Outcome:
     """How one cell ended.
 
     Attributes:
-        cell: the cell's name, or a description where its name was never found.
-        run: the run directory on this machine; None where the cell never had one.
-        fresh: False where the cell was done before.
-        failure: the error that ended the cell; None where it is done.
+        cell: the cell's name, or a description if its name is unknown.
+        run: the run directory on this machine; None if the cell never had one.
+        fresh: False if the cell was done before.
+        failure: the error that ended the cell; None if it is done.
         running: whether the cell goes on after this command has ended.
         source: the data of this command, where this machine knows it.
     """
@@ -67,7 +67,7 @@ class Backend(ABC):
 
     @property
     def nodes(self) -> int | None:
-        """Nodes of a cell where the user names no number; None for the default of the option."""
+        """Nodes of a cell if the user gives no number; None for the default of the option."""
         return None
 
     @property
@@ -79,7 +79,7 @@ class Backend(ABC):
         """`request` as this backend runs it.
 
         Raises:
-            UserError: where this backend cannot run it.
+            UserError: if this backend cannot run it.
         """
         return request
 
@@ -94,7 +94,7 @@ class Backend(ABC):
         A cell that is done is not run, unless `again`. A cell that fails does not stop the others.
 
         Raises:
-            UserError, RunFailed: where no cell can run, before the first outcome.
+            UserError, RunFailed: if no cell can run, before the first outcome.
             KeyboardInterrupt: after a signal.
         """
 
@@ -122,7 +122,7 @@ class Kind:
 
     Attributes:
         options: its options on the command line.
-        make: makes the backend of the options' values, by name; None where the user did not choose this kind.
+        make: makes the backend of the options' values, by name; None if the user did not choose this kind.
     """
 
     options: tuple[BackendOption, ...] = ()

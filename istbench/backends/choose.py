@@ -17,13 +17,13 @@ def backend_options() -> tuple[BackendOption, ...]:
 
 
 def choose(given: Mapping[str, Any], enclosing: Backend | None = None) -> Backend:
-    """The backend that the user asked for, by default this machine.
+    """The backend that the user chose, by default this machine.
 
     Args:
         given: the values of `backend_options`, by name. enclosing: the backend that the enclosing command chose.
 
     Raises:
-        UserError: where the user asked for two, or a value is wrong.
+        UserError: if the user chose two, or a value is wrong.
     """
     made = [kind.make(given) for kind in KINDS]
     chosen = [backend for backend in (enclosing, *made) if backend is not None]

@@ -52,7 +52,7 @@ class Hosts(Backend):
         """These hosts, all with istbench where the user wants it installed.
 
         Raises:
-            UserError, RunFailed: where a host cannot get it, after a line for each other problem.
+            UserError, RunFailed: if a host cannot get it, after a line for each other problem.
         """
         if not self.install:
             return self
@@ -88,7 +88,7 @@ class Hosts(Backend):
             yield Outcome(cell=_named(request), running=True)
 
     def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
-        """The outcome of `request`: follow its cell where an earlier command left it to the first host."""
+        """The outcome of `request`: follow its cell if an earlier command left it to the first host."""
         from istbench.hosts.detach import follow
         from istbench.hosts.run import HostsRun, run_on_hosts
 
@@ -162,10 +162,10 @@ def _explaining(say: Say) -> Iterator[None]:
 
 
 def chosen(given: Mapping[str, Any]) -> Hosts | None:
-    """The hosts that the values of the options below name, None where they name none.
+    """The hosts that the values of the options below name, None if they name none.
 
     Raises:
-        UserError: where a value is wrong, or an option needs hosts that are not named.
+        UserError: if a value is wrong, or an option needs hosts that are not named.
     """
     text, python, config = given.get("hosts"), given.get("hosts_python"), given.get("ssh_config")
     if text is None:
@@ -179,7 +179,7 @@ def chosen(given: Mapping[str, Any]) -> Hosts | None:
     if python is not None and (not python.strip() or python.startswith("-") or not python.isprintable()):
         raise UserError("--hosts-python must be the path of a Python")
     if config is not None:
-        read_bytes(config, "a configuration file of ssh's, as ~/.ssh/config is")
+        read_bytes(config, "an ssh configuration file, such as ~/.ssh/config")
     detach, stop = bool(given.get("detach")), bool(given.get("stop"))
     if detach and stop:
         raise UserError("--detach starts cells and --stop ends them; give one of the two")

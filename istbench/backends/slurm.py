@@ -34,23 +34,23 @@ from istbench.results.store import RunDirectory
 
 Say = Callable[[str], None]
 _Word = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\s\x00]+$")]
-_INTERRUPTED = "interrupted; the same command goes on with it"
+_INTERRUPTED = "interrupted; the same command resumes it"
 _LOOKS_EVERY_S = 2.0
-_SETTLES_S = 15.0  # for Slurm to count a job no more that has ended
-_PATIENCE_S = 120.0  # for it to take one again, once it took some of which none is left
+_SETTLES_S = 15.0  # until Slurm no longer counts a job that has ended
+_PATIENCE_S = 120.0  # until Slurm must take a job again after all earlier ones have ended
 _QUEUE_EVERY_S = 10.0
-_GONE_S = 30.0  # for a result to appear on a shared file system when its job has left the queue
+_GONE_S = 30.0  # until a result appears on a shared file system after its job has left the queue
 _SQUEUE_S = 60.0
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What Slurm is to give every job.
+    """The resources and limits that Slurm gives every job.
 
     Attributes:
         partition, account, qos, constraint: as `sbatch` has them; None leaves it to the cluster.
-        minutes: limit on a job's time; one that runs into it is queued again, and goes on.
+        minutes: time limit of a job; Slurm queues a job again when it reaches the limit, and the job resumes.
         cpus: cores. gpus: GPUs. memory_gb: memory.
-        executor: `local` and `debug` run the jobs here, without Slurm, to try things out.
+        executor: `local` and `debug` run the jobs here, without Slurm, for tests.
     """
 
     partition: _Word | None = None
@@ -114,14 +114,14 @@ def _scratch() -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """The work of a job: one cell. `out` is the results directory, `again` whether to run it anew."""
+    """The work of a job: one cell. `out` is the results directory, `again` whether to run it from the start."""
 
     request: RunRequest
     out: str
     again: bool
 
     def __call__(self) -> str | None:
-        """Run the cell; returns why it failed, or None."""
+        """Run the cell; returns the reason of a failure, or None."""
         try:
             (outcome,) = Here().run([self.request], Path(self.out), self.again, _Silent())
         except (UserError, RunFailed) as error:
@@ -131,7 +131,7 @@ class CellJob:
         return None if outcome.failure is None else str(outcome.failure)
 
     def checkpoint(self) -> Any:
-        """The job that submitit queues when this one runs into its limit of time: it goes on with the cell."""
+        """The job that submitit queues when this one reaches its time limit; it resumes the cell."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(dataclasses.replace(self, again=False))
@@ -148,13 +148,13 @@ def run_as_jobs(
 ) -> Iterator[Outcome]:
     """Run every cell of `requests`, called `names`, as a job, and yield the outcome of each as it ends.
 
-    A cell that is done gets no job, unless `again`. A job that an earlier call submitted, and that Slurm still has,
-    is waited for. Cells that Slurm has no room for are submitted as other jobs end.
+    A finished cell gets no job, unless `again`. If Slurm still has a job of an earlier call, this call waits for
+    it. Cells that Slurm has no room for are submitted as other jobs end.
 
     Raises:
-        UserError: where submitit or Slurm is missing, Slurm takes no job at all, or `out` cannot be written.
-        KeyboardInterrupt: by a signal.
-        Both after a line that says which jobs go on; jobs of other executors are ended.
+        UserError: if submitit or Slurm is missing, Slurm takes no job at all, or `out` cannot be written.
+        KeyboardInterrupt: after a signal.
+        Before both, a line names the jobs that Slurm keeps; jobs of other executors are killed.
     """
     noted = Noted(out / "slurm" / "jobs.json")
     submission = Submission(_executor(out, options), noted, say)
@@ -181,14 +181,14 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     try:
         import submitit
     except ImportError:
-        raise UserError("submitit is not installed, which speaks to Slurm: pip install 'istbench[slurm]'") from None
-    # It warns at every look at the jobs where Slurm keeps no accounts.
+        raise UserError("--slurm needs submitit: pip install 'istbench[slurm]'") from None
+    # Without accounting in Slurm, it warns at every look at the jobs.
     logging.getLogger("submitit").setLevel(logging.ERROR)
     try:
         executor = submitit.AutoExecutor(folder=str(out / "slurm" / "%j"), cluster=options.executor)
     except RuntimeError:
         raise UserError(
-            "no Slurm here: no `srun` is found; run it where it is, or --slurm executor=local"
+            "this machine has no `srun`; use --slurm on a machine of the Slurm cluster, or --slurm executor=local"
         ) from None
     except OSError as error:
         raise UserError(f"cannot write {out / 'slurm'}: {error.strerror}; choose another --out") from None
@@ -207,10 +207,10 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
 
 
 def _collect(jobs: dict[str, Any], more: Callable[[int], int]) -> Iterator[tuple[str, str | None]]:
-    """Wait for all jobs; yield the name of each as it ends, and why it failed.
+    """Wait for all jobs; yield the name of each as it ends, and the reason if it failed.
 
-    `more` is called with the number of jobs that have not ended. It may add to `jobs`, and returns how many it will
-    add later.
+    `more` gets the number of jobs that have not ended. It may add to `jobs`, and returns the number of jobs that it
+    will add later.
     """
     ended: set[str] = set()
     queue = Queue()
@@ -230,7 +230,7 @@ def _collect(jobs: dict[str, Any], more: Callable[[int], int]) -> Iterator[tuple
 
 
 def _failure(job: Any) -> str | None:
-    """Why the job did not do what it was to; None where it did."""
+    """The reason why the job failed; None if it did its work."""
     error = job.exception()
     if error is None:
         answer: str | None = job.result()
@@ -248,7 +248,7 @@ def _is_slurms(job: Any) -> bool:
 
 def _gone(job: Any) -> str:
     return (
-        f"job {job.job_id} is gone, and left no result: it was cancelled, or its machine was lost; its output is "
+        f"job {job.job_id} left the queue without a result: it was cancelled or its machine failed; its output is "
         f"in {job.paths.folder}, and the same command submits it again"
     )
 
@@ -260,7 +260,7 @@ def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
         identities = [str(job.job_id) for job in alive if queued is None or str(job.job_id) in queued]
         if identities:
             ends = f"`scancel {' '.join(identities)}` ends them"
-            say(f"{len(identities)} jobs go on, and the same command waits for them; {ends}")
+            say(f"{len(identities)} jobs keep running, and the same command waits for them; {ends}")
         return
     for job in alive:
         job.cancel()
@@ -272,15 +272,15 @@ def _is_done(out: Path, name: str) -> bool:
 
 
 class _Refused(Exception):  # noqa: N818  (it says what happened to a job)
-    """A job was not taken: what was said."""
+    """Slurm did not take a job; the message is Slurm's."""
 
 
 class Submission:
-    """Cells on their way to Slurm, which may have a limit on jobs at a time.
+    """Submits cells to Slurm, which may limit the number of jobs at a time.
 
     Attributes:
-        jobs: by cell, those that it has. left: by cell, what it is still to be given.
-        failures: by cell, why Slurm never took it.
+        jobs: by cell, the submitted jobs. left: by cell, the jobs to submit.
+        failures: by cell, the reason why Slurm never took it.
     """
 
     def __init__(self, executor: Any, noted: "Noted", say: Callable[[str], None]) -> None:
@@ -293,12 +293,12 @@ class Submission:
         self._told = False
 
     def more(self, alive: int) -> int:
-        """Submit what is left, where there is hope that it is taken; returns how many cells are left then.
+        """Submit the remaining jobs if Slurm may take them; returns the number of cells that still wait.
 
-        `alive` is how many of the jobs have not ended.
+        `alive` is the number of jobs that have not ended.
 
         Raises:
-            UserError: where none is taken, and none was before.
+            UserError: if Slurm takes none, and took none before.
         """
         now = time.monotonic()
         if alive:
@@ -332,13 +332,13 @@ class Submission:
         if not self.jobs:
             raise UserError(f"Slurm took no job: {said}; see the options of --slurm")
         if not self._alive and now >= self._until:
-            self.failures.update(dict.fromkeys(self.left, f"Slurm took no job for it: {said}"))
+            self.failures.update(dict.fromkeys(self.left, f"Slurm refused its job: {said}"))
             self.left.clear()
             return
         self._next = math.inf if self._alive else now + _SETTLES_S
         if not self._told:
             self._told = True
-            self._say(f"{len(self.left)} cells wait until jobs have ended, as Slurm takes no more: {said}")
+            self._say(f"{len(self.left)} cells wait until other jobs end; Slurm takes no more: {said}")
 
 
 def _submitted(executor: Any, job: Callable[[], str | None]) -> Any:
@@ -352,12 +352,12 @@ def _submitted(executor: Any, job: Callable[[], str | None]) -> Any:
 
 @dataclass
 class Noted:
-    """The jobs that were submitted, by cell, in a file beside the results."""
+    """The submitted jobs, by cell, in a file beside the results."""
 
     path: Path
 
     def find(self, name: str, executor: str) -> Any:
-        """The job of a cell that Slurm still has; None where there is none."""
+        """The job of a cell that Slurm still has; None if there is none."""
         identity = self._read().get(name)
         if identity is None or executor != "slurm":
             return None
@@ -383,11 +383,11 @@ class Noted:
         if not self.path.exists():
             return {}
         content = read_bytes(self.path, "the jobs of a results directory")
-        return decode_json(content, dict[str, str], str(self.path), "delete it, once none of its jobs is left")
+        return decode_json(content, dict[str, str], str(self.path), "delete it after all of its jobs have ended")
 
 
 def queued_jobs() -> set[str] | None:
-    """Identities of this user's jobs that Slurm has; None where it does not say."""
+    """Identities of this user's jobs in Slurm's queue; None if Slurm does not answer."""
     try:
         asked = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=_SQUEUE_S)
@@ -397,7 +397,7 @@ def queued_jobs() -> set[str] | None:
 
 
 class Queue:
-    """The queue over time: jobs that are not in it for long are gone."""
+    """The queue over time. A job that is not in it for half a minute is gone."""
 
     def __init__(self) -> None:
         self._asked = -_QUEUE_EVERY_S
@@ -405,7 +405,7 @@ class Queue:
         self._since: dict[str, float] = {}
 
     def lacks(self, identity: str) -> bool:
-        """Whether it has been without job `identity` for so long that no result is to be expected."""
+        """Whether job `identity` has been out of the queue for so long that it will give no result."""
         now = time.monotonic()
         if now - self._asked >= _QUEUE_EVERY_S:
             self._asked, self._jobs = now, queued_jobs()
@@ -427,7 +427,7 @@ KIND = Kind(
             name="slurm",
             metavar="NAME=VALUE",
             multiple=True,
-            help="Each cell as a job of Slurm: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
+            help="Run each cell as a Slurm job: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
         ),
     ),
     make=_make,

@@ -28,7 +28,7 @@ class Torchrun(Backend):
 
     @property
     def shows_results(self) -> bool:
-        """Whether this is rank 0, and no other host asked for the run."""
+        """Whether this is rank 0, and no other host requested the run."""
         return self.world.rank == 0 and relay.folder() is None
 
     def fit(self, request: RunRequest) -> RunRequest:
@@ -49,7 +49,7 @@ class Torchrun(Backend):
         """
         if len(cells) > 1:
             raise UserError(
-                f"torchrun runs one cell, not {len(cells)}: use istbench run under it once a cell, or "
+                f"torchrun runs one cell, not {len(cells)}: start istbench run under it for each cell, or use "
                 "istbench compare --hosts"
             )
         self.begin(cells)

@@ -27,7 +27,7 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
 
     Raises:
         UserError: for bad input that showed during training, or a run directory that cannot be written.
-        RunFailed: where a worker died; the run is marked failed.
+        RunFailed: if a worker died; the run is marked failed.
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
     """
     if again or not _is_done(run):
@@ -119,7 +119,7 @@ def _open(cell: Cell, run: RunDirectory) -> None:
 
 
 def _checkpointed(run: RunDirectory) -> int:
-    """The step of the last checkpoint of `run`, 0 where there is none."""
+    """The step of the last checkpoint of `run`, 0 if there is none."""
     try:
         step = newest(run.checkpoint)
     except UserError:

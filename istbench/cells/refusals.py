@@ -1,4 +1,4 @@
-"""Refusals: everything that is known not to work before any process starts or any data is made ready."""
+"""Refusals: checks that a cell can work, before any process starts and before its data is prepared."""
 
 import importlib.util
 import os
@@ -25,15 +25,16 @@ from istbench.plan.step import step_cost, unknown_cost
 from istbench.workloads.base import Workload
 
 _GIB = 2**30
-# Activations beyond so many times the weights and the minibatch were never seen: 400 times an image in a ResNet.
+# Upper bounds: no known model has more bytes of activations than this many times its weights and its minibatch.
+# A ResNet has 400 times an image.
 _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
-# No optimizer's step makes as many tensors of the size of the one that it steps.
+# An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
 _MOST_OF_STEPPED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A cell that has yet to pass the refusals.
+    """A cell that the refusals still have to check.
 
     Attributes:
         model: on the meta device. here: nodes on this machine. batch_size: samples of one node's minibatch.
@@ -67,13 +68,13 @@ def _threads(candidate: Candidate) -> None:
 
 
 def _schedule(candidate: Candidate) -> None:
-    """The method follows the learning-rate schedule that its options ask for."""
+    """The method supports the learning-rate schedule of its options."""
     method, options = candidate.method, candidate.method.options
     if method.scheduled or not isinstance(options, OptimizerOptions):
         return
-    asked = "schedule" if options.schedule != "constant" else "warmup" if options.warmup else ""
-    if asked:
-        raise UserError(f"method {method.name!r} keeps its learning rate through a run; leave out {asked}")
+    given = "schedule" if options.schedule != "constant" else "warmup" if options.warmup else ""
+    if given:
+        raise UserError(f"method {method.name!r} has a constant learning rate; leave out {given}")
 
 
 def _save(candidate: Candidate) -> None:
@@ -83,12 +84,12 @@ def _save(candidate: Candidate) -> None:
 
 
 def _own_kernels(candidate: Candidate) -> None:
-    """A method with kernels of its own computes in float32 on processors."""
+    """A method with its own kernels computes in float32 on CPUs."""
     request, method, device = candidate.request, candidate.method, candidate.device
     if method.own_kernels and device == "cuda":
-        raise UserError(f"--device cuda: {request.method} computes on processors alone; use --device cpu")
+        raise UserError(f"--device cuda: {request.method} runs on CPUs only; use --device cpu")
     if method.own_kernels and request.amp:
-        raise UserError(f"--amp: {request.method} computes in float32 alone; leave it out")
+        raise UserError(f"--amp: {request.method} computes in float32 only; leave it out")
 
 
 def _half_precision(candidate: Candidate) -> None:
@@ -97,7 +98,7 @@ def _half_precision(candidate: Candidate) -> None:
     if request.amp and not _computes(HALF[request.amp], device):
         there = "this GPU" if device == "cuda" else "torch on this machine's cores"
         other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"
-        raise UserError(f"--amp {request.amp}: {there} does not compute {HALF[request.amp]}; use {other}")
+        raise UserError(f"--amp {request.amp}: {there} does not support {HALF[request.amp]}; use {other}")
 
 
 def _channels_last(candidate: Candidate) -> None:
@@ -112,20 +113,20 @@ def _compiled(candidate: Candidate) -> None:
     request, method, device = candidate.request, candidate.method, candidate.device
     if request.compile and not method.compilable:
         raise UserError(
-            f"--compile: {request.method} {method.interrupts}, which would be compiled as one; leave it out"
+            f"--compile: {request.method} {method.interrupts}, so torch cannot compile it; leave --compile out"
         )
     if request.compile:
         _check_compiler(device)
 
 
 def _by_method(candidate: Candidate) -> None:
-    """The method itself has no objection to the model, the workload and the nodes."""
+    """The method accepts the model, the workload and the number of nodes."""
     method = candidate.method
     method.check(method.options, candidate.model, candidate.workload, candidate.request.nodes)
 
 
 def _memory(candidate: Candidate) -> None:
-    """This machine can hold the parts that training and the data need, as far as they are known."""
+    """This machine has enough memory for all known parts of training and data."""
     request, workload, method, here = candidate.request, candidate.workload, candidate.method, candidate.here
     if candidate.device != "cpu" or request.anyway:
         return
@@ -133,7 +134,7 @@ def _memory(candidate: Candidate) -> None:
     activations = not (request.amp or request.compile)
     footprint = method.footprint(model, workload, nodes, batch_size)
     there = memory_bytes()
-    data = (here + 1) * workload.computed_bytes()  # the launching process draws it too, to know what it is
+    data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
     if footprint is None:
         memory, needed = None, data
     else:
@@ -152,14 +153,14 @@ def _memory(candidate: Candidate) -> None:
         on = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes == here else f"{here} of {nodes} nodes"
         parts = [f"a node: {memory.in_words()}" if memory else "", f"data {data / _GIB:,.2f} GiB" if data else ""]
         raise UserError(
-            f"{workload.name} by {method.name} on {on} needs {needed / _GIB:,.1f} GiB at least, this machine has "
-            f"{there / _GIB:,.1f}; use fewer nodes, or smaller workload options, or try --anyway "
+            f"{workload.name} by {method.name} on {on} needs at least {needed / _GIB:,.1f} GiB, but this machine "
+            f"has {there / _GIB:,.1f}; use fewer nodes or smaller workload options, or try --anyway "
             f"({'; '.join(filter(None, parts))})"
         )
 
 
 def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, there: int) -> bool:
-    """Whether activations could be what is too much: a step on the meta device takes seconds to find out."""
+    """Whether activations could need too much memory. Computing them exactly takes seconds, on the meta device."""
     with torch.device("meta"):
         batch = workload.meta_batch(batch_size)
     if batch is None:
@@ -169,7 +170,7 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
 
 
 def _batch(candidate: Candidate) -> None:
-    """BatchNorm has at least two samples to normalise by, in every part of a minibatch."""
+    """BatchNorm gets at least two samples in every part of a minibatch."""
     method, model, batch_size = candidate.method, candidate.model, candidate.batch_size
     least = method.least_batch(batch_size)
     if least > 1:
@@ -177,8 +178,8 @@ def _batch(candidate: Candidate) -> None:
     layer = next((name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm1d)), None)
     if layer is not None:
         raise UserError(
-            f"batch size {batch_size} leaves BatchNorm ({layer}) a single sample to normalise by; "
-            "use a batch size of at least 2 for every part of a minibatch"
+            f"batch size {batch_size} gives BatchNorm ({layer}) a single sample to normalise; "
+            "use at least 2 samples for every part of a minibatch"
         )
 
 
@@ -197,19 +198,19 @@ def _computes(dtype: torch.dtype, device: str) -> bool:
 
 
 def _check_compiler(device: str) -> None:
-    """Whether there is what torch.compile needs.
+    """Check that torch.compile finds a compiler and its other requirements.
 
     Raises:
-        UserError: naming what is missing.
+        UserError: naming the missing requirement.
     """
     names = ("CC", "gcc", "cc", "clang") if device == "cuda" else ("CXX", "g++")
-    asked, *usual = names
-    given = os.environ.get(asked)
+    variable, *usual = names
+    given = os.environ.get(variable)
     if not any(shutil.which(name) for name in ([given] if given else usual)):
         kind = "C" if device == "cuda" else "C++"
         raise UserError(
-            f"--compile needs a {kind} compiler, and there is no {given or usual[0]}; install one, name it in "
-            f"{asked}, or leave --compile out"
+            f"--compile needs a {kind} compiler, but {given or usual[0]} is missing; install one, name it in "
+            f"{variable}, or leave --compile out"
         )
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         raise UserError("--compile needs Python's headers; install them (python3-dev), or leave --compile out")

@@ -1,4 +1,4 @@
-"""From a request to a cell: names resolved, refusals checked, data made ready, options filled in."""
+"""From a request to a cell: resolve names, check refusals, prepare data, fill in options."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -33,15 +33,15 @@ class Cell:
 
 
 def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Cell:
-    """Resolve `request`, check that it can run, and make its data ready.
+    """Resolve `request`, check that it can run, and prepare its data.
 
     Args:
-        progress: called while the data is made ready, which may take long.
+        progress: called during the preparation of the data, which may take long.
         here: nodes on this machine, by default all.
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
-        RunFailed: where the method or the workload would end this program.
+        RunFailed: if the method or the workload would end this program.
     """
     try:
         candidate = _built(request, request.nodes if here is None else here)
@@ -90,7 +90,7 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
     targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
         raise UserError(
-            f"{request.workload} without --data is noise, on which no {workload.metric} is reached: "
+            f"{request.workload} without --data trains on noise, which no model can learn: "
             "leave out --target, or give real data with --data DIR"
         )
     steps, eval_every = _budget(request, workload, method, source, candidate.batch_size)
@@ -125,7 +125,7 @@ def _device(asked: Device) -> Device:
 def _budget(
     request: RunRequest, workload: Workload, method: Method, source: DataSource, batch_size: int
 ) -> tuple[int, Interval]:
-    """Local steps a node, and local steps between evaluations: by default one pass over the data."""
+    """Local steps of a node, and local steps between evaluations; by default one pass over the data."""
     shards = 1 if method.batches == "replicated" else request.nodes
     steps_per_epoch = source.train // (batch_size * shards)
     if steps_per_epoch == 0:

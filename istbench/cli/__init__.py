@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
-    """Run the command; returns the exit status, after a message where it is not 0."""
+    """Run the command; returns the exit status, after a message if the status is not 0."""
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
     except UserError as error:
@@ -88,7 +88,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         message = " ".join(error.format_message().split())  # click puts choices on separate lines
         return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; run the same command again to go on", EXIT_INTERRUPTED)
+        return _fail("interrupted; run the same command again to resume", EXIT_INTERRUPTED)
     except Exception as error:
         plugin = plugin_line(error)
         if plugin is None:
@@ -110,7 +110,7 @@ def _say(message: str) -> None:
 
 
 def _said_together(message: str, status: int) -> tuple[str, int]:
-    """The message and the exit status of this process among those of one torchrun."""
+    """The message and the exit status of this process, together with the other processes of its torchrun."""
     from istbench.torchrun.meeting import leave
     from istbench.torchrun.world import this_world
 

@@ -16,16 +16,17 @@ from istbench.cli.detached_job import request_of
 
 
 def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:
-    """The name of the cell that the command `words` requests on this number of `nodes`; None where it cannot run.
+    """The name of the cell that the command `words` requests on this number of `nodes`; None if it cannot run.
 
     Args:
-        here: nodes on this machine. threads: of a node, where the words do not say.
+        here: nodes on this machine.
+        threads: of a node, unless `words` sets them.
     """
     try:
         request = request_of(words, nodes)
         request = msgspec.structs.replace(request, threads=request.threads or threads)
         return prepare_cell(request, lambda *_: None, here=here).name
-    except Exception:  # the run that follows says what it is
+    except Exception:  # the run itself reports the error
         return None
 
 

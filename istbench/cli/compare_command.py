@@ -96,7 +96,7 @@ def command(
 
 
 def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any]) -> list[RunRequest]:
-    """The requested cells. Each method gets those of the given options that it has."""
+    """The requested cells. Each method takes those of the given options that it has."""
     context = click.get_current_context()
     if suite is not None:
         flags = typed_options(context)
@@ -138,7 +138,7 @@ def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
         known = _option_names(method, cells[0].plugins) | {option.name for option in RUN_OPTIONS}
         if name not in known:
             raise unknown_name(f"option of {method} in --baseline", name, known)
-        # Without a value in the request, the workload sets the default, which is not known yet.
+        # If the request sets no value, the workload sets the default, which is not known yet.
         cells = [cell for cell in cells if same_value(_given(cell, name, text), text)]
         if not cells:
             raise UserError(

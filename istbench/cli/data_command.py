@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Prepare the data of a workload before the first run."""
     if source is not None and data is not None:
-        raise UserError("--source and --data name two sources: give one of them")
+        raise UserError("--source and --data both name a source; give one of them")
     check_name("workloads", workload, plugins)
     given = parse_pairs(options, "--workload-set")
     from istbench.cli.progress import Display

@@ -77,8 +77,8 @@ def _packages() -> Iterator[Finding]:
             yield Finding("broken", needed.name, f"not installed: pip install '{needed}'")
             continue
         fits = needed.specifier.contains(found, prereleases=True)
-        mend = "" if fits else f", but istbench needs {needed.specifier}: pip install '{needed}'"
-        yield Finding("ok" if fits else "broken", needed.name, f"{found}{mend}")
+        way_out = "" if fits else f", but istbench needs {needed.specifier}: pip install '{needed}'"
+        yield Finding("ok" if fits else "broken", needed.name, f"{found}{way_out}")
 
 
 def _processor() -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def _gpu() -> Iterator[Finding]:
     import torch
 
     if not torch.cuda.is_available():
-        yield Finding("missing", "gpu", "none that torch can use; everything runs on the processor")
+        yield Finding("missing", "gpu", "none that torch can use; everything runs on the CPU")
         return
     for number in range(torch.cuda.device_count()):
         yield Finding("ok", "gpu", torch.cuda.get_device_name(number))
@@ -126,7 +126,7 @@ def _carrying() -> Iterator[Finding]:
     try:
         ways = measure_carrying()
     except RunFailed:
-        return  # which the finding before this one tells
+        return  # the finding before this one reports it
     yield Finding("ok", "all-reduce", f"on loopback, {ways.all_reduce}")
     yield Finding("ok", "transfers", f"on loopback, {ways.transfer}")
     yield Finding("ok", "transport", f"on loopback, {ways.transport}")
@@ -168,8 +168,8 @@ def _space() -> Iterator[Finding]:
     yield Finding(finding.state, finding.what, f"{finding.detail}, {free:.0f} GiB free")
 
 
-def _writable(what: str, path: Path, mend: str) -> Finding:
+def _writable(what: str, path: Path, way_out: str) -> Finding:
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     if existing.is_dir() and os.access(existing, os.W_OK):
         return Finding("ok", what, str(path))
-    return Finding("broken", what, f"{path} cannot be written; {mend}")
+    return Finding("broken", what, f"{path} cannot be written; {way_out}")

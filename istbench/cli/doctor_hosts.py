@@ -25,13 +25,14 @@ _OUT = Path("results")  # of a run without --out
 
 
 def examine(hosts: Sequence[Host], python: str | None, config: Path | None, profile: Path | None) -> int:
-    """Report `hosts` and the links between them, and write `profile`; returns the exit status.
+    """List the abilities of `hosts` and of the links between them, and write `profile`; returns the exit status.
 
     Raises:
-        UserError, RunFailed: if the profile cannot be written. KeyboardInterrupt: after a signal.
+        UserError, RunFailed: if the profile cannot be written.
+        KeyboardInterrupt: after a signal.
     """
     if profile is not None and len(hosts) < 2:
-        raise UserError("--profile needs links between hosts; give two hosts at least")
+        raise UserError("--profile measures links, and one host has none; give at least two hosts")
     with Signals() as signals, connected(hosts, pythons(python), config) as (connections, _), signals.raised():
         try:
             group = gather(connections, Needs(paths=(), out=_OUT, marks=False))
@@ -102,12 +103,13 @@ def profile_of(
     links: Sequence[HostLink],
     ring: Sequence[HostLink],
 ) -> str:
-    """The file of a cluster profile: links alone and in a ring, and the speed of nodes while all hosts compute.
+    """Write the file of a cluster profile: links, alone and in a ring, and the computing speed of all hosts at
+    once.
 
     Raises:
-        Unfit: if a host cannot measure itself.
+        Unfit: if a host cannot answer.
     """
-    say("measuring how fast the hosts compute, and what messages cost")
+    say("measuring the computing speed of the hosts and the cost of messages")
     slots = {host.name: host.slots for host in hosts}
     threads = {name: max(1, facts.cores // slots[name]) for name, facts in group.facts.items()}
     asked = {
@@ -119,7 +121,7 @@ def profile_of(
         try:
             answer = host.answer(asked[host.name], _SPEED_S)
         except (Lost, Refused) as error:
-            raise Unfit([f"{host.name}: cannot measure how fast it computes: {error}"]) from None
+            raise Unfit([f"{host.name}: its computing speed is unknown: {error}"]) from None
         share = group.facts[host.name].cores / slots[host.name]
         memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
         nodes[host.name] = MeasuredNode(

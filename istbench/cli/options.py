@@ -28,7 +28,7 @@ _LONGEST_S = 3600.0
 
 
 class PathType(click.ParamType):
-    """A path with a name that is text."""
+    """A path whose name is UTF-8 text."""
 
     name = "path"
 
@@ -36,7 +36,7 @@ class PathType(click.ParamType):
         """The path.
 
         Raises:
-            UserError: where it is empty or not UTF-8.
+            UserError: if it is empty or not UTF-8.
         """
         flag = param.opts[0] if param and param.opts[0].startswith("-") else param.name if param else ""
         return value if isinstance(value, Path) else utf8_path(value, flag or "path")
@@ -47,7 +47,7 @@ def _as_texts(_context: click.Context, _option: click.Parameter, paths: tuple[Pa
 
 
 def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -> Path:
-    """`out`, which a message names where standard output cannot be written."""
+    """`out`. If standard output cannot be written, the message names this directory."""
     streams = context.find_object(Streams)
     if streams is not None:
         streams.results = out
@@ -81,7 +81,7 @@ def plugin_option(command: _Command) -> _Command:
 
 
 def cluster_option(command: _Command) -> _Command:
-    """`--cluster NAME|FILE.toml`, a `ClusterProfile`; a wrong one is refused before anything runs."""
+    """`--cluster NAME|FILE.toml`, a `ClusterProfile`. istbench refuses a wrong one before anything runs."""
 
     def load(_context: click.Context, _option: click.Parameter, name: str) -> ClusterProfile:
         return load_profile(name)
@@ -166,7 +166,7 @@ def parse_time(text: str, flag: str) -> float:
     """The seconds of a time such as `5ms`.
 
     Raises:
-        UserError: where it does not parse, or is over an hour.
+        UserError: if it does not parse, or is over an hour.
     """
     found = re.fullmatch(r"\s*\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|ms|s)\s*", text.lower())
     seconds = float(found[1]) * _TIMES[found[2]] if found else math.inf
@@ -182,7 +182,7 @@ def split_list(text: str, flag: str, way_out: str) -> list[str]:
     """The parts of `text` between commas.
 
     Raises:
-        UserError: where there is none; the message ends in `way_out`.
+        UserError: if there is none; the message ends in `way_out`.
     """
     listed = [part.strip() for part in text.split(",") if part.strip()]
     if not listed:
@@ -191,7 +191,7 @@ def split_list(text: str, flag: str, way_out: str) -> list[str]:
 
 
 class _RunOptionType(click.ParamType):
-    """An option of a run: it decodes the typed text into its type, within its bounds."""
+    """An option of a run. It decodes the typed text into its type, within its bounds."""
 
     def __init__(self, option: RunOption) -> None:
         self.name = option.metavar or "value"
@@ -258,7 +258,7 @@ def typed_options(context: click.Context) -> dict[str, str]:
 
 
 def places(*options: BackendOption) -> Callable[[_Command], _Command]:
-    """The `options` by which a user says where cells run."""
+    """The `options` with which a user chooses the place where cells run."""
 
     def add(command: _Command) -> _Command:
         for option in reversed(options):
@@ -277,7 +277,7 @@ def places(*options: BackendOption) -> Callable[[_Command], _Command]:
 
 
 def place_options(command: _Command) -> _Command:
-    """The options by which a user says where cells run, of all backends."""
+    """The options with which a user chooses the place where cells run, for all backends."""
     return places(*backend_options())(command)
 
 

@@ -58,12 +58,12 @@ class Display:
         self._bars.stop()
 
     def note(self, text: str) -> None:
-        """Print one line that stays; nothing for an empty text."""
+        """Print one line that stays on the screen; print nothing for an empty text."""
         if text:
             self._console.print(text, markup=False, soft_wrap=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """The `Progress` callback of `Workload.prepare`."""
+        """A `Progress` callback for `Workload.prepare`."""
         if not self._live:
             self._plain(f"{what}: {done}/{total}", due=done in (0, total))
             return
@@ -105,7 +105,7 @@ class Display:
             self._bars.remove_task(task)
 
     def _tell(self, lines: list[str], told: int) -> int:
-        """Print the `lines` after the first `told`; returns their total number."""
+        """Print the `lines` after the first `told`; returns the number of all lines."""
         for line in lines[told:]:
             self.note(line)
         return len(lines)
@@ -133,7 +133,7 @@ def _damage(run: RunDirectory) -> list[str]:
 
 
 def _state(run: RunDirectory, metric: str) -> str:
-    """The last evaluation, with its step: training may be far beyond it."""
+    """The last evaluation, with its step: training may be far ahead of it."""
     try:
         evaluations = Curve.from_events(run.events(), metric).evaluations
     except (OSError, UserError):

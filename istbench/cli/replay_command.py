@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Compute the seconds and dollars of recorded runs on other clusters. Trains nothing.
 
-    RESULTS is a results directory, or the directory of one run. Several bandwidths tell below which of them one
-    method overtakes another.
+    RESULTS is a results directory, or the directory of one run. With several bandwidths, a table gives those at
+    which one method overtakes another.
     """
     names = split_list(clusters, "--cluster", "see `istbench list clusters`")
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []

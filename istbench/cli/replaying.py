@@ -1,4 +1,4 @@
-"""A line on stderr where a replay takes long."""
+"""A line on stderr if a replay takes long."""
 
 import atexit
 import gc

@@ -10,10 +10,10 @@ from istbench.report.report import Report
 
 
 def show_report(report: Report, results: Path, *, output_format: Format = "table", pictures: bool = True) -> None:
-    """Draw the plots of `report` into `results/report`, where `pictures` are wanted, and print the rest.
+    """Draw the plots of `report` into `results/report`, if `pictures`, and print the rest.
 
     Raises:
-        UserError: where they cannot be written.
+        UserError: if they cannot be written.
     """
     drawn = draw_plots(report.plots, results / "report") if pictures else []
     print_report(report, sys.stdout, output_format=output_format, pictures=drawn)

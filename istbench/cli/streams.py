@@ -1,4 +1,4 @@
-"""Standard output and standard error: closed, full, or of an encoding that lacks some of our characters."""
+"""Standard output and standard error. They may be closed, full, or lack some of our characters."""
 
 import codecs
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-# For an encoding that lacks them. Any other character is written as its code, as in `\xe9`.
+# Replacements for an encoding without these characters. Any other missing character becomes its code: `\xe9`.
 _PLAIN = {"×": "x", "–": "-", "—": "-", "−": "-", "±": "+-", "≥": ">=", "≤": "<=", "≈": "~", "µ": "u", "…": "...",
           "∞": "inf", "→": "->", "·": "."}  # fmt: skip
 _READER_GONE = errno.EPIPE
@@ -18,11 +18,12 @@ _READER_GONE = errno.EPIPE
 class Streams:
     """Take the place of `sys.stdout` and `sys.stderr` inside `with`. Writing to them raises no error.
 
-    A training must not end because nobody can read its progress. An error of standard output is told at the end;
-    a closed pipe is none, because its reader chose not to read on. An error of standard error is told nowhere.
+    A training must not end because nobody can read its progress. The command reports an error of standard output at
+    its end. A closed pipe is no error, because its reader chose to stop reading. Nothing reports an error of
+    standard error.
 
     Attributes:
-        results: the results directory that the command writes, None where it writes none.
+        results: the results directory that the command writes, None if it writes none.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Streams:
     def __enter__(self) -> "Streams":
         _open_descriptors()
         self._before = sys.stdout, sys.stderr
-        # Where it was closed, a descriptor that is open for reading alone gives the error of a closed one.
+        # A read-only descriptor in place of a closed one gives the same error on writing.
         sys.stdout = _Stream(sys.stdout or _opened(os.O_RDONLY), self._remember)
         sys.stderr = _Stream(sys.stderr or _opened(os.O_WRONLY), _forget)
         return self
@@ -45,12 +46,12 @@ class Streams:
         sys.stdout, sys.stderr = self._before
 
     def problem(self) -> str:
-        """Why standard output lacks something, with the way out, in one line; empty where it has all."""
+        """The reason for missing standard output and the way out, in one line; empty if all was written."""
         sys.stdout.flush()
         if self._error is None or self._error.errno == _READER_GONE:
             return ""
         again = (
-            "mend that and run the same command again"
+            "fix this and run the same command again"
             if self.results is None
             else f"results are safe in {self.results}, and `istbench report {self.results}` prints them again"
         )
@@ -62,9 +63,9 @@ class Streams:
 
 
 class _Stream:
-    """Text to `stream`. Characters that its encoding lacks are replaced, and errors told to `failed`.
+    """Writes text to `stream`. Replaces characters that its encoding lacks, and passes errors to `failed`.
 
-    It has no `buffer`: click would write UTF-8 there for a terminal that is ASCII alone.
+    It has no `buffer`, because click would write UTF-8 there to an ASCII terminal.
     """
 
     def __init__(self, stream: TextIO, failed: Any) -> None:
@@ -84,7 +85,7 @@ class _Stream:
             self._fail(error)
 
     def _fail(self, error: OSError) -> None:
-        """Tell of `error`, and let what is buffered go nowhere: Python would try it again at its end."""
+        """Pass on `error` and drop the buffered text: Python would otherwise write it again at exit."""
         self._failed(error)
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -99,13 +100,13 @@ class _Stream:
 
 
 def _open_descriptors() -> None:
-    """Open descriptors 0 to 2 where they are closed: a socket or a file of ours would get their numbers."""
+    """Open descriptors 0 to 2 if they are closed: otherwise a socket or a file would get their numbers."""
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
             opened = os.open(os.devnull, mode)
-            os.set_inheritable(opened, True)  # where it has the number already, dup2 does nothing
+            os.set_inheritable(opened, True)  # dup2 does nothing if the number is the same
             os.dup2(opened, number)
             if opened != number:
                 os.close(opened)
@@ -116,11 +117,11 @@ def _opened(mode: int) -> TextIO:
 
 
 def _forget(_error: OSError) -> None:
-    """Nobody could be told."""
+    """Drop the error: there is nowhere to report it."""
 
 
 def _writable(text: str, encoding: str | None) -> str:
-    """`text` in characters that `encoding` has; None has all."""
+    """`text` with only characters that `encoding` has; None has all."""
     if encoding is None:
         return text
     try:

@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Show when each node computed, sent and waited in one round of RUN, a directory under results/runs.
 
-    Writes the round for ui.perfetto.dev (JSON) and as a picture (PNG, SVG), as it was recorded or as it would be on
-    a cluster, and prints where each node's seconds went.
+    Writes the round for ui.perfetto.dev (JSON) and as a picture (PNG, SVG), and prints the seconds of each node by
+    activity. The round is as recorded, or replayed on a cluster.
     """
     profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace

@@ -62,7 +62,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
         with Display() as display:
             errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display))
     except BaseException:
-        if errors:  # keep hours of measurements, and the complete files of an earlier time
+        if errors:  # keep hours of measurements, and complete files from before
             _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=as_json)
         raise
     _show(errors, named, stem, as_json=as_json)

@@ -1,1 +1,1 @@
-"""What a recorded run would have cost in seconds and dollars on another cluster. Pure: no torch, no processes."""
+"""The seconds and dollars of a recorded run on another cluster. Pure: no torch, no processes."""

@@ -1,4 +1,4 @@
-"""CellPlan of the memory, bytes and seconds that a cell takes on a cluster, before anything runs."""
+"""The plan of a cell before anything runs: its memory, bytes and seconds on a cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class NodeMemory:
     Activations, the round buffers of an exchange and the optimizer's scratch space reuse the same memory in turn.
 
     Attributes:
-        activations: of a local step, with its minibatch and without gradients; None where unknown.
+        activations: of a local step, with its minibatch and without gradients; None if unknown.
         least_activations: a lower bound of the activations.
         buffers: of the exchange, held all the time. round_buffers: held during an exchange.
         optimizer_scratch: held during an optimizer step. data: computed and held by every process.
@@ -49,7 +49,7 @@ class NodeMemory:
 
     @property
     def parts(self) -> dict[str, int | None]:
-        """Bytes by part, which add up to the total. A part that reuses memory counts only what it needs beyond."""
+        """Bytes by part, which add up to the total. A part that reuses memory counts only its additional bytes."""
         first = self._in_turn
         exchange = max(0, self.round_buffers - first)
         scratch = max(0, self.optimizer_scratch - max(first, self.round_buffers))
@@ -91,11 +91,11 @@ class CellPlan:
 
     Attributes:
         workload, method: with the options that differ from their defaults. model_parameters: of the full model.
-        memory: of the busiest node; None where the method gives no footprint.
-        sent: bytes that the busiest node sends in a round. seconds: of a round. None where unknown.
+        memory: of the busiest node; None if the method gives no footprint.
+        sent: bytes that the busiest node sends in a round. seconds: of a round. None if unknown.
         compute_seconds: the seconds of a round in which a node computes. round_steps: local steps in a round.
-        width: the option of `largest_width`, empty where the workload has none. largest_width and fewest_nodes are
-            None where nothing fits or the answer is unknown.
+        width: the option of `largest_width`, empty if the workload has none. largest_width and fewest_nodes are
+            None if nothing fits or the answer is unknown.
         assumed: assumptions, one line each.
     """
 
@@ -122,7 +122,7 @@ class CellPlan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether a node can hold its part; None where that is unknown."""
+        """Whether a node can hold its part; None if that is unknown."""
         return fits(self.memory, self.limit)
 
     def as_json(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0) -> int:
 
 
 def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float | None:
-    """Seconds of the last round in the events of `nodes`; None where the simulation would take minutes.
+    """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
 
     If all nodes do the same and exchange on rings, two nodes stand for all. In lockstep a node's messages take the
     same time, whether its two neighbours are one node or two.
@@ -209,7 +209,7 @@ def _messages(nodes: Sequence[NDArray[Any]]) -> int:
 
 
 def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
-    """The largest number up to `most` for which `suits` is true; None where it is true for none.
+    """The largest number up to `most` for which `suits` is true; None if it is true for none.
 
     `suits` must be true below any number for which it is true. The search spreads from `start`.
     """
@@ -227,7 +227,7 @@ def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
 
 
 def fewest(suits: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 1 to `most` that `suits`; None where no power of two, nor `most`, does.
+    """The smallest number from 1 to `most` that `suits`; None if no power of two, nor `most`, does.
 
     `suits` must be true for all numbers above the first power of two for which it is true.
     """

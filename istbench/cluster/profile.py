@@ -44,7 +44,7 @@ class ClusterProfile:
         overhead_s: to prepare a message, seconds. A connection prepares one message at a time, while others flow.
         full_duplex: sending and receiving each have their bandwidth; otherwise they share `bandwidth_out`.
         burst_bytes: bytes that an idle link carries at once, as a token bucket.
-        cores: cores that compute. Messages and updates of served parameters take time from them. None where a
+        cores: cores that compute. Messages and updates of served parameters take time from them. None if a
             GPU computes, or where this time does not count.
         cpu_s_per_byte, cpu_s_per_message: seconds of one core to send or to receive.
         price_per_hour: of a node, USD. price_date: its date. price_source: its origin.

@@ -76,7 +76,7 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
     if not np.all((seconds >= 0) & (seconds <= _MOST_SECONDS)) or np.any((sizes < 0) | (sizes > _MOST_BYTES)):
         return "negative or unreadable seconds or bytes"
     if not np.all(np.abs(events["at"]) <= _MOST_SECONDS):
-        return "events at no time"
+        return "events without a time"
     after = np.flatnonzero(events["code"] == AFTER)
     codes = np.append(events["code"], np.uint8(MARK))[after + 1]
     kinds = np.append(events["kind"], np.uint8(0))[after + 1]

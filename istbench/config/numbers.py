@@ -1,4 +1,4 @@
-"""Kinds of numbers with bounds; a number beyond them is a typing mistake. None may be NaN or infinite."""
+"""Kinds of numbers with bounds. A number out of bounds is a typing mistake. None may be NaN or infinite."""
 
 from typing import Annotated
 

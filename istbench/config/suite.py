@@ -105,7 +105,7 @@ def check_cells(count: int, where: str) -> None:
         UserError: for more than `MOST_CELLS` cells.
     """
     if count > MOST_CELLS:
-        raise UserError(f"{where} asks for {count:,} cells, of at most {MOST_CELLS:,}; use fewer seeds")
+        raise UserError(f"{where} has {count:,} cells, more than {MOST_CELLS:,}; use fewer seeds")
 
 
 def _cells(table: _SuiteTable) -> int:

@@ -25,7 +25,7 @@ from istbench.methods.base import Method
 from istbench.registry import build_method
 from istbench.workloads.base import Workload
 
-_STEPS = 9  # not a multiple of the toy workload's local steps: a round is left open at the end
+_STEPS = 9  # not a multiple of the toy workload's local steps, so the last round stays open
 _EXACT = 1e-6
 
 
@@ -47,7 +47,7 @@ def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...]) ->
 
 
 def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
-    """Going on from a checkpoint at any step gives the run that never stopped, bit for bit."""
+    """A run that resumes from a checkpoint at any step equals the run without a stop, bit for bit."""
     workload = _workload(fabric, name, plugins)
     whole = set_up(fabric, workload, name, {}, plugins=plugins)
     train(fabric, workload, whole, 0, _STEPS)
@@ -74,7 +74,7 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
     weights, blocks = [], ""
     for looking in (False, True):
         method = set_up(fabric, workload, name, {}, plugins=plugins)
-        # Inside a round and at its end; a message a block, to do so after every step would take most of the time.
+        # Only inside a round and at its end: one message a block after every step would take most of the time.
         in_blocks = {1, method.round_steps, _STEPS}
         for step in range(_STEPS):
             train(fabric, workload, method, step, step + 1)
@@ -85,28 +85,28 @@ def assembling_changes_nothing(fabric: Fabric, name: str, plugins: tuple[str, ..
                 blocks = "; in blocks as well"
         weights.append(_weights(fabric, method))
     if weights[0] != weights[1]:
-        raise DoesNotHold("a training that was assembled after every step ends with other weights")
+        raise DoesNotHold("a training with an assembly after every step ends with other weights")
     return f"assembled after each of {_STEPS} steps: finite, and the same training{blocks}"
 
 
-def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
+def rounds_have_the_declared_length(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
     """The method marks a round after `round_steps` local steps, also after a round that was closed early.
 
-    Closing a round exchanges like its end, and does not change the assembled model.
+    Closing a round exchanges as its end does, and does not change the assembled model.
     """
     workload = _workload(fabric, name, plugins)
     recorder = fabric.recorder = _RoundCounter(fabric.device)
     method = set_up(fabric, workload, name, {}, plugins=plugins)
     length = method.round_steps
     if length < 1:
-        raise DoesNotHold(f"a round of {length} local steps is none")
+        raise DoesNotHold(f"a round cannot have {length} local steps")
     steps = length * -(-max(2 * length, _STEPS) // length)
     ends = _marked(fabric, workload, method, 0, steps)
     if ends and ends != list(range(length, steps + 1, length)):
-        raise DoesNotHold(f"rounds of {length} local steps were told, and their ends marked after steps {ends}")
-    told = f"{length} local steps" + ("" if ends else ", never marked")
+        raise DoesNotHold(f"rounds should have {length} local steps, but their ends are marked after steps {ends}")
+    declared = f"{length} local steps" + ("" if ends else ", never marked")
     if length == 1:
-        return told
+        return declared
     sent = _sent(fabric)
     train(fabric, workload, method, steps, steps + 1)
     before = copy.deepcopy(assembled(fabric, method))
@@ -121,8 +121,8 @@ def rounds_are_as_long_as_told(fabric: Fabric, name: str, plugins: tuple[str, ..
         raise DoesNotHold(f"closing a round early moves weights of the assembled model by {difference:.2g}")
     following = _marked(fabric, workload, method, steps + 1, steps + 1 + length)
     if ends and following != [steps + 1 + length]:
-        raise DoesNotHold(f"the round after one that was closed early is not of {length} local steps")
-    return f"{told}; closed early, the model moves by {difference:.2g}"
+        raise DoesNotHold(f"the round after one that was closed early does not have {length} local steps")
+    return f"{declared}; closed early, the model moves by {difference:.2g}"
 
 
 def bytes_sent_are_bytes_received(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> str:
@@ -148,7 +148,7 @@ CHECKS = (
     resumed_run_is_the_run,
     assembling_changes_nothing,
     bytes_sent_are_bytes_received,
-    rounds_are_as_long_as_told,  # last, because it leaves its recorder on the fabric
+    rounds_have_the_declared_length,  # the last check, because it leaves its recorder on the fabric
 )
 
 
@@ -180,7 +180,7 @@ class _RoundCounter(Recorder):
 
 
 def _marked(fabric: Fabric, workload: Workload, method: Method, first: int, last: int) -> list[int]:
-    """The local steps from `first` to `last` that marked a round, counted from 1, as they are trained."""
+    """The local steps from `first` to `last`, counted from 1, after which the training marked a round."""
     recorder, ends = fabric.recorder, []
     assert isinstance(recorder, _RoundCounter)
     for step in range(first, last):
@@ -191,7 +191,10 @@ def _marked(fabric: Fabric, workload: Workload, method: Method, first: int, last
 
 
 def _read_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: nn.Module | None) -> bool:
-    """Whether the method's full model is read in blocks; those of each tensor are the halves of its dimensions."""
+    """Whether the method reads its full model in blocks.
+
+    The halves of each tensor along each dimension must equal the assembled model.
+    """
     with torch.device("meta"):
         tensors = workload.build_model().state_dict()
     with fabric.accounting("assemble"):
@@ -208,7 +211,9 @@ def _read_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: n
                     if whole.dim():
                         whole = whole.narrow(dim, first, last - first)
                     if not torch.equal(values, whole):
-                        raise DoesNotHold(f"{first} to {last} along dimension {dim} of {name} is another block")
+                        raise DoesNotHold(
+                            f"block {first} to {last} along dimension {dim} of {name} is not that of the model"
+                        )
     return True
 
 
@@ -236,7 +241,7 @@ def _workload(fabric: Fabric, name: str, plugins: tuple[str, ...]) -> Workload:
             refused = error
         else:
             return workload
-    raise DoesNotHold(f"it trains none of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
+    raise DoesNotHold(f"it cannot train any of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
 
 
 def _weights(fabric: Fabric, method: object) -> str:

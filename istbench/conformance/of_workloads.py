@@ -59,13 +59,13 @@ def a_wide_softmax_is_cut_whole(workload: Workload) -> str:
     named, cuts = dict(model.named_parameters()), softmax.cuts()
     slots = len(softmax.units.slots) + len(softmax.outputs.slots)
     if cuts.keys() != named.keys() or slots != len(cuts) or list(model.buffers()):
-        raise DoesNotHold(f"cut are {', '.join(cuts)}, of {', '.join(named)}; each once, and no buffers")
+        raise DoesNotHold(f"the cuts name {', '.join(cuts)}; name each of {', '.join(named)} once, without buffers")
     for name, own in part.named_parameters():
         group, dim = cuts[name]
         shape = list(named[name].shape)
         shape[dim] = 1 if group == softmax.units else 2
         if list(own.shape) != shape:
-            raise DoesNotHold(f"{name} of a part with one unit and two outputs is of shape {tuple(own.shape)}")
+            raise DoesNotHold(f"{name} of a part with one unit and two outputs has shape {tuple(own.shape)}")
     return f"{softmax.units.size} units and {softmax.outputs.size} outputs, each parameter cut once"
 
 
@@ -116,7 +116,7 @@ def the_metric_is_reported(workload: Workload) -> str:
 def shares_of_the_samples_give_the_metrics_of_all(workload: Workload) -> str:
     """If metrics are declared as means over samples, uneven shares of the samples give the metrics of all."""
     if not workload.metrics_are_means:
-        return "not told to be means"
+        return "not declared as means"
     model = _model(workload).eval()
     _randomise_statistics(model)
     inputs, targets = next(workload.test_batches())

@@ -45,7 +45,7 @@ def regular_file(path: Path, what: str, most: int) -> Iterator[int]:
     except FileNotFoundError:
         raise UserError(f"no file {path}; give {what}") from None
     except ValueError:  # a NUL in the name
-        raise UserError(f"{shown(str(path))} is no name of a file; give {what}") from None
+        raise UserError(f"{shown(str(path))} is not the name of a file; give {what}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; give {what}") from None
 
@@ -77,7 +77,7 @@ def utf8_path(text: str, flag: str) -> Path:
 def name_problem(text: str) -> str | None:
     """The reason why `text` cannot name a file in a results file; None for a good name."""
     if not text or "\0" in text:
-        return "is no name of a file or directory"
+        return "is not the name of a file or directory"
     try:
         longest = max(len(part) for part in text.encode().split(b"/"))
     except UnicodeEncodeError:

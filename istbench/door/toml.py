@@ -23,11 +23,11 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
         number = int(line[1]) if line else max(1, len(text.splitlines()))
-        raise UserError(f"{where}, line {number}: not TOML ({printable(str(error))}); mend that line") from None
+        raise UserError(f"{where}, line {number}: not TOML ({printable(str(error))}); correct that line") from None
     except RecursionError:
         raise UserError(f"{where}: nested too deep; write it flat") from None
     except ValueError as error:  # an integer of thousands of digits
-        raise UserError(f"{where}: not TOML ({printable(str(error))}); mend it") from None
+        raise UserError(f"{where}: not TOML ({printable(str(error))}); correct it") from None
 
 
 def toml_lines(text: str, where: str) -> Locate:

@@ -47,7 +47,7 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
         except RuntimeError:
             if missing := not_come(signed, world_size):
                 names = ", ".join(map(str, missing))
-                who = f"rank {names} did not come within {timeout_s:g} s"
+                who = f"rank {names} did not connect within {timeout_s:g} s"
                 raise FabricError(f"rank {rank} could not connect to the other ranks: {who}") from None
             raise
         several_hosts = local_world_size < world_size

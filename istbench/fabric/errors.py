@@ -22,7 +22,7 @@ def timed_out(error: Exception) -> bool:
 
 @contextmanager
 def peers_needed(failed: str) -> Iterator[None]:
-    """Turn errors of torch's stores and process groups into a `FabricError` that says what `failed`.
+    """Turn errors of torch's stores and process groups into a `FabricError` that begins with `failed`.
 
     Usually another rank ended first.
     """

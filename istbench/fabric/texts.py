@@ -70,7 +70,7 @@ class Texts:
         return bytes(self._store.get(f"posted/{key}")).decode()
 
     def who_is_missing(self, operations: int, timed_out: bool) -> str:
-        """Name the ranks that did not come to this rank's failed operation; empty if none is missing.
+        """Name the ranks that did not join this rank's failed operation; empty if none is missing.
 
         A rank that reports a time-out itself is not missing. If no rank timed out but connections broke, a rank
         without heartbeats is missing.
@@ -93,12 +93,12 @@ class Texts:
         after = {rank: self.pulse.sign_of(rank) for rank in absent}
         silent = [rank for rank in absent if after[rank] == before[rank]]
         if silent:
-            return f"nothing heard from {self.pulse.all_named(silent)}{self._doing(silent, after)}"
+            return f"no heartbeat from {self.pulse.all_named(silent)}{self._doing(silent, after)}"
         late = [rank for rank in absent if not waits(after[rank])]
         if not timed_out or not late:
             return ""
-        lives = "lives" if len(late) == 1 else "live"
-        return f"{self.pulse.all_named(late)} did not come, but {lives}{self._doing(late, after)}"
+        are = "is" if len(late) == 1 else "are"
+        return f"{self.pulse.all_named(late)} did not join, but {are} alive{self._doing(late, after)}"
 
     def _give_up(self, operations: int) -> None:
         self._store.set(f"gave-up/{self._rank}", str(operations))
@@ -120,8 +120,8 @@ class Texts:
                 )
         except TimeoutError:
             raise FabricError(
-                f"rank {self._rank} gave up after {self._timeout_s:g} s: nothing heard from the store by which the "
-                "ranks meet, on the host of the rendezvous"
+                f"rank {self._rank} gave up after {self._timeout_s:g} s: no answer from the store of the "
+                "ranks, on the rendezvous host"
             ) from None
 
     def _word(self, key: str, rank: int) -> str:
@@ -134,7 +134,7 @@ class Texts:
                 if unchanged.seconds(rank, sign, now) >= self._timeout_s:
                     raise FabricError(
                         f"{self.pulse.named(self._rank)} gave up after {self._timeout_s:g} s: "
-                        f"nothing heard from {self.pulse.named(rank)}{self._doing([rank], {rank: sign})}"
+                        f"no heartbeat from {self.pulse.named(rank)}{self._doing([rank], {rank: sign})}"
                     )
             # The store's own wait would block the heartbeats.
             time.sleep(min(_LONGEST_S, max(_SHORTEST_S, _LATE * (now - began))))

@@ -1,9 +1,9 @@
 """Base of methods that compute only some outputs of a wide softmax, different ones for every sample.
 
-The nodes share the model and exchange the hidden layer as in `model_parallel`. For every sample a node computes
-only its active outputs: the true ones among its own, and some others, which differ between the methods. The
-softmax is over the active outputs of all nodes, in which a random output stands for its share of the inactive
-ones. Kernels in istbench/slide compute and update the active outputs alone; torch computes the hidden layer.
+The nodes share the model and exchange the hidden layer as in `model_parallel`. For every sample, a node computes
+only its active outputs: the true ones among its own, and others that each method chooses. The softmax is over the
+active outputs of all nodes. Random outputs in it represent all inactive ones. Kernels in istbench/slide compute and
+update only the active outputs; torch computes the hidden layer.
 """
 
 import functools
@@ -41,8 +41,10 @@ from istbench.slide.softmax import Normaliser, combined
 from istbench.slide.threads import Threads
 from istbench.workloads.base import Batch, Workload
 
-_ONE_IN, _LEAST = 200, 2_048  # active outputs by default, of all
-_PAIR_BYTES = 24  # of an active output and its sample: both orders, what it stands for, the output, its gradient
+_ONE_IN, _LEAST = 200, 2_048  # one in this many outputs is active by default
+_PAIR_BYTES = (
+    24  # of an active output in its sample: both orders, its weight in the softmax, the output, its gradient
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ class ActiveOptions(OptimizerOptions):
 
 
 class ActiveOutputs(Method):
-    """One optimizer step on one minibatch, of a model split over nodes, by the active outputs alone."""
+    """One optimizer step on one minibatch, of a model split over nodes, with only the active outputs."""
 
     batches = "replicated"
     exact_on_one_node = False

@@ -41,8 +41,8 @@ def wide_softmax(method: str, model: nn.Module, workload: Workload, world_size: 
     for group, what in ((softmax.outputs, "an output"), (softmax.units, "a hidden unit")):
         if group.size < world_size:
             raise UserError(
-                f"{method} needs {what} a node: {group.name!r} are {group.size} for {world_size} nodes; use fewer "
-                "nodes or a wider model"
+                f"{method} needs {what} for each node, but {group.name!r} has {group.size} for {world_size} nodes; "
+                "use fewer nodes or a wider model"
             )
     return softmax
 

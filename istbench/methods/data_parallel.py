@@ -1,11 +1,11 @@
 """All-reduce data parallel: torch's DistributedDataParallel, as users run it.
 
-Gradients are averaged in buckets while the backward pass still runs (Li et al., VLDB 2020). A communication hook
-hands each bucket to the fabric, which counts it.
+torch averages gradients in buckets while the backward pass still runs (Li et al., VLDB 2020). A communication hook
+passes each bucket to the fabric, which counts it.
 
-BatchNorm: every node normalises by its own minibatch, and the assembled model has the running statistics of rank
-0. DistributedDataParallel's broadcast of buffers gives the same model; istbench leaves it out. Every evaluation
-estimates them anew (istbench/node/evaluate.py).
+BatchNorm: every node normalises by its own minibatch, and the assembled model has the running statistics of rank 0.
+DistributedDataParallel's broadcast of buffers gives the same model; istbench leaves it out. Every evaluation
+estimates the statistics again (istbench/node/evaluate.py).
 """
 
 import collections
@@ -89,10 +89,10 @@ class DataParallel(Method):
         return self.options.build(self._model.parameters())
 
     def _settle_buckets(self) -> None:
-        """Make the replica order its buckets now, which it does once, after its first backward pass.
+        """Make the replica order its buckets now. torch does this once, after the first backward pass.
 
-        The place of a gradient in its bucket decides the order in which the values of the nodes are added. This
-        order must be the same in a resumed run, so it is settled before the first step.
+        The place of a gradient in its bucket decides the order in which torch adds the values of the nodes. A
+        resumed run needs the same order, so it must be final before the first step.
         """
         inputs, targets = self._workload.train_batch(
             torch.arange(min(2, self._workload.train_size)), torch.Generator()

@@ -1,18 +1,17 @@
 """Distributed SLIDE: trains the outputs of a wide softmax that hashing finds (arXiv 2201.12667, 1903.03129).
 
-The nodes share the model as in `model_parallel`. Each node keeps L hash tables of K functions each over the
-weights of its own outputs, and looks the hidden layer of a sample up in them. The outputs in the same bucket of
-some table are active: their weights are probably near the hidden layer, so their values are probably large.
-Weights change, so the node builds its tables anew on a schedule, with new functions and a new K and L. The number
-of active outputs stays the same, and an output that one table misses is found by a later one.
+The nodes share the model as in `model_parallel`. Each node keeps L hash tables of K functions each over the weights
+of its own outputs. It looks up the hidden layer of each sample in these tables. Outputs in the same bucket of some
+table are active: their weights are probably near the hidden layer, so their values are probably large. Weights
+change, so the node rebuilds its tables on a schedule, with new functions and a new K and L. The number of active
+outputs stays the same. A later table finds the outputs that one table misses.
 
-Two parts of the active outputs are istbench's own, and an option switches each off. `common_share`: the outputs
-that are largest for the mean hidden layer are active for all samples. `random_share`: random outputs stand in the
-softmax for all inactive ones, which would otherwise never learn that they are wrong.
+istbench adds two parts to the active outputs; an option switches each off. `common_share`: the outputs that are
+largest for the mean hidden layer are active for all samples. `random_share`: random outputs represent all inactive
+outputs in the softmax. Otherwise inactive outputs would never learn that they are wrong.
 
-In the paper each node gathers all active outputs of the others (`exchange=sparse_outputs`). By default the nodes
-of istbench exchange only the largest output and the sum of exponentials of every sample. This gives the same
-softmax.
+In the paper each node gathers all active outputs of the others (`exchange=sparse_outputs`). By default the nodes of
+istbench exchange only the largest output and the sum of exponentials of every sample. This gives the same softmax.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +41,7 @@ from istbench.slide.threads import Threads
 from istbench.workloads.base import Workload
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
-_CHOSEN_BY = 256  # samples that K and L are chosen by
+_CHOSEN_BY = 256  # samples for the choice of K and L
 _RECALLED, _RECALLED_FOR = 100, 32  # largest outputs, and samples
 _Share = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -89,11 +88,11 @@ class DistributedSLIDE(ActiveOutputs):
         def __post_init__(self) -> None:
             super().__post_init__()
             if bool(self.functions) != bool(self.tables):
-                raise UserError("functions (K) and tables (L) go together; give both, or target_active for both")
+                raise UserError("functions (K) and tables (L) belong together; give both, or target_active instead")
             if self.functions and self.target_active:
-                raise UserError("target_active chooses functions and tables; leave it out, or those")
+                raise UserError("target_active chooses functions and tables; leave it out, or leave out both")
             if self.common_share + self.random_share >= 1:
-                raise UserError("common_share and random_share leave nothing to be hashed; lower one")
+                raise UserError("common_share and random_share leave no outputs for hashing; lower one")
 
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
         options, outputs = self.options, self._softmax.outputs.size
@@ -124,7 +123,7 @@ class DistributedSLIDE(ActiveOutputs):
         return self._shard_of(weight, bias, index=self._index, random=random)
 
     def _some_inputs(self, workload: Workload) -> Any:
-        """Some samples, to choose the first tables by."""
+        """Some samples, for the choice of the first tables."""
         count = min(_CHOSEN_BY, workload.train_size)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "choosing"))
         some = torch.randperm(workload.train_size, generator=generator)[:count]
@@ -146,7 +145,7 @@ class DistributedSLIDE(ActiveOutputs):
     def _starting_note(self) -> str:
         """The sizes of the first tables of this process."""
         choice, outputs = self._index.choice, self._softmax.outputs.size
-        told = f"; meant to make {self.options.active(outputs):,} of {outputs:,} outputs active"
+        told = f"; they should make {self.options.active(outputs):,} of {outputs:,} outputs active"
         return (
             f"node 0 starts with K={choice.functions} functions ({self.options.family}), L={choice.tables} tables "
             f"over {len(self._rows):,} outputs, {self._index.tables.bytes / 1e6:,.1f} MB"
@@ -245,7 +244,7 @@ def _compile_update(threads: Threads) -> None:
 
 
 def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: int) -> None:
-    """Refuse rows that would make a kernel read or write outside its arrays."""
+    """Refuse rows with which a kernel would read or write outside its arrays."""
     if any(len(own) and (own.min() < 0 or own.max() >= size) for own in (rows.ravel(), common.ravel())):
         raise ValueError("tables of other outputs")
     if starts.min() < 0 or starts.max() > size or np.diff(starts).min() < 0:
@@ -257,7 +256,7 @@ def _bits(family: str, width: int) -> int:
     return _FAMILIES[family](width, 0, 0, 0).bits
 
 
-PAIR_BYTES, SAMPLE_BYTES = 8, 8  # as they are sent: an output's number and value; a sample's count and true outputs
+PAIR_BYTES, SAMPLE_BYTES = 8, 8  # sent: an output's number and value; a sample's count and true outputs
 
 
 def gathered_normaliser(

@@ -1,15 +1,18 @@
 """Fully sharded data parallel: torch's `fully_shard`, as users run it.
 
-Every node keeps an n-th of the rows of every parameter, with its gradient and the optimizer's state (Rajbhandari
-et al., SC 2020; Zhao et al., VLDB 2023). Parameters are gathered in groups, shortly before a forward and again
-before a backward pass needs them, and dropped after it; a group's gradients are averaged, each node's rows to that
-node, while the backward pass goes on. Groups follow from the model: a child of it, or of a Sequential, ModuleList
-or ModuleDict in it, that has `group_params` parameters is one, the innermost first. What is left is gathered once a
-step, for both passes. A group's parameters are used by its module's own forward pass alone, on every node alike.
+Every node keeps an n-th of the rows of every parameter, with their gradient and optimizer state (Rajbhandari et
+al., SC 2020; Zhao et al., VLDB 2023). Nodes gather parameters in groups, shortly before a forward or a backward
+pass needs them, and drop them after it. During the backward pass they average the gradients of one group at a time,
+and each node receives those of its own rows.
 
-torch's own calls for it, `set_custom_all_gather` and `set_custom_reduce_scatter`, hand what it moves to the fabric.
-By gloo torch would wait for each collective as it starts it; here, as on GPUs, it goes on beside the computing
-until what it brings is needed.
+The groups follow from the model. Candidates are its children, and those of a Sequential, ModuleList or ModuleDict
+in it. A candidate with at least `group_params` parameters is a group; inner ones come first. Nodes gather the
+remaining parameters once a step, for both passes. Only the forward pass of a group's module uses its parameters, on
+every node alike.
+
+torch passes its collectives to `set_custom_all_gather` and `set_custom_reduce_scatter`, which pass them to the
+fabric. With gloo, torch would wait for each collective at its start. Here, as on GPUs, it runs beside the computing
+until its result is needed.
 
 BatchNorm: as in `ddp`.
 """
@@ -37,7 +40,7 @@ from istbench.workloads.base import Batch, Workload
 
 
 class FullySharded(Method):
-    """Data parallel whose parameters, gradients and optimizer state are cut into an n-th a node."""
+    """Data parallel with an n-th of the parameters, gradients and optimizer state on each node."""
 
     name = "fsdp"
     scheduled = True
@@ -117,7 +120,7 @@ class FullySharded(Method):
 
     @torch.no_grad()
     def _run_hooks(self) -> None:
-        """Call the hooks of gradients, such as the one for a scaled loss: torch does not call those of shards."""
+        """Call the hooks of gradients, such as that of a scaled loss: torch does not call the hooks of shards."""
         for parameter in self._shards:
             for hook in (parameter._backward_hooks or {}).values():
                 if parameter.grad is not None:
@@ -266,7 +269,7 @@ class _Reduce(ReduceScatter):
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This node's rows of `tensor`, not copied; itself where it is not cut."""
+    """This node's rows of `tensor`, not copied; `tensor` itself if it is not cut."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 

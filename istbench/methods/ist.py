@@ -4,11 +4,11 @@ A round has three parts:
 
 1. Deal: a seeded random partition deals the hidden units to the nodes.
 2. Train: each node trains the subnet of its units for `local_steps` local steps, without communication.
-3. Exchange: the units are dealt anew. Every weight moves directly from the node that trained it to the node that
-   needs it next. A weight between units of two different nodes is in no subnet: it waits on its home node.
+3. Exchange: a new partition deals the units. Every weight moves directly from the node that trained it to the
+   node that needs it next. A weight between units of two different nodes is in no subnet: it waits at home.
 
 BatchNorm: a unit's affine parameters travel with the unit. Running statistics stay behind, because those of a
-subnet do not fit the assembled model; every evaluation estimates them anew (istbench/node/evaluate.py). Every node
+subnet do not fit the assembled model; every evaluation estimates them again (istbench/node/evaluate.py). Every node
 trains the tensors that no hidden unit indexes (an output bias), and the nodes average them at the end of a round.
 
 Optimizer state travels with its parameter (`optimizer_state=carry`), or starts at zero after every exchange
@@ -89,7 +89,7 @@ class IndependentSubnetTraining(Method):
 
     @torch.no_grad()
     def close_round(self) -> None:
-        if self._fabric.world_size > 1:  # the subnet of one node alone is the model, in every round
+        if self._fabric.world_size > 1:  # with one node, the subnet is the whole model in every round
             old = self._partition
             self._deal(self._round + 1)
             self._exchange(old)
@@ -122,7 +122,7 @@ class IndependentSubnetTraining(Method):
         plan = Repartition(self._layout, old, self._partition, self._home_partition)
         holdings = self._holdings()
         like = next(self._subnet.parameters())
-        # Everything leaves its tensor before anything is written, also the values that stay on this node.
+        # Copy all values out of their tensors first, also those that stay on this node; then write.
         outgoing = {peer: gather_blocks(holdings, plan.outgoing(rank, peer), like) for peer in peers}
         incoming = {peer: plan.incoming(rank, peer) for peer in peers}
         arrived = {peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank}
@@ -206,8 +206,8 @@ class IndependentSubnetTraining(Method):
         smallest = min(groups, key=lambda group: group.size)
         if smallest.size < world_size:
             raise UserError(
-                f"{cls.name} needs a hidden unit a node: {smallest.name!r} has {smallest.size} units for "
-                f"{world_size} nodes; use fewer nodes or a wider model"
+                f"{cls.name} needs a hidden unit for each node, but {smallest.name!r} has {smallest.size} units "
+                f"for {world_size} nodes; use fewer nodes or a wider model"
             )
 
     @torch.no_grad()
@@ -236,7 +236,7 @@ class IndependentSubnetTraining(Method):
         )
 
     def _undealt(self) -> dict[str, Tensor]:
-        """The tensors that no partition deals out, with their values in the full model."""
+        """The tensors that no partition cuts, with their values in the full model."""
         mine, replicated = named_tensors(self._subnet), self._layout.replicated
         means = self._means([mine[name] for name in replicated], "assembling")
         whole = {name: mean.to(mine[name].dtype) for name, mean in zip(replicated, means, strict=True)}

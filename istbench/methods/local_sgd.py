@@ -1,9 +1,9 @@
 """Local SGD: every node trains by itself, and every `local_steps` steps the nodes average their weights.
 
-Stich, "Local SGD converges fast and communicates little", ICLR 2019. The average is one fused all-reduce of all
-parameters and floating-point buffers, so BatchNorm's running statistics are averaged with the weights (every
-evaluation estimates them anew, istbench/node/evaluate.py). The optimizer's state stays local unless
-`average_optimizer` is set, which averages it by a second all-reduce.
+Stich, "Local SGD converges fast and communicates little", ICLR 2019. One fused all-reduce averages all parameters
+and floating-point buffers, also the running statistics of BatchNorm. (Every evaluation estimates these again,
+istbench/node/evaluate.py.) The optimizer's state stays local, unless `average_optimizer` averages it by a second
+all-reduce.
 """
 
 import copy
@@ -42,10 +42,10 @@ class LocalSGD(Method):
         self._workload = workload
         self._fabric = fabric
         self._model = materialise(model, workload, self.seed, fabric.device)
-        # One flat buffer behind all tensors: the average is one all-reduce with nothing copied.
+        # One flat buffer behind all tensors: the average is one all-reduce without copies.
         self._flat = flatten_in_place(floating_tensors(self._model))
         self._optimizer = self.options.build(self._model.parameters())
-        self._steps = 0  # of the round under way
+        self._steps = 0  # of the current round
 
     @property
     def round_steps(self) -> int:
@@ -74,7 +74,7 @@ class LocalSGD(Method):
         self._fabric.recorder.mark("round")
 
     def _average_state(self) -> None:
-        """Replace the optimizer's state by its mean over nodes: one all-reduce, or one a dtype."""
+        """Replace the optimizer's state by its mean over nodes, with one all-reduce for each dtype."""
         slots = self.options.slots
         state = [value for own in trained(self._model) for value in started(self._optimizer, own, slots)]
         for values in by_dtype(state):
@@ -86,7 +86,7 @@ class LocalSGD(Method):
     def assemble(self) -> nn.Module | None:
         if self._steps == 0:
             return self._model if self._fabric.rank == 0 else None
-        # Within a round the assembled model is the mean of the nodes' models, which stay as they are.
+        # Inside a round the assembled model is the mean of the nodes' models, which do not change.
         assembled = copy.deepcopy(self._model)
         for flat in flatten_in_place(floating_tensors(assembled)):
             self._fabric.all_reduce_mean(flat, "assembling")
@@ -100,7 +100,7 @@ class LocalSGD(Method):
         }
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
-        if self._steps:  # the nodes' models are their own until the round ends
+        if self._steps:  # the nodes' models differ until the round ends
             return False
         if keys[0] == "optimizer":
             return self.options.average_optimizer and keys[-1] in self.options.slots

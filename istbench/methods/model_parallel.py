@@ -4,7 +4,7 @@ The dense counterpart of Distributed SLIDE (arXiv 2201.12667), which splits a mo
 the same minibatch. In a step each node
 
 1. computes its part of the hidden layer, and gathers the parts of the others;
-2. computes its own outputs, and gathers the others' sums of exponentials, one number a sample, for the softmax;
+2. computes its own outputs, and gathers the others' sums of exponentials for the softmax, one number a sample;
 3. receives the gradient of its own hidden units, summed over the outputs of all nodes;
 4. updates its own parameters.
 

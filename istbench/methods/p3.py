@@ -1,10 +1,13 @@
 """P3: priority-based parameter propagation (Jayarajan et al., MLSys 2019, arXiv 1905.03960).
 
-The parameter server of `parameter_server`, with two changes. Parameters are cut into slices, so that a large one
-does not hold up others and its own transfer, update and reply overlap. And slices are sent, updated and replied in
-the order in which the next forward pass needs them, first layer first, although the backward pass makes the last
-layer's gradients first. What a connection already holds cannot be overtaken, so it gets only a few slices at a
-time.
+P3 is `parameter_server` with two changes:
+
+- It cuts parameters into slices. So a large parameter does not delay others, and the transfer, update and reply of
+its slices overlap.
+- Workers and servers send, update and reply in the order in which the next forward pass needs the slices: first
+layer first. The backward pass computes gradients in the opposite order.
+
+No slice can overtake those that a connection already holds, so a connection holds only a few at a time.
 """
 
 import time

@@ -1,13 +1,14 @@
-"""The baseline of P3: a parameter server on every node, which is a worker too.
+"""The baseline of P3: a parameter server on every node, which is also a worker.
 
-Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, synchronous. A parameter is
-one message: its gradient goes to its server when it is ready; the server updates it by the mean of all nodes'
-gradients and sends it straight back, without a notification and a pull request. Messages of a connection are first
-in, first out. The next forward pass waits, module by module, for the parameters it needs. MXNet's, which P3 was
-measured against, splits parameters of more than a million elements evenly over its servers: `split_params`.
+It is the synchronous server of Li et al., "Scaling distributed machine learning with the parameter server", OSDI
+2014. Each parameter is one message. A worker sends a gradient to its server as soon as it is ready. The server
+updates the parameter by the mean gradient of all nodes and sends it back at once, without a notification and a pull
+request. Messages of a connection are first in, first out. The next forward pass waits, module by module, for the
+parameters that it needs. The P3 paper compares with MXNet's server, which splits parameters of more than a million
+elements evenly over its servers: `split_params`.
 
-BatchNorm: as in `ddp`, every node normalises by its own minibatch, and the assembled model carries rank 0's
-running statistics.
+BatchNorm: as in `ddp`, every node normalises by its own minibatch, and the assembled model has the running
+statistics of rank 0.
 """
 
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ class ParameterServer(Method):
         )
 
     def least_batch(self, batch_size: int) -> int:
-        part = -(-batch_size // self.options.accumulation_steps)  # as Tensor.chunk: the last part has the rest
+        part = -(-batch_size // self.options.accumulation_steps)  # like Tensor.chunk: the last part has the rest
         return batch_size - part * ((batch_size - 1) // part)
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
@@ -93,7 +94,7 @@ class ParameterServer(Method):
         return self._served.state_dict()
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
-        # Servers keep the optimizer's state, and buffers are each node's own.
+        # Each server keeps its own optimizer state, and each node its own buffers.
         return keys[0] == "model" and is_parameter(self._served.model, keys[1])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -13,11 +13,12 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def gathered_modules(model: nn.Module, least: int) -> list[nn.Module]:
-    """The modules whose parameters are groups of their own, in the order of `model`.
+    """The modules whose parameters form a group each, in the order of `model`.
 
-    A child of the model, or of a Sequential, ModuleList or ModuleDict in it, is one where it has at least `least`
-    parameters; the innermost first, so that a block within a block counts by itself. A parameter that is also used
-    under another name outside it is left to the model, as all that is in no group is.
+    Candidates are the children of the model, and those of a Sequential, ModuleList or ModuleDict in it. A candidate
+    with at least `least` parameters is a group. Inner candidates come first, and their parameters do not count
+    again outside. If a parameter has another name outside its module, its module is no group. All remaining
+    parameters stay with the model.
     """
     parents = [module for module in model.modules() if module is model or isinstance(module, _CONTAINERS)]
     children = {child for parent in parents for child in parent.children()}
@@ -35,7 +36,7 @@ def gathered_modules(model: nn.Module, least: int) -> list[nn.Module]:
 
 
 def shard_rows(rows: int, rank: int, world_size: int) -> range:
-    """The rows of a parameter on node `rank`: equal runs, of which the last ones are shorter or empty."""
+    """The rows of a parameter on node `rank`: equal runs, except that the last ones are shorter or empty."""
     each = -(-rows // world_size)
     return range(min(rank * each, rows), min((rank + 1) * each, rows))
 
@@ -51,10 +52,10 @@ class PlannedGroups:
     """The groups of a model on some nodes; the last group is the model's own.
 
     Attributes:
-        gathered, reduced: bytes of each group's parameters, and of those with gradients, with what pads them.
+        gathered, reduced: bytes of each group's parameters, and of those with gradients, including padding.
         gradients: bytes of each group's gradients. largest_gradient: of one parameter.
         group_of: the group of each trained parameter, by number.
-        ahead: whether the next group is gathered while one computes its forward pass.
+        ahead: whether nodes gather the next group during the forward pass of a group.
     """
 
     gathered: list[int]
@@ -92,9 +93,9 @@ class PlannedGroups:
     def buffers(self) -> int:
         """The most bytes at one time of gathered parameters and transfers, beside the largest gradient.
 
-        That is in the backward pass of a group: itself, the next one to arrive, its gradients once they are there,
-        and the gradients before it to leave. By gloo what is on its way is there twice: where it is sent from, and
-        where it arrives.
+        The backward pass of a group needs the most: the group, the next group to arrive, the group's gradients, and
+        the gradients of the group before, which leave. With gloo, a transfer takes memory twice: at its source and
+        at its destination.
         """
         several = self.world_size > 1
         *gathered, whole = self.gathered

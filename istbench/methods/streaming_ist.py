@@ -1,6 +1,6 @@
 """Streaming IST: units move a few at a time, while the nodes compute. This project's own extension of `ist`.
 
-`ist` deals all units anew at the end of a round, and the nodes wait until every weight has moved. Here a wave of
+`ist` deals all units again at the end of a round, and the nodes wait until every weight has moved. Here a wave of
 units leaves after each local step, or after every `flight_steps`. A wave takes the next units of each group, in a
 random order that is drawn once a round. They permute their owners among themselves and travel while the following
 local steps compute. A unit misses these steps: it leaves after step t, and its new owner trains it from step t + 1
@@ -99,7 +99,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)
         self._steps += 1
-        if self._fabric.world_size > 1:  # one node's subnet is the model, always
+        if self._fabric.world_size > 1:  # with one node, the subnet is always the whole model
             self._move_units()
         if self._steps == self.round_steps:
             self._end_round()
@@ -194,7 +194,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         return f"streams: on average {share:.1%} of the hidden units are in flight, and no node trains them"
 
     def drain(self) -> None:
-        """Finish the transfers in flight: none goes on while the clock stands still."""
+        """Finish the transfers in flight: no transfer may run while the clock stands still."""
         if self._flying is not None and self._flying.transfers is not None:
             self._flying.transfers.finish()
 

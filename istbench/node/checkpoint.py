@@ -195,7 +195,7 @@ def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     if path.is_symlink() or not path.is_file():
-        raise Broken(path, "it is no file" if path.is_symlink() or path.exists() else "it is missing")
+        raise Broken(path, "it is not a file" if path.is_symlink() or path.exists() else "it is missing")
     try:
         return load_file(path)
     except Exception as error:  # the library raises many kinds for a broken file

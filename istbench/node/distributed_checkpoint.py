@@ -92,7 +92,7 @@ class DistributedCheckpoint:
     def read(self) -> tuple[Totals, dict[str, Any], str] | None:
         """Read the newest whole step: its totals, the state of this rank, and a line on newer damaged steps.
 
-        None where nothing was published. All ranks read the same step.
+        None if nothing was published. All ranks read the same step.
 
         Raises:
             UserError: on rank 0; steps were published, but none is whole. It names the directory to delete.

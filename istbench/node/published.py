@@ -217,7 +217,7 @@ def find(directory: Path) -> list[Step | Broken]:
 
 
 def newest(directory: Path) -> Step | None:
-    """The newest step whose files all exist, by their sizes; None where nothing was published.
+    """The newest step whose files all exist, by their sizes; None if nothing was published.
 
     Raises:
         UserError: steps were published, but none is whole; the message names the file and the directory to delete.
@@ -226,7 +226,7 @@ def newest(directory: Path) -> Step | None:
 
 
 def newest_whole(directory: Path) -> Step | None:
-    """The newest step whose files all have their SHA-256; None where nothing was published.
+    """The newest step whose files all have their SHA-256; None if nothing was published.
 
     Raises:
         UserError: as `newest`.
@@ -305,7 +305,7 @@ def _size(path: Path) -> int:
     except OSError as error:
         raise Broken(path, error.strerror or str(error)) from None
     if not stat.S_ISREG(found.st_mode):
-        raise Broken(path, "it is no file")
+        raise Broken(path, "it is not a file")
     return found.st_size
 
 

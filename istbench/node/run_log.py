@@ -28,14 +28,14 @@ class RunLog:
         self._last: Evaluation | None = None
 
     def resumption(self, run: RunDirectory, damage: str) -> None:
-        """Record that the run goes on from an older checkpoint; `damage` is a line on the newer one."""
+        """Record that the run resumes from an older checkpoint; `damage` is a line on the newer one."""
         header, step = run.header(), self._progress.totals.step
         self._sinks.record(
             Resume(
                 step=step,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 part=Part(host=header.host, versions=header.versions, git=header.git),
-                damage=f"checkpoint {damage}; the run goes on from the checkpoint of step {step}",
+                damage=f"checkpoint {damage}; the run resumes from the checkpoint of step {step}",
             )
         )
 
@@ -99,5 +99,5 @@ class RunLog:
 
 
 def _finite(value: float) -> float | None:
-    """`value`; None where it is not finite."""
+    """`value`; None if it is not finite."""
     return value if math.isfinite(value) else None

@@ -78,7 +78,7 @@ class TraceSample:
         return None
 
     def _others_cores(self) -> float | None:
-        """Cores that other processes on rank 0's machine used since `start`; None where unknown."""
+        """Cores that other processes on rank 0's machine used since `start`; None if unknown."""
         busy, cpu, now = _used()
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self._fabric.world_size))
         own = math.fsum(self._fabric.numbers(cpu - self._cpu_at_start)[:here])

@@ -26,7 +26,7 @@ class Trainer:
     """Trains this rank, segment by segment, and adds steps and seconds to `totals`.
 
     Args:
-        segment: the segment to go on with, in a resumed run that stopped inside one.
+        segment: the segment to continue, in a resumed run that stopped inside one.
         stopping: stops training at a step on which all ranks agree; None in a run that cannot be stopped.
 
     Attributes:

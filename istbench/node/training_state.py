@@ -65,7 +65,7 @@ class Restored:
 
     Attributes:
         segment: the segment in which training stopped, if it stopped inside one.
-        damage: a line on newer checkpoints that are damaged; empty where there are none.
+        damage: a line on newer checkpoints that are damaged; empty if there are none.
     """
 
     progress: Progress
@@ -83,7 +83,7 @@ class TrainingState:
     def restore(self) -> Restored | None:
         """Load the newest whole checkpoint into the method, the traffic counts and the random numbers.
 
-        None where there is no checkpoint.
+        None if there is no checkpoint.
 
         Raises:
             UserError: the checkpoint is damaged, or belongs to another run.

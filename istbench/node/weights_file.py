@@ -101,7 +101,7 @@ def replace_saved(directory: Path, names: Sequence[str]) -> None:
 
 
 def saved_digest(directory: Path) -> str | None:
-    """The digest of the weights in `directory`; None where there are none, or they do not name it."""
+    """The digest of the weights in `directory`; None if there are none, or they do not name it."""
     try:
         if (directory / _ONE).is_file():
             with safe_open(directory / _ONE, "pt") as file:

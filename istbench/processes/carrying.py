@@ -1,10 +1,10 @@
 """Measure the cost of sending and receiving messages on a node, in wall and CPU seconds.
 
-Nodes exchange small and large messages. The CPU time of all their threads, with the kernel's work for them, is
-divided by the number of messages and bytes. The latency of a small message is measured after some computing, as in
-training: on a node with one core, the threads that compute and communicate take turns, and one all-reduce takes
-several times as long as one in a row of many. All-reduces, direct transfers and the fabric's transport (for `p3`)
-are measured separately: their messages pass through different threads.
+Nodes exchange small and large messages. The cost is the CPU time of all their threads, with the kernel's work for
+them, divided by the number of messages and bytes. The latency of a small message is measured after some computing,
+as in training. On a node with one core, the threads that compute and communicate take turns. There one all-reduce
+after computing takes several times as long as one in a row of many. All-reduces, direct transfers and the fabric's
+transport (for `p3`) are measured separately, because their messages pass through different threads.
 """
 
 import statistics

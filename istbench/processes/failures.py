@@ -43,10 +43,10 @@ def failure_path(logs: Path, rank: int) -> Path:
 
 
 def same_command(step: int) -> str:
-    """The way out after a lost worker: the same command goes on from the checkpoint of `step` (0 for none)."""
+    """The way out after a lost worker: the same command resumes from the checkpoint of `step` (0 for none)."""
     if step:
-        return f"the same command goes on from the checkpoint of step {step}"
-    return "the same command starts anew: no checkpoint was written yet"
+        return f"the same command resumes from the checkpoint of step {step}"
+    return "the same command starts from step 0: no checkpoint was written yet"
 
 
 def activity_path(logs: Path, rank: int) -> Path:

@@ -131,7 +131,7 @@ class Signals:
             self._raise()
 
     def _ask(self) -> bool:
-        """Ask the workers to stop; False where they cannot."""
+        """Ask the workers to stop; False if they cannot."""
         if self._stop is None or not self._stop.request():
             return False
         os.write(2, _STOPPING)  # the signal may have interrupted a print

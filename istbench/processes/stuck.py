@@ -43,8 +43,8 @@ class Watch:
             raise self.of_stopped(here)
         if stuck:
             raise WorkerLost(
-                f"{_all_doing(self._logs, stuck)} for more than --timeout {self._timeout_s:g} s without an end; "
-                "if the method or the workload is right, give a longer --timeout"
+                f"{_all_doing(self._logs, stuck)} for more than --timeout {self._timeout_s:g} s without finishing; "
+                "if this work only takes long, give a longer --timeout"
             )
 
     def stopped(self, processes: Mapping[int, int]) -> list[int]:

@@ -70,7 +70,7 @@ def read_figures(path: Path) -> list[Figure]:
     try:
         unknown = sorted(set(reader.fieldnames or ["no columns"]) - set(names))
         if unknown:
-            raise UserError(f"{path} has {unknown[0]!r}, which is no column of it; {_WAY_OUT}")
+            raise UserError(f"{path} has an unknown column {unknown[0]!r}; {_WAY_OUT}")
         return [_figure(row, f"{path}, line {reader.line_num}") for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}; {_WAY_OUT}") from None
@@ -78,7 +78,7 @@ def read_figures(path: Path) -> list[Figure]:
 
 def _figure(row: dict[str, str], where: str) -> Figure:
     if None in row or None in row.values():
-        raise UserError(f"{where} has not as many columns as the first; {_WAY_OUT}")
+        raise UserError(f"{where} does not have as many columns as line 1; {_WAY_OUT}")
     given: dict[str, object] = {name: text for name, text in row.items() if text}
     for name in ("options", "method_options"):
         given[name] = parse_pairs(row.get(name, "").split(), f"{where}: {name}")

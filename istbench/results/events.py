@@ -72,7 +72,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="f
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="stop"):
-    """The run ended or was interrupted. `step` is the step of its last evaluation."""
+    """The run ended, or a signal interrupted it. `step` is the step of its last evaluation."""
 
     status: Status
     step: Natural = 0

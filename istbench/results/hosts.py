@@ -14,7 +14,7 @@ def parts(header: Header, events: Sequence[Event]) -> list[tuple[int, Part | Non
         if isinstance(event, Start | Resume):
             step = max(0, event.step)  # -1 stands for a new beginning
             found = [*((before, part) for before, part in found if before < step), (step, event.part)]
-    if not found or found[-1][1] is None:  # older events hold no part; run.json holds the last one
+    if not found or found[-1][1] is None:  # older events have no part; run.json has the last one
         last = Part(host=header.host, versions=header.versions, git=header.git)
         found[-1:] = [(found[-1][0] if found else 0, last)]
     return found

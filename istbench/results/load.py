@@ -62,7 +62,7 @@ def load_run(directory: RunDirectory) -> Run:
     if header.status == "done" and not curve.evaluations:
         raise UserError(
             f"{directory.events_jsonl} holds no evaluation of a finished run; "
-            f"delete {directory.path} to run it anew"
+            f"delete {directory.path} to run the cell again"
         )
     return Run(header=header, curve=curve, directory=directory, changes=tuple(changes(header, events)))
 
@@ -104,5 +104,5 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
 
 
 def _is_copy(run: Run) -> bool:
-    """Whether the directory of `run` does not have the name of its cell."""
+    """Whether the name of the run's directory is not the name of its cell."""
     return run.directory.path.name != run.header.cell

@@ -54,19 +54,19 @@ def interval_name(seeds: int) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number the mean of the two middle ones, infinite if either is.
+    """The middle value. Of an even number, the mean of the two middle values, infinite if either is infinite.
 
     Raises:
-        ValueError: where there are none.
+        ValueError: without values.
     """
     return _mean(*_middle_two(values))
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The entry of a table from one value a seed, infinity for a seed that missed.
+    """The entry of a table from one value for each seed, infinity for a miss.
 
     Raises:
-        ValueError: where there are none, or one is NaN.
+        ValueError: without values, or if one is NaN.
     """
     return _estimate(values, _mean)
 
@@ -74,10 +74,9 @@ def estimate(values: Sequence[float]) -> Estimate:
 def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> SpeedUp | None:
     """Seconds of `baseline` over seconds of `method`, by seed, infinity for a miss; None without pairs.
 
-    Only seeds that both ran count. A seed on which the method missed is a ratio of 0, even where the
-    baseline missed too; one on which only the baseline missed is infinite. The median over pairs is a number
-    to print where it is above 0 and finite. A pair in which one was there before training began has no ratio
-    and is left out.
+    Only seeds that both ran count. The ratio of a seed is 0 if the method missed, also if the baseline missed too.
+    It is infinite if only the baseline missed. The entry has a number if the median over pairs is above 0 and
+    finite. A pair has no ratio, and does not count, if one of the two reached the target before training began.
     """
     ratios = [
         _ratio(baseline[seed], method[seed])
@@ -103,19 +102,19 @@ def _middle_two(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _mean(lower: float, upper: float) -> float:
-    """The median from the two middle values, which are one where there is an odd number of them."""
-    # The same value twice must stay what it is, which a sum of halves does not promise.
+    """The median from the two middle values, which are the same value if the number of values is odd."""
+    # The mean of two equal values must be that value; a sum of halves may round.
     return lower if lower == upper else (lower + upper) / 2
 
 
 def _mean_ratio(lower: float, upper: float) -> float:
-    """The same for ratios, where a 0 stands for a miss and has no mean with a number."""
+    """The same for ratios, where 0 stands for a miss and has no mean with another number."""
     return 0.0 if lower == 0 else _mean(lower, upper)
 
 
 def _estimate(values: Sequence[float], middle: _Middle) -> Estimate:
     if any(math.isnan(value) for value in values):
-        raise ValueError("NaN among the values of an entry: a miss is infinity")
+        raise ValueError("NaN among the values of an entry; write a miss as infinity")
     centre = middle(*_middle_two(values))
     low, high = min(values), max(values)
     if len(values) >= BOOTSTRAP_FROM and low < high:

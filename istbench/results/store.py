@@ -23,7 +23,7 @@ _RESERVED_EVENTS_BYTES = 4096
 
 
 class RunDirectory:
-    """The files of one run. No other place knows their names."""
+    """The files of one run. Only this class knows their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class RunDirectory:
         """Inside, no other istbench writes this directory. The system frees the lock of a killed process.
 
         Raises:
-            UserError: where another istbench holds the lock, or the directory cannot be written.
+            UserError: if another istbench holds the lock, or the directory cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class RunDirectory:
         """Write `header` as run.json in one step. After a failure, the previous header stays.
 
         Raises:
-            UserError: where the directory cannot be written.
+            UserError: if the directory cannot be written.
         """
         content = msgspec.json.format(msgspec.json.encode(header, enc_hook=encode_own), indent=1) + b"\n"
         try:
@@ -103,7 +103,7 @@ class RunDirectory:
             raise _cannot_write(self.run_json, error) from None
 
     def reserve(self) -> None:
-        """Reserve disk space to record the end of the run on a full disk.
+        """Reserve disk space in which a run on a full disk can record its end.
 
         Raises:
             UserError: if the disk has no such space.
@@ -228,7 +228,7 @@ class RunDirectory:
 
     @property
     def _way_out(self) -> str:
-        return f"delete {self.path} to run it anew"
+        return f"delete {self.path} to run the cell again"
 
 
 def time_now() -> str:
@@ -252,5 +252,5 @@ def _cannot_write(path: Path, error: OSError) -> UserError:
             f"no space left to write {path}: free some, then run the same command again to resume; "
             "nothing recorded is lost"
         )
-    return UserError(f"cannot write {path}: {error.strerror}; mend that and run the same command again, "
+    return UserError(f"cannot write {path}: {error.strerror}; fix this and run the same command again, "
                      "or choose another --out")  # fmt: skip

@@ -51,7 +51,7 @@ def served_footprint(
 def _slices(
     sizes: Sequence[int], slice_params: int, world_size: int, split_params: int
 ) -> list[list[Slice]] | None:
-    """The slices of each parameter; None where there are too many to list."""
+    """The slices of each parameter; None if there are too many to list."""
     at_most = sum(-(-size // (slice_params or size or 1)) for size in sizes) * (1 if slice_params else world_size)
     return cut(sizes, slice_params, world_size, split_params=split_params) if at_most <= _MOST_SLICES else None
 

@@ -1,4 +1,4 @@
-"""The host memory of a model's values and gradients, for the transport: the model itself, or copies beside it."""
+"""The host memory from which the transport sends a model's values and gradients: the model itself, or copies."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,14 +33,14 @@ class DirectMemory:
         then(gradient)
 
     def update(self, slice: Slice, update: Callable[[], bool]) -> bool:
-        """Run `update`, which changes `slice` of the model or returns false; bring a change into `values`."""
+        """Run `update`, which changes `slice` of the model or returns false; copy a change into `values`."""
         return update()
 
     def publish(self, number: int) -> None:
-        """Bring `values` of parameter `number` into the model."""
+        """Copy `values` of parameter `number` into the model."""
 
     def reload(self) -> None:
-        """Bring the values of the model into `values`, after someone else changed them."""
+        """Copy the values of the model into `values`, after other code changed them."""
 
 
 class StagedMemory(DirectMemory):

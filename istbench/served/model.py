@@ -1,4 +1,4 @@
-"""A model that all nodes train together; every node is a worker, and a server of some slices."""
+"""A model that all nodes train together. Every node is a worker, and the server of some slices."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,19 +23,20 @@ class ServedModel:
     """`model`, trained by all nodes together; each node updates the slices that it serves.
 
     A training step is a forward pass inside `forward`, then `backward`. The worker pushes the gradient of a slice
-    to its server when the gradient is ready. The server replies with new values, which land in the model. Every
-    forward pass but the first waits, module by module, for the parameters that the first one used there. In a step,
-    new values may overwrite a parameter once all nodes have its gradient: nothing may read the parameter after its
-    own gradient is computed.
+    to its server when the gradient is ready. The server replies with new values, which go into the model. The first
+    forward pass records the parameters that each module uses. Later forward passes wait for these, module by
+    module. In a step, new values may overwrite a parameter as soon as all nodes have sent its gradient. So no code
+    may read a parameter after the backward pass has computed its gradient.
 
-    This class joins the two halves: it passes the messages of the transport to them, and theirs to the transport.
+    This class connects both halves to the transport and passes messages in both directions.
 
     Args:
         build: an optimizer over some tensors, which updates each element by itself.
-        slice_params, split_params: how parameters are sliced; see `cut`.
-        priority: send and update first what the forward pass needs first; otherwise in the order of readiness.
-        window: slices in a connection's buffer, which more urgent ones can no longer overtake.
-        memory: how the transport reaches the tensors; by default as their device needs it.
+        slice_params, split_params: the sizes of slices; see `cut`.
+        priority: send and update slices in the order of their use in the forward pass; otherwise as they become
+            ready.
+        window: slices in a connection's buffer; more urgent slices cannot overtake them.
+        memory: the transport's access to the tensors; by default as their device requires.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ServedModel:
         return value
 
     def _follow(self, seen: Usage) -> None:
-        """After the first forward pass: modules wait from now on, and priorities follow the order of use."""
+        """After the first forward pass: from now on modules wait, and priorities follow the order of use."""
         self._usage = seen
         for module, numbers in seen.gates:
             module.register_forward_pre_hook(

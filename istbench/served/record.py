@@ -7,11 +7,11 @@ from istbench.served.slices import Slice
 
 
 class ServedRecord:
-    """Records pushes when their gradients become ready, then the updates that sum them, then the replies.
+    """Records pushes when their gradients become ready, then the updates with the sums, then the replies.
 
-    The training thread records all of them in the same order on every node: parameter by parameter as gradients
-    become ready, and for each the pushes, then updates and replies. It posts receives before the backward pass,
-    because messages are received at any time. Only the time of an update comes from the thread that ran it.
+    The training thread records all of them, in the same order on every node. For each parameter, as its gradient
+    becomes ready, it records the pushes, then updates and replies. It posts receives before the backward pass,
+    because messages may arrive at any time. Only the duration of an update comes from the thread that ran it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ServedRecord:
             self._recorder.worked(update, seconds)
 
     def awaited(self, parameter: int) -> list[int]:
-        """Take the operations for which `parameter` waits; each is returned once."""
+        """Return the operations for which `parameter` waits, each only once."""
         return self._awaited.pop(parameter, [])
 
     def _post(self, kind: str, slice: Slice, peer: int, priority: int = 0, after: Sequence[int] = ()) -> int:

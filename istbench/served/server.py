@@ -21,8 +21,8 @@ class SliceServer:
     """Takes in the gradients of this node's slices, updates a slice when it is complete, and sends its values.
 
     Args:
-        reply: sends the values of a slice to peers; empty where they did not change.
-        updated: takes note that slice `index` of this node's own model has its new values; returns whether its
+        reply: sends the values of a slice to peers; empty if they did not change.
+        updated: records that slice `index` of this node's own model has its new values; returns whether its
             parameter is then complete.
     """
 
@@ -104,9 +104,9 @@ class SliceServer:
 class SliceOptimizer:
     """Collects the gradients of the slices that one node serves and updates their values.
 
-    A slice is updated once every node has contributed, by the mean of the gradients, added up in rank order. A node
-    may contribute that it has no gradient in this step; where no node has one, nothing is updated. Only this node
-    has the optimizer state of these slices.
+    When every node has contributed to a slice, an update uses the mean of the gradients, added up in rank order. A
+    node without a gradient in this step contributes None. If no node has a gradient, the slice does not change.
+    Only this node has the optimizer state of these slices.
 
     Not thread-safe: only one thread at a time may contribute, and only one may update a slice.
 

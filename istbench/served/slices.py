@@ -80,7 +80,7 @@ class SlicedParameters:
 
     @property
     def largest_slice(self) -> int:
-        """Elements of the largest slice; 0 where there is none."""
+        """Elements of the largest slice; 0 if there is none."""
         return max((slice.stop - slice.start for slice in self.all), default=0)
 
 

@@ -37,7 +37,7 @@ class NewValues:
         received = [slice for slice in parameters.all if slice.server != fabric.rank]
         self._buffers = {slice.index: payload_of(memory.part(slice)) for slice in received}
         self._fresh = [True] * len(parameters.all)
-        # By parameter: slices that are missing; whether `wait` has returned since the last push; and whether new
+        # By parameter: missing slices; whether `wait` has returned since the last push; and whether new
         # values are in `memory` but not yet in the model.
         self._missing = [0] * len(parameters)
         self._waited = [True] * len(parameters)
@@ -48,7 +48,7 @@ class NewValues:
         return self._buffers[index]
 
     def expect(self, number: int) -> None:
-        """The gradient of parameter `number` goes out now, so that its values are old."""
+        """Note that the gradient of parameter `number` goes out now, so its values are old."""
         self._unpublished[number] = True
         self._waited[number] = False
         slices = self._parameters.slices[number]
@@ -103,7 +103,7 @@ class GradientWorker:
 
     Args:
         server: this node's own.
-        push: sends gradients of some slices to a peer, in their order; empty where there is no gradient.
+        push: sends gradients of some slices to a peer, in their order; empty without a gradient.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class GradientWorker:
         try:
             loss.backward()
         except RuntimeError as error:
-            # autograd may be the first to find that a new value overwrote the old one after it was read.
+            # autograd may be the first to detect that a new value overwrote one that it needs.
             early = [number for number in range(len(self._parameters)) if not self._values.waited(number)]
             if not early or _OVERWRITTEN not in str(error):
                 raise
@@ -159,8 +159,8 @@ class GradientWorker:
 
     def _read_early(self, number: int) -> UserError:
         return UserError(
-            f"{self._parameters.names[number]} was read before its new values: this step went past the module that "
-            "read it in the first step; train this model by ddp"
+            f"{self._parameters.names[number]} was read before its new values arrived: this step did not call the "
+            "module that read it in the first step; train this model by ddp"
         )
 
     def _push(self, number: int) -> None:

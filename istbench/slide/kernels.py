@@ -1,8 +1,8 @@
 """Products of active rows with the samples that use them, and updates of these rows.
 
 A pass reads the rows in order, each once; the few vectors of a batch stay in the processor's cache. Threads work on
-blocks of rows at the same time. Each block adds to its own copy of the vectors, and the copies are summed in the
-order of blocks, so that the result is the same for any number of threads.
+blocks of rows at the same time. Each block adds to its own copy of the vectors. The copies are then summed in
+the order of blocks, so the result is the same for any number of threads.
 """
 
 import numpy as np

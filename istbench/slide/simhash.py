@@ -10,7 +10,7 @@ from istbench.seeds import derived_seed
 from istbench.slide.hashing import HashFamily
 from istbench.slide.threads import Threads, kernel
 
-_DENSITY = 3  # one entry in so many counts in a plane
+_DENSITY = 3  # a plane uses one entry in this many
 _LANES = 64  # vectors that are hashed side by side
 _AT_ONCE = 4
 

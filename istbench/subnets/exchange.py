@@ -1,8 +1,8 @@
 """The exchange of IST without a server: plans the entries between each two nodes, gathers and writes them.
 
-At the end of a round every entry moves directly from the node that trained it to the node that trains it next. An
-entry that no node trains next moves to its home node, and later back from there. Sender and receiver derive the
-same list of blocks from the two partitions. So a message holds bare values in that order, and no index crosses the
+At the end of a round every entry moves directly from the node that trained it to the node that trains it next. If
+no node trains it next, it moves to its home node, and later back from there. Sender and receiver derive the same
+list of blocks from the two partitions. So a message holds bare values in that order, and no index crosses the
 network. The partitions are those of arXiv 1910.02120; the exchange without a server is this project's own.
 """
 
@@ -98,7 +98,7 @@ class Repartition:
 def held_block(
     tensor: CutTensor, holder: Holder, units: Sequence[Tensor], partition: Partition, home: Partition
 ) -> Block:
-    """The entries of `tensor` at the product of `units`, an index of units per axis, where a node holds them."""
+    """The entries of `tensor` at the product of `units` (an index of units per axis), at their place on a node."""
     if holder == "subnet":
         positions = [partition[a.group].position[u] for a, u in zip(tensor.axes, units, strict=True)]
     else:
@@ -160,7 +160,7 @@ def _planes(holdings: Holdings, block: Block) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """The number of values that one node moves, in the mean over rounds or waves.
+    """The mean number of values that one node moves, over rounds or waves.
 
     Attributes:
         gathered: values that it takes out of its tensors, for others and for itself.
@@ -172,11 +172,12 @@ class Moved:
 
 
 def expected_moves(tensor: CutTensor, nodes: int) -> Moved:
-    """The values of `tensor` that one of `nodes` nodes moves in a repartition, in the mean.
+    """The mean number of values of `tensor` that one of `nodes` nodes moves in a repartition.
 
-    A unit is on a node with probability 1/n, in every round anew. Of a tensor cut along one axis everything in a
-    subnet is gathered, and stays with probability 1/n. Of one cut along two, so is a subnet's 1/n^2, whose entries
-    go to a subnet or home; and of its home's 1/n those that no node trained and some node trains next.
+    A unit is on each node with probability 1/n, independently in every round. If a tensor is cut along one axis, a
+    node gathers its whole subnet, and 1/n of it stays. If it is cut along two, the node gathers its subnet, 1/n^2
+    of the entries, which go to a subnet or home. It also gathers, of the 1/n in its home, the entries that no node
+    trained and some node trains next.
     """
     values, n = tensor.shape.numel(), nodes
     if n == 1:

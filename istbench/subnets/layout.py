@@ -49,8 +49,8 @@ class CutTensor:
 class Layout:
     """The tensors that travel between nodes: `cut` ones by index, `replicated` ones by averaging.
 
-    Running statistics of normalisation layers are in neither: a subnet's do not fit the assembled network, so
-    they are estimated anew when it is assembled, and never cross the network.
+    Running statistics of normalisation layers are in neither. Those of a subnet do not fit the assembled network,
+    so they never cross the network. Every evaluation estimates them for the assembled model.
     """
 
     groups: tuple[NeuronGroup, ...]
@@ -66,7 +66,7 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
     """The layout of `model` (meta device is enough) under `groups`.
 
     Raises:
-        ValueError: where a group does not fit the model, or a tensor is indexed along three or more dimensions.
+        ValueError: if a group does not fit the model, or a tensor is indexed along three or more dimensions.
     """
     validate_groups(model, groups)
     axes: dict[str, list[Axis]] = {}

@@ -40,7 +40,7 @@ def partition_units(groups: Sequence[NeuronGroup], world_size: int, *, seed: int
     a part are sorted, so that one node's part is all units in their own order.
 
     Raises:
-        ValueError: where a group has fewer units than there are nodes.
+        ValueError: if a group has fewer units than there are nodes.
     """
     partition = {}
     for group in groups:

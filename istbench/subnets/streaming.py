@@ -1,9 +1,9 @@
 """The waves of streaming IST, this project's own extension: moving units, and the entries that travel.
 
-A round has a number of waves. A wave takes the next units of each group, in a random order that is drawn anew
-every round, and permutes their owners among themselves: every node keeps its count. A unit that changes its node
-leaves at once and belongs to no node until it lands, in the place of a unit that left its new node in the same
-wave.
+A round has a number of waves. A wave takes the next units of each group, in a random order that is drawn
+again in every round. It permutes their owners among themselves, so every node keeps its count. A unit that changes
+its node leaves at once and belongs to no node until it lands. It lands in the place of a unit that left its new
+node in the same wave.
 
 Groups that share a tensor take turns, wave by wave, so that only one end of a weight moves at a time. Pure: every
 node derives a wave from (seed, round, wave) and from where the units were before.
@@ -24,7 +24,7 @@ from istbench.subnets.layout import CutTensor, Layout
 from istbench.subnets.partition import GroupPartition, Partition
 
 _UNITS_A_NODE = 2
-"""In a wave, in the mean, at least: among too few units a permutation leaves too many where they were."""
+"""Mean units of a node in a wave, at least: a permutation of very few units leaves too many on their node."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Timetable:
     def moving_share(self, group: NeuronGroup) -> float:
         """The mean share of the units of `group` that changes its node in a round.
 
-        Of m units of a piece each gets one's owner at random: its own, or another's, who may be the same.
+        Each of the m units of a piece gets the owner of a random one of them. This may be its own node.
         """
         piece, n = group.size / self.pieces(group), self.world_size
         return (1 - 1 / piece) * group.size * (1 - 1 / n) / max(1, group.size - 1)
@@ -273,10 +273,10 @@ class Flights:
 
 
 def expected_flights(layout: Layout, timetable: Timetable, number: int, weights: Mapping[str, int]) -> Moved:
-    """The values that a node moves in wave `number`, in the mean; a value of a tensor counts `weights` times.
+    """The mean number of values that a node moves in wave `number`; a value of a tensor counts `weights` times.
 
-    A unit that moves takes along its entries of tensors cut along one axis. Of those cut along two, it leaves
-    1/n of its entries behind, for home, and meets another 1/n, from home; 1/n of all homes are on the same node.
+    A moving unit takes along its entries of tensors that are cut along one axis. For a tensor cut along two, it
+    sends 1/n of its entries home and gets another 1/n from home. 1/n of all homes are on the same node.
     """
     n = timetable.world_size
     gathered = sent = 0.0

@@ -1,7 +1,7 @@
-"""Neuron groups found in a model's structure: chains of convolutions, linear layers and BatchNorm.
+"""Finds neuron groups in the structure of a model: chains of convolutions, linear layers and BatchNorm.
 
-In a chain every module's output is the next one's only input, so the outputs of a layer are hidden units: they
-index the layer's rows, the entries of the norms that follow, and the columns of the next layer.
+In a chain the output of every module is the only input of the next. So the outputs of a layer are hidden units.
+They index the rows of the layer, the entries of the BatchNorm after it, and the columns of the next layer.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from istbench.subnets.groups import NeuronGroup, Slot
 _Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
-# Modules that treat every channel alike and by itself.
+# Modules that apply the same function to every channel, without mixing channels.
 _CHANNEL_WISE = (
     *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus),
@@ -26,21 +26,22 @@ _CHANNEL_WISE = (
 
 
 def chain_groups(model: nn.Module, chain: Iterable[nn.Module], *, prefix: str = "") -> list[NeuronGroup]:
-    """One group for every layer of `chain` but the last, named `prefix` and hidden1, hidden2, ... in their order.
+    """One group for every layer of `chain` except the last, named `prefix` and hidden1, hidden2, ... in their
+    order.
 
-    `chain` holds modules of `model` in the order of the forward pass, an `nn.Sequential` in place of its own. A
-    flatten between a convolution and a linear layer makes h * w columns of every channel.
+    `chain` holds modules of `model` in the order of the forward pass; an `nn.Sequential` stands for its own
+    modules. A flatten between a convolution and a linear layer gives every channel h * w columns.
 
     Raises:
-        ValueError: for a module that is none of the model's, that has no rule here, such as a grouped
-            convolution, or that does not fit the one before.
+        ValueError: for a module outside the model, a module without a rule here (such as a grouped convolution), or
+            one that does not fit the module before.
     """
     names = {module: name for name, module in model.named_modules()}
     groups: list[NeuronGroup] = []
     units: _Units | None = None
     for module in _leaves(chain):
         if module not in names:
-            raise ValueError(f"a {type(module).__name__} of the chain is no part of the model")
+            raise ValueError(f"the chain has a {type(module).__name__} that is not in the model")
         name = names[module]
         if isinstance(module, _Layer):
             _refuse_grouped(module, name)
@@ -54,11 +55,11 @@ def chain_groups(model: nn.Module, chain: Iterable[nn.Module], *, prefix: str = 
                 units.index(module, name, ("weight", "bias", "running_mean", "running_var"))
         elif isinstance(module, nn.Flatten):
             if (module.start_dim, module.end_dim) != (1, -1):
-                raise ValueError(f"{name} flattens other dimensions than all of a sample: {module}")
+                raise ValueError(f"{name} does not flatten all dimensions of a sample: {module}")
             if units is not None:
                 units.flat = True
         elif not isinstance(module, _CHANNEL_WISE):
-            raise ValueError(f"{name} is a {type(module).__name__}, which may mix the channels of a chain")
+            raise ValueError(f"{name} is a {type(module).__name__}, which may mix channels; leave it out")
     return groups
 
 
@@ -100,4 +101,4 @@ def _leaves(chain: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def _refuse_grouped(layer: _Layer, name: str) -> None:
     if getattr(layer, "groups", 1) > 1:
         kind = "depth-wise" if layer.weight.shape[1] == 1 else "grouped"
-        raise ValueError(f"{name} is a {kind} convolution, whose channels cannot be dealt out one by one")
+        raise ValueError(f"{name} is a {kind} convolution; its channels cannot be dealt out one by one")

@@ -14,10 +14,10 @@ _NAMES = {"compute": "compute", "communication": "exposed communication", "idle"
 
 
 def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
-    """Write `timeline` to `path`, over what is there.
+    """Write `timeline` to `path`, over an existing file.
 
     Raises:
-        OSError: where it cannot be written.
+        OSError: if it cannot be written.
     """
     document = {
         "displayTimeUnit": "ms",

@@ -34,13 +34,13 @@ _NAMES = {
 
 
 def draw_timeline(timeline: Timeline, title: str, stem: Path) -> list[Path]:
-    """Write `timeline` as `stem`.png and `stem`.svg, over what is there; returns both paths.
+    """Write `timeline` as `stem`.png and `stem`.svg, over existing files; returns both paths.
 
     If the transfers take a small part of the round, that part is drawn again, enlarged. Activities of a node
     outside its own round are left out.
 
     Raises:
-        OSError: where they cannot be written.
+        OSError: if they cannot be written.
     """
     return write_figure(lambda figure: _fill(figure, timeline, title), stem)
 

@@ -94,7 +94,7 @@ def agreed(cell: Cell, cards: Sequence[Card]) -> Cell:
 
 
 def with_threads(cell: Cell, threads: int) -> Cell:
-    """`cell` with this number of `threads` a node."""
+    """`cell` with this number of `threads` for each node."""
     config = msgspec.structs.replace(cell.config, threads=threads)
     name = config.cell(cell.header.data_source.fingerprint)
     return Cell(name=name, config=config, header=msgspec.structs.replace(cell.header, cell=name, config=config))

@@ -3,10 +3,10 @@
 Every rank posts a card. Rank 0 compares the cards and writes `start`. While the ranks train, each writes how its
 part ended; `over` ends all ranks where a part did not end well. `final` is the exit status of all ranks.
 
-Anybody who reaches the store can read it and write to it. So every value is signed: before `start` with the secret
-that the ranks share, from then on with a key of this run alone, which they derive from the secret and a random
-number of each rank. A value that someone else wrote, or copied from an earlier run, counts as absent. Ranks take no
-path and no code from the store.
+Every process that reaches the store can read and write it. So the ranks sign every value. Before `start` they use
+the secret that they share. After it they use a key of this run, derived from the secret and a random number of each
+rank. A value from another process, or copied from an earlier run, counts as absent. Ranks take no path and no code
+from the store.
 """
 
 import functools
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _CONNECTS_S = 60.0
 _LEAVE_S = 10.0
-_FORGED_S = 10.0  # rank 0 waits so long for a card where the store has a value with a wrong signature
+_FORGED_S = 10.0  # rank 0 waits this long for a card if the value in the store has a wrong signature
 _INTERRUPTED = 130
 T = TypeVar("T")
 Nonce = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
@@ -100,7 +100,7 @@ class Meeting:
     """The messages as this rank reads and writes them. Every wait ends with the store of torchrun.
 
     Raises:
-        UserError: where this rank cannot read the secret of the run.
+        UserError: if this rank cannot read the secret of the run.
     """
 
     def __init__(self, world: World) -> None:
@@ -166,7 +166,7 @@ class Meeting:
         self._asked(lambda store: store.set(key, content))
 
     def _get(self, key: str, kind: type[T]) -> T | None:
-        """The value at `key`; None where no rank has written one yet."""
+        """The value at `key`; None if no rank has written one yet."""
         from istbench.fabric.signed_store import NotSigned
 
         def find(store: "SignedStore") -> str | None:
@@ -270,7 +270,7 @@ class Meeting:
         self._put("stop", True)
 
     def is_to_stop(self) -> bool:
-        """Whether some rank has asked for that."""
+        """Whether some rank has requested a stop."""
         return self._get("stop", bool) is not None
 
     def endings(self) -> dict[int, Ending]:

@@ -24,7 +24,7 @@ def run_secret(environment: Mapping[str, str] = os.environ) -> bytes:
     """The secret of the runs that torchrun starts here.
 
     Raises:
-        UserError: where it is too short, or other users can read or write its file.
+        UserError: if it is too short, or other users can read or write its file.
     """
     if SECRET in environment:
         return _long_enough(environment[SECRET].strip(), SECRET)
@@ -60,7 +60,7 @@ def _make(path: Path) -> None:
         raise
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}; give the run's secret in {SECRET}, alike on every host"
+            f"cannot write {path}: {error.strerror}; set {SECRET} to the same secret on every host"
         ) from None
 
 

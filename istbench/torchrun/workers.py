@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _ENDINGS_S = 8.0  # for all ranks to end their workers, which may take five seconds
-_OTHERS_END_S = 60.0  # for the others to end well after rank 0
+_OTHERS_END_S = 60.0  # for the other ranks to end normally after rank 0
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _FAILURES = {"user": UserError, "run": RunFailed}
 
 
 @dataclass(frozen=True)
 class Route:
-    """A place on this host, which others reach by `interface`; that is empty where it is not known."""
+    """A place on this host that others reach by `interface`, which is empty if it is unknown."""
 
     address: str
     interface: str
@@ -63,7 +63,7 @@ def route_to(master: str) -> Route:
     """The place of this process: the interface that GLOO_SOCKET_IFNAME names, or the one towards `master`.
 
     Raises:
-        UserError: where this host has no route to `master`.
+        UserError: if this host has no route to `master`.
     """
     chosen = os.environ.get(_INTERFACES[0], "").split(",")[0]
     try:
@@ -197,7 +197,7 @@ class TorchrunWorkers:
 
 
 def cause_of(endings: dict[int, Ending], hosts: tuple[str, ...]) -> BaseException | None:
-    """The cause of the end, from the `endings` of the ranks; None where all ended well. `hosts` are by rank.
+    """The cause of the end, from the `endings` of the ranks; None if all ended well. `hosts` are by rank.
 
     A rank without an ending was lost. Ranks that only miss another rank name no cause.
     """
@@ -224,12 +224,12 @@ def cause_of(endings: dict[int, Ending], hosts: tuple[str, ...]) -> BaseExceptio
 
 
 def follow(world: World, request: RunRequest, out: Path) -> int:
-    """Train as a rank other than 0, which prints errors alone; returns the exit status.
+    """Train as a rank other than 0, which prints only errors; returns the exit status.
 
-    Its own command line alone names the files that it reads and imports.
+    Only its own command line names the files that it reads and imports.
 
     Raises:
-        UserError, RunFailed: where this rank cannot train.
+        UserError, RunFailed: if this rank cannot train.
         KeyboardInterrupt: after a signal.
     """
     meeting = meeting_of(world)
@@ -272,10 +272,10 @@ def _run_directory(world: World, cell: Cell, out: Path, scratch: Path) -> Path:
 
 
 def lead(world: World, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
-    """The `cell` as all ranks run it, its launcher, and a line that names the network. Rank 0 calls this.
+    """The `cell` as all ranks run it, its launcher, and a line that names the network. Only rank 0 calls this.
 
     Raises:
-        UserError, RunFailed: where a rank cannot train, or would train something else; names its host.
+        UserError, RunFailed: if a rank cannot train, or would train another cell; the message names its host.
     """
     meeting = meeting_of(world)
     meeting.post_prepared()

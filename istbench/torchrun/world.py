@@ -40,7 +40,7 @@ class World:
         """The number of nodes of a run: one for each process.
 
         Raises:
-            UserError: where `asked` is another number.
+            UserError: if `asked` is another number.
         """
         if asked not in (None, self.size):
             raise UserError(
@@ -51,10 +51,10 @@ class World:
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World | None:
-    """The world of this process; None where torchrun did not start it.
+    """The world of this process; None if torchrun did not start it.
 
     Raises:
-        UserError: where the environment of torchrun is incomplete.
+        UserError: if the environment of torchrun is incomplete.
     """
     if _MARK not in environment:
         return None

@@ -22,7 +22,7 @@ def draw_errors(errors: Sequence[ReplayError], title: str, stem: Path) -> list[P
     """Error in percent by bandwidth, a point a repeat, as `stem`.png and `stem`.svg; returns both paths.
 
     Raises:
-        OSError: where they cannot be written.
+        OSError: if they cannot be written.
     """
     return write_figure(lambda figure: _fill(figure, errors, title), stem)
 

@@ -183,7 +183,7 @@ class Workload(ABC):
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
         """Initial values of `rows` (indices along dimension 0, None for all) of parameter `name`.
 
-        `model` may be on the meta device. One seed gives one full model, in whatever blocks nodes compute it.
+        `model` may be on the meta device. One seed gives one full model, for any blocks in which nodes compute it.
         """
         if self._rules is None:
             self._rules = initializers(model)

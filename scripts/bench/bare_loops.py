@@ -1,7 +1,7 @@
-"""What istbench's training steps are measured against: the same steps without it.
+"""The baseline of istbench's training steps: the same steps without istbench.
 
-Run alone, a plain loop; under torchrun, torch's DistributedDataParallel as its tutorial has it. Prints the
-seconds of STEPS steps after a warm-up, the maximum over ranks.
+Run alone, it is a plain loop. Under torchrun, it uses torch's DistributedDataParallel as in its tutorial. It prints
+the seconds of STEPS steps after a warm-up, the maximum over ranks.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""How many training samples an evaluation's BatchNorm statistics take, as a markdown table.
+"""The number of training samples that an evaluation needs for BatchNorm statistics, as a markdown table.
 
-Four nodes train the speech network on the synthetic corpus. After some epochs the assembled model is evaluated with
-statistics of so many samples, drawn at random or with every word in its proportion, by several draws each. Mean
-accuracies are given as differences from that with all training samples, which every draw estimates, and from that
-with 2,048 random ones in batches of 256, as evaluations once were.
+Four nodes train the speech network on the synthetic corpus. After some epochs the script evaluates the assembled
+model. Its statistics come from different numbers of samples, drawn at random or with every word in its proportion,
+several times each. The table gives differences of mean accuracies. The first reference is the accuracy with all
+training samples, which every draw estimates. The second is the accuracy with 2,048 random samples in batches of
+256, the rule of earlier versions.
 
     python scripts/bench/batch_norm_samples.py --hidden 1024 --epochs 2,6,14
 """
@@ -26,14 +27,14 @@ from istbench.workloads.speech import Speech, SpeechOptions
 
 METHODS = ("ist", "ddp")
 Draw = tuple[str, int, int]
-"""How samples are drawn, how many, and at least so many in a batch."""
+"""The way of drawing, the number of samples, and the least number in a batch."""
 
 BEFORE: Draw = ("random", 2048, 256)
 RANDOM, BY_WORD = "256,512,1024,4096", "256,512,640,768,1024,2048"
 
 
 def measure(fabric: Fabric, method: str, hidden: int, moments: list[int], draws: list[Draw], seeds: int) -> Any:
-    """By epoch: the accuracy with all samples, and for each of `draws` those of its seeds and their seconds."""
+    """By epoch: the accuracy with all samples; and for each of `draws` the accuracies and seconds of its seeds."""
     workload = Speech(SpeechOptions(hidden=hidden))
     workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
     trained = set_up(fabric, workload, method, {})
@@ -52,7 +53,7 @@ def measure(fabric: Fabric, method: str, hidden: int, moments: list[int], draws:
 
 
 def drawn(workload: Speech, model: torch.nn.Module, draws: list[Draw], seeds: int) -> list[Any]:
-    """For each of `draws`, in turns: (accuracy, seconds) of each seed."""
+    """The (accuracy, seconds) of each seed, for each of `draws`, in turns."""
     found: list[Any] = [[] for _ in draws]
     for seed in range(seeds):
         for row, draw in zip(found, draws, strict=True):
@@ -63,7 +64,7 @@ def drawn(workload: Speech, model: torch.nn.Module, draws: list[Draw], seeds: in
 def accuracy(
     workload: Speech, model: torch.nn.Module, seed: int, drawn: str, samples: int, batch: int
 ) -> tuple[float, float]:
-    """Per cent on the test split with statistics of `samples` training samples, and the seconds it took."""
+    """Per cent on the test split with statistics of `samples` training samples, and the seconds for it."""
     started = time.perf_counter()
     classes = workload.train_classes() if drawn == "by word" else None
     with statistics_of(model, workload, calibration_batches(workload, seed, samples, batch, classes)):
@@ -76,9 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--epochs", default="2,6,14", help="when to evaluate")
-    parser.add_argument("--random", default=RANDOM, help="samples drawn at random, beside 2,048")
-    parser.add_argument("--by-word", default=BY_WORD, help="samples drawn with every word in its proportion")
+    parser.add_argument("--epochs", default="2,6,14", help="epochs after which to evaluate")
+    parser.add_argument("--random", default=RANDOM, help="numbers of random samples, beside 2,048")
+    parser.add_argument("--by-word", default=BY_WORD, help="numbers of samples with every word in its proportion")
     parser.add_argument("--draws", type=int, default=6, help="of each")
     parser.add_argument("--methods", default=",".join(METHODS))
     arguments = parser.parse_args()
@@ -101,7 +102,7 @@ def main() -> None:
 
 
 def _line(row: int, draw: Draw, models: list[Any]) -> str:
-    """Row `row` of the table, of `models`: (name, accuracy with all samples, what `drawn` gives)."""
+    """Row `row` of the table for `models`: (name, accuracy with all samples, the result of `drawn`)."""
     from_all, from_before, seconds = [], [], []
     for _, whole, rows in models:
         from_all.append([value - whole for value, _ in rows[row]])

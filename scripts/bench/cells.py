@@ -1,4 +1,4 @@
-"""`istbench run` from a script: one cell in a fresh results directory, its JSON back."""
+"""`istbench run` from a script: runs one cell in a new results directory and returns its JSON."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
-    """The result of `istbench run` with these arguments; its directory is kept where `out` is given."""
+    """The result of `istbench run` with these arguments. `out` keeps its results directory."""
     with tempfile.TemporaryDirectory() as folder:
         place = str(out or folder)
         command = [sys.executable, "-m", "istbench", "run", "--json", "--out", place, *map(str, arguments)]

@@ -1,13 +1,13 @@
 """Seconds and bytes of one checkpoint of two nodes, by method, as a table in Markdown.
 
-    python scripts/bench/checkpoint_cost.py                          # this checkout
-    python scripts/bench/checkpoint_cost.py --tree OLD --tree .      # two checkouts, in turns
+    python scripts/bench/checkpoint_cost.py                        # this checkout
+    python scripts/bench/checkpoint_cost.py --tree OLD --tree .    # two checkouts, in turns
 
 Every case trains two steps and writes `--times` checkpoints. Seconds are those of the slowest node, from the call
-to the published step; the median over all turns, and the range. Bytes on disk are those of one step. The nodes are
-processes of this machine; for "two hosts" the second sends its part to the first over the loopback interface. The
-network is of the sizes of the speech network with two hidden layers of 4096, and `dslide` has 100,000 labels; both
-are of about 100 MB.
+to the published step: the median over all turns, and the range. Bytes on disk are those of one step. The nodes are
+processes of this machine. For "two hosts" the second sends its part to the first over the loopback interface. The
+network has the sizes of the speech network with two hidden layers of 4096. `dslide` has 100,000 labels. Both have
+about 100 MB.
 """
 
 import argparse
@@ -30,7 +30,7 @@ CASES = {"ist": "toy", "ddp": "toy", "p3": "toy", "dslide": "amazon670k"}
 
 
 def node_writes(fabric, folder, method_name, sizes, times, apart):
-    """On every node: seconds of each checkpoint, bytes of a step, bytes that this node sent for it."""
+    """On every node: seconds of each checkpoint, bytes of a step, and bytes that this node sent for it."""
     from istbench.conformance.training import open_workload, set_up, train
     from istbench.node.checkpoint import Totals
 
@@ -71,14 +71,14 @@ def measure(method, apart, times, tiny):
 
     workload = CASES[method]
     sizes = (TINY if tiny else SIZES)[workload]
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # a disk, where /tmp may be memory
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk: /tmp may be in memory
         found = on_nodes(importable, NODES, folder, method, sizes, times, apart, timeout_s=600)
     seconds = [max(pair) for pair in zip(*(rank["seconds"] for rank in found), strict=True)]
     print(json.dumps({"seconds": seconds, "disk": found[0]["disk"], "sent": max(rank["sent"] for rank in found)}))
 
 
 def measured_in(tree, method, apart, arguments):
-    """The same, in a process that has the package of checkout `tree`."""
+    """The same, in a process with the package of checkout `tree`."""
     own = [str(tree.resolve()), str(Path(__file__).resolve().parent)]
     words = ["--measure", method, "--times", str(arguments.times), *(["--tiny"] if arguments.tiny else [])]
     done = subprocess.run(
@@ -109,8 +109,8 @@ def table(trees, found):
 def main():
     """Measure all cases of all trees in turns, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tree", type=Path, action="append", help="a checkout to measure; again for another")
-    parser.add_argument("--turns", type=int, default=3, help="how often every case is measured in every tree")
+    parser.add_argument("--tree", type=Path, action="append", help="a checkout to measure; may be repeated")
+    parser.add_argument("--turns", type=int, default=3, help="number of turns, each with every case in every tree")
     parser.add_argument("--times", type=int, default=3, help="checkpoints of a case in one turn")
     parser.add_argument("--tiny", action="store_true", help="small models, to try this script")
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
-"""A plug-in: networks with some layers cut into subnets and the others whole on every node, or with thin blocks.
+"""A plug-in: networks in which only some layers are cut into subnets, or with narrow blocks.
 
-`istbench compare configs/light/imagenet-ist.toml --data DIR --plugin scripts/bench/cut_layers.py` compares VGG12's,
-`configs/light/cifar10-ist.toml` ResNet18's.
+`istbench compare configs/light/imagenet-ist.toml --data DIR --plugin scripts/bench/cut_layers.py` compares variants
+of VGG12, `configs/light/cifar10-ist.toml` variants of ResNet18.
 """
 
 from torch import nn
@@ -13,17 +13,17 @@ from istbench.workloads.models.resnet import BasicBlock
 
 
 class Alternate(ImageNet):
-    """The first hidden layer is cut, the third, and so on: the inner ones of pairs, as in a residual block."""
+    """Every second hidden layer is cut, beginning with the first, as the inner layers of residual blocks."""
 
     name = "imagenet_alternate"
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """Of the groups of all layers, in their order, one and not the next."""
+        """Every second group of the layers, in their order."""
         return super().neuron_groups(model)[::2]
 
 
 class Late(ImageNet):
-    """The last five convolutions are cut, and both hidden linear layers."""
+    """The last five convolutions and both hidden linear layers are cut."""
 
     name = "imagenet_late"
 
@@ -33,7 +33,7 @@ class Late(ImageNet):
 
 
 class Linears(ImageNet):
-    """Both hidden linear layers are cut, and no convolution."""
+    """Only both hidden linear layers are cut."""
 
     name = "imagenet_linears"
 
@@ -43,12 +43,12 @@ class Linears(ImageNet):
 
 
 class ThinBlocks(Cifar10):
-    """Every block has half the inner channels: the network that a node of two trains in `ist`."""
+    """Every block has half the inner channels: the network of one of two nodes in `ist`."""
 
     name = "cifar10_thin"
 
     def build_model(self) -> nn.Module:
-        """ResNet18 whose blocks have as many inner channels as a subnet's, one of two."""
+        """ResNet18 whose blocks have as many inner channels as a subnet of two nodes."""
         model = super().build_model()
         for block in model.modules():
             if isinstance(block, BasicBlock):

@@ -1,4 +1,4 @@
-"""The same cell on a quiet machine and beside a busy loop on every core: `cluster_s`, and what is said of it.
+"""`cluster_s` and its warning for the same cell, on a quiet machine and beside a busy loop on every core.
 
 `python scripts/bench/disturbed.py [--repeats N]`
 """
@@ -19,7 +19,7 @@ def main() -> None:
     """Print a row for each run, quiet and disturbed in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    print("| machine | train s | cluster s | said |")
+    print("| machine | train s | cluster s | warning |")
     print("| :--- | ---: | ---: | :--- |")
     for _ in range(parser.parse_args().repeats):
         for busy in (False, True):

@@ -1,10 +1,10 @@
 """The fault table: the end of a run over `--hosts` after each fault, in each phase, on rank 0 and on another rank.
 
 The hosts are network namespaces of this machine (tests/ssh_hosts.py), new ones for each row. A row starts a small
-run, holds it in a phase (held_phases.py), makes the fault, and reads the exit status, the message and the processes
-that are left on the hosts. Then it mends the fault, or names a spare host in place of a lost one, and runs the same
-command again. The weights have to be those of a run on this machine without a fault. Prints Markdown, each row as
-soon as it is known, and a summary. Needs Linux and root.
+run, holds it in a phase (held_phases.py) and makes the fault. Then it reads the exit status, the message and the
+processes that still run on the hosts. It repairs the fault, or names a spare host in place of a lost one, and runs
+the same command again. The weights must equal those of a run on this machine without a fault. The script prints
+Markdown, each row as soon as it is known, and a summary. It needs Linux and root.
 
 `python scripts/bench/fault_table.py [--only PATTERN] [--tree DIR] [--timeout S] [--jobs N]`
 """
@@ -50,15 +50,15 @@ OPERATIONS = {
     "assembling": r"assembl|evaluat",
     "checkpointing": r"checkpoint|state",
 }
-"""By phase, words of which the message has to have one, beside its way out."""
+"""By phase, words of an operation. The message must have one of them, outside its way out."""
 _WAY_OUT = r"(?:the same command|run the same|goes? on|resume|start anew|checkpoint (?:came|is) home)[^;]*"
 _NODES, _OTHER = 3, 1
 _SLOW = "2mbit"
 _SHORT_S = {"link down 5 s": 5.0, "SIGSTOP 20 s": 20.0}
-_PATIENT_S = 60.0  # --timeout of runs whose fault does not have to wait for it
+_PATIENT_S = 60.0  # --timeout of runs that must not time out
 _STARTS_S, _UNDER_WAY_S, _HOME_S, _LEFT_S, _RESUMES_S, _INTERRUPTS_S = 240.0, 1.0, 25.0, 30.0, 240.0, 45.0
-_NOTICES_S = 80.0  # beyond the time-out: ssh gives up after 20 s, 15 s are for last words, then all hosts end
-_SILENCE_S = 120.0  # for a host without its link to end all: after a minute, in up to 50 s
+_NOTICES_S = 80.0  # after the time-out: 20 s until ssh gives up, 15 s for last messages, then all hosts end
+_SILENCE_S = 120.0  # until a host without a link ends its processes: after a minute, in up to 50 s
 _RUN = [
     *("--method", "held", "--workload", "held", "--workload-set", "hidden=1024", "--seed", 1, "--steps", 32),
     *("--eval-every", 8, "--checkpoint-every", 0, "--threads", 1, "--json"),
@@ -66,18 +66,18 @@ _RUN = [
 
 
 class Ended(Exception):  # noqa: N818
-    """The script is to end."""
+    """The script must end."""
 
 
 class Unmade(Exception):  # noqa: N818
-    """A row whose fault could not be made, or not in its phase: why."""
+    """The reason why a row's fault could not be made in its phase."""
 
 
 over = threading.Event()
 
 
 def await_that(condition: Callable[[], object], seconds: float) -> bool:
-    """Wait until `condition` holds; False where it does not within so many seconds."""
+    """Wait until `condition` holds; returns False if it does not within `seconds`."""
     until = time.monotonic() + seconds
     while not condition():
         if over.is_set():
@@ -90,7 +90,7 @@ def await_that(condition: Callable[[], object], seconds: float) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done where and when."""
+    """A fault: its kind, its phase and its rank."""
 
     what: str
     phase: str
@@ -101,17 +101,17 @@ class Fault:
 
     @property
     def lasts_s(self) -> float:
-        """How long a fault lasts that a run is to survive; 0 for one that it is not."""
+        """Seconds that a fault lasts, for a fault that a run must survive; otherwise 0."""
         return _SHORT_S.get(self.what, 0.0)
 
     @property
     def survived(self) -> bool:
-        """Whether a run is to go on."""
+        """Whether a run must continue after the fault."""
         return bool(self.lasts_s) or (self.what == "disk full" and self.rank > 0)
 
     @property
     def loses_host(self) -> bool:
-        """Whether another host has to take the place of this one."""
+        """Whether another host must take the place of this one."""
         return self.what == "link down for good"
 
 
@@ -125,12 +125,13 @@ def faults() -> list[Fault]:
 
 @dataclass
 class Row:
-    """What came of a fault.
+    """The outcome of a fault.
 
     Attributes:
-        noticed_s: from the fault to the end of the command; None where it did not end by itself in time.
-        header: the status in the run's header at home. lacks: of the message. wrong: why there is no row.
-        resumed: the step from which the same command went on, or its message where it did not.
+        noticed_s: seconds from the fault to the end of the command; None if it did not end by itself in time.
+        header: the status in the run's header on this machine. lacks: missing parts of the message.
+        wrong: the reason for a missing row.
+        resumed: the step from which the same command resumed, or its message if it did not.
     """
 
     fault: Fault
@@ -165,7 +166,7 @@ class Row:
 
 
 def lacking(fault: Fault, said: str, resumed: str) -> list[str]:
-    """What the message of a fault that ended a run does not tell, or tells wrongly."""
+    """Missing or wrong parts in the message of a fault that ended a run."""
     first, *more = said.splitlines() or [""]
     found = []
     named = re.findall(r"\bhost\d", first)
@@ -178,7 +179,7 @@ def lacking(fault: Fault, said: str, resumed: str) -> list[str]:
     if not re.search(r"same command|other hosts|another host|--hosts", first):
         found.append("a way out")
     elif fault.loses_host and not re.search(r"other hosts|hosts or others|another host|--hosts", first):
-        found.append("that other hosts may be named")
+        found.append("a way out by other hosts")
     if "last checkpoint" in first and resumed == "0":
         found.append("promises a checkpoint that is not there")
     if more or "Traceback" in said:
@@ -187,20 +188,20 @@ def lacking(fault: Fault, said: str, resumed: str) -> list[str]:
 
 
 class Trial:
-    """A run on hosts that are up."""
+    """A run on running hosts."""
 
     def __init__(self, found: Hosts, folder: Path, timeout_s: float) -> None:
         self.hosts, self.folder, self.timeout_s = found, folder, timeout_s
         self.names = list(found.names[:_NODES])
         self.mend: Callable[[], object] = lambda: None
 
-    def start(self, timeout_s: float, name: str) -> "Asked":
-        """Start the run, or the same once more."""
+    def start(self, timeout_s: float, name: str) -> "Command":
+        """Start the run, for the first time or again."""
         words = [*_RUN, "--out", self.hosts.out, "--timeout", timeout_s, "--hosts", ",".join(self.names)]
-        return Asked(words, self.folder, name, self.hosts.environment)
+        return Command(words, self.folder, name, self.hosts.environment)
 
     def row(self, fault: Fault, digest: str) -> Row:
-        """Make `fault`, see what comes of it, mend it and run the same command again."""
+        """Make `fault`, observe the outcome, repair it and run the same command again."""
         timeout_s = self.timeout_s if "for good" in fault.what else _PATIENT_S
         (self.folder / "phase").write_text(fault.phase)
         with self.start(timeout_s, "first") as asked:
@@ -237,12 +238,12 @@ class Trial:
         row.lacks = lacking(fault, row.said, row.resumed) if row.in_time else []
         return row
 
-    def reach(self, fault: Fault, asked: "Asked") -> None:
-        """Have the run be well in the phase of `fault`."""
+    def reach(self, fault: Fault, asked: "Command") -> None:
+        """Bring the run into the phase of `fault`."""
         ranks = range(_NODES) if fault.phase != "evaluating" else range(1)
         at, past = ([self.folder / f"{word}-{rank}" for rank in ranks] for word in ("at", "past"))
         if not await_that(lambda: asked.ended or all(path.exists() for path in at), _STARTS_S) or asked.ended:
-            raise Unmade(f"no rank came to {fault.phase}: {asked.said}")
+            raise Unmade(f"no rank reached phase {fault.phase}: {asked.said}")
         if fault.loses_host and fault.rank == 0:
             await_that(lambda: list(self.hosts.out.glob("runs/*/checkpoint/latest.json")), _HOME_S)
         if self.sends(fault.phase):
@@ -251,19 +252,19 @@ class Trial:
         (self.folder / "go").touch()
         await_that(lambda: asked.ended, _UNDER_WAY_S)
         if asked.ended or any(path.exists() for path in past):
-            raise Unmade(f"{fault.phase} was over before the fault")
+            raise Unmade(f"phase {fault.phase} ended before the fault")
 
     def sends(self, phase: str) -> bool:
-        """Whether tensors are under way in a phase."""
+        """Whether nodes send tensors in this phase."""
         return phase in ("exchanging", "assembling", "checkpointing")
 
     def go_quickly(self, fault: Fault) -> None:
-        """Have the links carry all that they can again."""
+        """Remove the limits from the links."""
         for number in range(_NODES) if self.sends(fault.phase) else ():
             unshape_link(self.hosts, number)
 
     def make(self, fault: Fault) -> None:
-        """Make the fault; `self.mend` takes it back."""
+        """Make the fault; `self.mend` repairs it."""
         number = fault.rank
         worker = int((self.folder / f"pid-{number}").read_text())
         if fault.what == "kill -9":
@@ -282,12 +283,12 @@ class Trial:
             self.mend = partial(self.free, number, filler)
 
     def free(self, number: int, filler: Path) -> None:
-        """Give a host room again."""
+        """Give a host free disk space again."""
         filler.unlink()
         self.hosts.resize(number, "1g")
 
     def left(self, seconds: float, but: int | None = None) -> list[str]:
-        """What is left running on the hosts after so many seconds; `but` is a host that is not to be looked at."""
+        """Processes that still run on the hosts after `seconds`, without those on host `but`."""
 
         def found() -> list[str]:
             numbers = [number for number in range(len(self.hosts.names)) if number != but]
@@ -297,19 +298,19 @@ class Trial:
         return [command[-60:] for command in found()]
 
     def header_status(self) -> str:
-        """The status in the header that is at home."""
+        """The status in the run's header on this machine."""
         found = list(self.hosts.out.glob("runs/*/run.json"))
-        return str(json.loads(found[0].read_text())["status"]) if found else "none at home"
+        return str(json.loads(found[0].read_text())["status"]) if found else "none here"
 
     def resumed_at(self) -> int:
-        """The step from which the run went on last; 0 where it began anew."""
+        """The step from which the run last resumed; 0 if it started from the beginning."""
         (events,) = self.hosts.out.glob("runs/*/events.jsonl")
         lines = [json.loads(line) for line in events.read_text().splitlines() if line.endswith("}")]
         return int(next((line["step"] for line in reversed(lines) if line["event"] == "resume"), 0))
 
 
-class Asked:
-    """A command with the plug-in in `folder`; it is killed on the way out."""
+class Command:
+    """A running command with the plug-in in `folder`. On exit, a command that still runs is killed."""
 
     def __init__(self, words: Iterable[object], folder: Path, name: str, environment: Mapping[str, str]) -> None:
         plugin = folder / PLUGIN.name
@@ -327,7 +328,7 @@ class Asked:
             )
         self.ended_at = 0.0
 
-    def __enter__(self) -> "Asked":
+    def __enter__(self) -> "Command":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -349,7 +350,7 @@ class Asked:
 
     @property
     def said(self) -> str:
-        """Its last message, with the lines that belong to it."""
+        """Its last message, with all lines of it."""
         text = self._err.read_text(errors="replace")
         if "Traceback" in text:
             return text[text.index("Traceback") :].strip()
@@ -363,13 +364,13 @@ class Asked:
         return str(json.loads(lines[-1])["weights_sha256"]) if lines else None
 
     def interrupt(self) -> None:
-        """Have it end as Ctrl-C does."""
+        """Interrupt it as Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)
         await_that(lambda: self.ended, _INTERRUPTS_S)
 
 
 def wake(process: int) -> None:
-    """Let a stopped process go on, if it is still there."""
+    """Continue a stopped process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGCONT)
 
@@ -383,12 +384,12 @@ def trial(timeout_s: float, count: int = _NODES) -> Iterator[Trial]:
 
 
 def undisturbed() -> str:
-    """The digest of the run without a fault, on this machine alone."""
+    """The digest of a run without a fault, on this machine alone."""
     with tempfile.TemporaryDirectory(prefix="istbench-faults-") as folder:
         words = [*_RUN, "--nodes", _NODES, "--out", f"{folder}/out"]
-        with Asked(words, Path(folder), "quiet", os.environ) as asked:
+        with Command(words, Path(folder), "quiet", os.environ) as asked:
             if not await_that(lambda: asked.ended, _STARTS_S) or asked.digest is None:
-                raise SystemExit(f"the run does not end well without a fault: {asked.said}")
+                raise SystemExit(f"the run fails without a fault: {asked.said}")
             return asked.digest
 
 
@@ -399,20 +400,20 @@ def tried(fault: Fault, digest: str, timeout_s: float) -> Row:
             return made.row(fault, digest)
     except Ended:
         raise
-    except Exception as error:  # the other rows do not suffer
+    except Exception as error:  # the other rows continue
         return Row(fault, wrong=f"no row: {error!r}"[:300])
 
 
 def summary(rows: list[Row]) -> str:
-    """How many rows came out as they should."""
+    """Counts of the rows with the expected outcome."""
     made = [row for row in rows if row.noticed_s is not None or not row.wrong]
     ended = [row for row in made if not row.went_on]
     to_survive = [row for row in made if row.fault.survived]
     counts = {
         "noticed in time": ([row for row in made if row.in_time], made),
-        "went on, of those to survive": ([row for row in to_survive if row.went_on], to_survive),
-        "named rightly": ([row for row in ended if row.in_time and not row.lacks], ended),
-        "ended in the digest of a run without a fault": ([row for row in made if row.same], made),
+        "continued, of runs that must survive": ([row for row in to_survive if row.went_on], to_survive),
+        "complete and right messages": ([row for row in ended if row.in_time and not row.lacks], ended),
+        "ended with the digest of a run without a fault": ([row for row in made if row.same], made),
         "nothing left running": ([row for row in made if not row.left], made),
     }
     lines = [f"- {what}: {len(good)} of {len(every)}" for what, (good, every) in counts.items()]
@@ -423,10 +424,14 @@ def summary(rows: list[Row]) -> str:
 def main() -> int:
     """Print the table and the summary; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="PATTERN", help="rows whose name has this regular expression")
-    parser.add_argument("--tree", type=Path, metavar="DIR", help="another checkout of istbench to look at")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="of runs whose fault is for good")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rows at a time")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="only rows whose name matches this regular expression"
+    )
+    parser.add_argument("--tree", type=Path, metavar="DIR", help="another checkout of istbench to test")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="--timeout of runs with a lasting fault"
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of rows at a time")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     asked = parser.parse_args()
     chosen = [fault for fault in faults() if re.search(asked.only, str(fault))]
@@ -460,7 +465,7 @@ def main() -> int:
 
 
 def again_with(tree: Path) -> None:
-    """Run this script by the istbench of `tree`, and by its hosts, if it does not yet."""
+    """Run this script again with the istbench of `tree`, here and on the hosts, unless it runs with it already."""
     paths = f"{tree}:{tree / 'tests'}"
     if os.environ.get("PYTHONPATH") != paths:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONPATH": paths})

@@ -1,6 +1,6 @@
-"""Milliseconds of an Adam step as torch's default and as its fused one, on this machine's CPU, as a markdown table.
+"""Milliseconds of torch's default and fused Adam steps on this machine's CPU, as a markdown table.
 
-Each step goes over all numbers of a parameter, with its gradient and two moments: the two kinds take turns.
+Each step updates all numbers of a parameter from its gradient and two moments. The two kinds take turns.
 
     python scripts/bench/fused_adam.py --sizes 1000000,20000000 --threads 1,2
 """
@@ -17,7 +17,7 @@ from istbench.optimizer import OptimizerOptions
 
 
 def main() -> None:
-    """Print a row a size and number of threads."""
+    """Print a row for each size and number of threads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="100000,1000000,20000000,85000000")
     parser.add_argument("--threads", default="1,2")
@@ -38,14 +38,14 @@ def main() -> None:
 
 
 def stepping(size: int, build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Callable[[], object]:
-    """What makes a step over a parameter of so many numbers."""
+    """A function that makes one step over a parameter of this size."""
     parameter = nn.Parameter(torch.randn(size))
     parameter.grad = torch.randn(size)
     return build([parameter]).step
 
 
 def seconds(step: Callable[[], object]) -> float:
-    """What one takes."""
+    """The seconds of one step."""
     started = time.perf_counter()
     step()
     return time.perf_counter() - started

@@ -22,14 +22,14 @@ from istbench.workloads.toy import Toy
 FOLDER = Path(__file__).parent
 WORKS_S, WAITS_S = 4.0, 120.0
 STEPS = {"training": 17, "exchanging": 19, "assembling": 23, "evaluating": 23, "checkpointing": 23}
-"""By phase, the local step in which or after which it is held."""
+"""By phase, the local step in which, or after which, the phase is held."""
 
 _at = {"step": -1, "rank": 0}
 
 
 @contextmanager
 def _held(phase: str) -> Iterator[None]:
-    """Inside is `phase`: held once where the script asks for it."""
+    """Inside is `phase`. It is held once if the script requests it."""
     asked, at = FOLDER / "phase", FOLDER / f"at-{_at['rank']}"
     held = _at["step"] == STEPS[phase] and asked.exists() and asked.read_text() == phase and not at.exists()
     if held:

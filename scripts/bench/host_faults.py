@@ -1,4 +1,4 @@
-"""Make and mend faults of the hosts that tests/ssh_hosts.py has: for scripts that show the messages."""
+"""Make and repair faults of the hosts of tests/ssh_hosts.py, for scripts that show the messages."""
 
 import contextlib
 import os
@@ -37,12 +37,12 @@ def set_link(hosts: Hosts, number: int, to: str) -> None:
 
 
 def shape_link(hosts: Hosts, number: int, rate: str) -> None:
-    """Have a host's link carry so much each way, such as 100mbit."""
+    """Limit a host's link to a bandwidth each way, such as 100mbit."""
     _queue(hosts, number, "replace", "tbf", "rate", rate, "burst", "32kb", "latency", "50ms")
 
 
 def unshape_link(hosts: Hosts, number: int) -> None:
-    """Take back `shape_link`."""
+    """Undo `shape_link`."""
     _queue(hosts, number, "del")
 
 
@@ -53,7 +53,7 @@ def _queue(hosts: Hosts, number: int, verb: str, *words: str) -> None:
 
 
 def fill_disk(hosts: Hosts, number: int) -> Path:
-    """Leave no room for the results of a host; returns the file to delete."""
+    """Fill the disk for the results of a host; returns the file to delete."""
     filler = hosts.results(number) / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(bytes(2**20)):
@@ -69,12 +69,12 @@ def processes(hosts: Hosts, number: int) -> Iterator[tuple[int, str]]:
 
 
 def left_on(hosts: Hosts, number: int) -> list[str]:
-    """Commands of a host's processes, but for its sshd's."""
+    """Commands of the processes on a host, except those of its sshd."""
     return [command for _, command in processes(hosts, number) if command and not _SSHD.match(command)]
 
 
 class DeadServer:
-    """A host whose sshd's are killed; its disk and its name live on in this object, for a new sshd."""
+    """A host with killed sshd processes. This object keeps its disk and its name for a new sshd."""
 
     def __init__(self, hosts: Hosts, number: int) -> None:
         self._hosts, self._number = hosts, number
@@ -100,6 +100,6 @@ class DeadServer:
 
 
 def said_lines(printed: str) -> list[str]:
-    """The lines of a command's standard error that istbench says, without its name."""
+    """The lines of istbench in a command's standard error, without its name."""
     prefix = "istbench: "
     return [line.removeprefix(prefix) for line in re.split(r"[\r\n]+", printed) if line.startswith(prefix)]

@@ -1,7 +1,7 @@
-"""How far the profile that `doctor --hosts` writes is from what runs on the same hosts take.
+"""The error of the profile that `doctor --hosts` writes, against real runs on the same hosts.
 
-Measures a profile, runs each method on the hosts, and prints its train seconds beside what its trace replays to on
-the profile.
+The script measures a profile and runs each method on the hosts. It prints their train seconds beside the seconds of
+their traces, replayed on the profile.
 """
 
 import argparse
@@ -22,7 +22,7 @@ METHODS = {
 
 
 def istbench(*words: str) -> str:
-    """What istbench prints for `words`."""
+    """The output of istbench for `words`."""
     return subprocess.run(
         [sys.executable, "-m", "istbench", *words], stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--hosts", required=True)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--profile", type=Path, help="use this one, and measure none")
+    parser.add_argument("--profile", type=Path, help="use this profile, and measure none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         profile = arguments.profile or Path(folder, "measured.toml")

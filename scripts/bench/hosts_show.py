@@ -1,7 +1,7 @@
-"""Runs on four hosts, and what each thing that can be wrong with them is said to be, as a user meets it.
+"""Runs on four hosts, and the message of each possible fault, as a user sees it.
 
-The hosts are network namespaces of this machine, each with its own sshd, address, hostname and results directory,
-as the tests have them; needs Linux and root. Prints Markdown.
+The hosts are network namespaces of this machine. As in the tests, each has its own sshd, address, host name and
+results directory. The script needs Linux and root, and prints Markdown.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ _LATE = "import time\n_now = time.time\ntime.time = lambda: _now() + 3600\n"
 
 
 def main() -> None:
-    """Print the digests, the messages and what `doctor` finds."""
+    """Print the digests, the messages and the findings of `doctor`."""
     if why_not():
         raise SystemExit(why_not())
     folder = Path(tempfile.mkdtemp(prefix="istbench-show-"))
     with hosts(4, folder / "hosts") as found:
         show = Show(found, folder)
         show.digests()
-        print("\n| fault | exit status | what is said |\n| --- | ---: | --- |")
+        print("\n| fault | exit status | message |\n| --- | ---: | --- |")
         show.at_rest()
         show.on_the_way()
         show.slow_link()
 
 
 class Show:
-    """What is shown, on hosts that are up."""
+    """Shows messages and digests on running hosts."""
 
     def __init__(self, found: Hosts, folder: Path) -> None:
         self.hosts, self.folder = found, folder
@@ -54,7 +54,7 @@ class Show:
         print(f"| torchrun on each of four | {digest(self.under_torchrun(words))} |", flush=True)
 
     def under_torchrun(self, words: list[str]) -> str:
-        """What rank 0 prints."""
+        """The output of rank 0."""
         ssh = self.hosts.folder / "ssh"
         started = []
         for rank, name in enumerate(self.hosts.names):
@@ -66,10 +66,10 @@ class Show:
         return said[0][0].decode() or said[0][1].decode()
 
     def at_rest(self) -> None:
-        """What is wrong before anything starts."""
+        """Faults before anything starts."""
         toy = [*_TOY, "--steps", "20"]
         self.fault("a host that does not answer", "run", *toy, "--hosts", "host0,10.79.0.99")
-        self.fault("two hosts that are one", "run", *toy, "--hosts", "host0,10.79.0.1")
+        self.fault("one host under two names", "run", *toy, "--hosts", "host0,10.79.0.1")
         self.fault("no data", "run", *_TOY[:2], "--workload", "speech", "--data", "/no/data", *self.named(2))
         self.fault("no Python", "run", *toy, *self.named(2), "--hosts-python", "/no/python")
         for what, modules in (
@@ -83,11 +83,11 @@ class Show:
         self.fault("a full disk", "run", *toy, *self.named(2))
         self.hosts.resize(0, "1g")
         with self.route("prohibit", "10.79.0.1/32"):
-            self.fault("a way that is firewalled", "run", *toy, *self.named(2))
+            self.fault("a firewall between hosts", "run", *toy, *self.named(2))
 
     def on_the_way(self) -> None:
-        """What goes wrong while a run goes on; each time the same command goes on."""
-        self.fault_amid("Ctrl-C on the host that asks", lambda asked: asked.send_signal(signal.SIGINT))
+        """Faults during a run. After each of them the same command resumes."""
+        self.fault_amid("Ctrl-C on the requesting host", lambda asked: asked.send_signal(signal.SIGINT))
         self.fault_amid("a worker that is killed", lambda _: self.kill(2, "torch.distributed.run", but=True))
         self.fault_amid("a host whose torchrun is killed", lambda _: self.kill(1, "torch.distributed.run"))
         self.fault_amid("a host whose link goes down", lambda _: set_link(self.hosts, 3, "down"))
@@ -95,7 +95,7 @@ class Show:
         self.fault_amid("the first host's disk fills up", lambda _: fill_disk(self.hosts, 0))
 
     def slow_link(self) -> None:
-        """One link at half of what the others carry."""
+        """One link with half of the bandwidth of the others."""
         for number in range(4):
             shape_link(self.hosts, number, "200mbit" if number != 2 else "100mbit")
         profile = self.folder / "measured.toml"
@@ -103,12 +103,12 @@ class Show:
         print(f"\n```\n{said.stderr}{said.stdout}\n{profile.read_text()}```")
 
     def fault(self, what: str, *words: object) -> None:
-        """Print what is said of a fault, and whether anything is left running."""
+        """Print the message of a fault, and the processes that still run."""
         asked = self.istbench(*words, "--out", self.hosts.out)
         self.row(what, asked.returncode, asked.stderr)
 
     def fault_amid(self, what: str, happens: Callable[[subprocess.Popen[str]], object]) -> None:
-        """The same of one that `happens` once a run has a checkpoint."""
+        """The same for a fault that `happens` after the first checkpoint of a run."""
         out = self.hosts.out / re.sub(r"\W+", "-", what)
         command = self.hosts.command("run", *_LONG, *self.named(), "--out", out, "--json")
         asked = subprocess.Popen(
@@ -132,7 +132,7 @@ class Show:
         self.row(what + status, asked.returncode, said)
 
     def row(self, what: str, status: int, said: str) -> None:
-        """A row of the table, once the hosts are still or have had half a minute for it."""
+        """A row of the table. The hosts get half a minute to end all processes."""
         until = time.monotonic() + 30
         while self.hosts.left() and time.monotonic() < until:
             time.sleep(0.2)
@@ -140,9 +140,9 @@ class Show:
         print(f"| {what} | {status} | {'<br>'.join(said_lines(said)).replace('|', '/')}{left} |", flush=True)
 
     def istbench(self, *words: object) -> "subprocess.CompletedProcess[str]":
-        """What came of a command."""
+        """Run a command; returns its outcome."""
         command = self.hosts.command(*words)
-        # Not among istbench's own sources, which hosts would find there too.
+        # Outside istbench's own sources, which hosts would find too.
         return subprocess.run(command, cwd=self.folder, env=self.hosts.environment, text=True, capture_output=True)
 
     def named(self, count: int = 4) -> list[str]:
@@ -150,7 +150,7 @@ class Show:
         return ["--hosts", ",".join(self.hosts.names[:count])]
 
     def python_with(self, name: str, modules: dict[str, str]) -> Path:
-        """A Python that finds `modules`, sources by name, before any other."""
+        """A Python that imports `modules` (sources by name) before all others."""
         folder = self.folder / name
         folder.mkdir()
         for module, source in modules.items():
@@ -169,7 +169,7 @@ class Show:
             self.hosts.inside(1, "ip", "route", "del", *words)
 
     def kill(self, number: int, words: str, but: bool = False) -> None:
-        """Kill a host's youngest process whose command has `words`; with `but`, that torchrun's worker."""
+        """Kill a host's youngest process with `words` in its command; with `but`, the worker of that torchrun."""
         for process, command in processes(self.hosts, number):
             if "python" in command and (words in command) != but and "-m istbench" in command:
                 os.kill(process, signal.SIGKILL)
@@ -178,7 +178,7 @@ class Show:
 
 
 def digest(printed: str) -> str:
-    """The weights' digest that `--json` tells of."""
+    """The digest of the weights in the output of `--json`."""
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     return str(json.loads(lines[-1])["weights_sha256"]) if lines else f"none: {printed[-300:]}"
 

@@ -1,7 +1,7 @@
-"""Images a second that the loader gives, alone, and that a training step takes, as a markdown table.
+"""Images per second of the loader alone, and of a training step, as a markdown table.
 
-Both on all cores: the loader as one thread a core, a training step with so many intra-op threads. Rounds of the two
-alternate, so that what else the machine does falls on both.
+Both use all cores: the loader has one thread for each core, a training step as many intra-op threads. Rounds of the
+two alternate, so that other work of the machine affects both.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--workload-set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each round")
     parser.add_argument("--times", type=int, default=5, help="rounds")
     arguments = parser.parse_args()
     options = dict(pair.split("=", 1) for pair in arguments.workload_set)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def training_step(workload: Workload, batches: ShardedBatches) -> Callable[[int], None]:
-    """A function that trains the workload's model on one batch, always the same: no loading in it."""
+    """A function that trains the workload's model on one batch, always the same, without loading."""
     with torch.device("meta"):
         model = workload.build_model()
     model = materialise(model, workload, 0, torch.device("cpu")).train()
@@ -71,8 +71,8 @@ def training_step(workload: Workload, batches: ShardedBatches) -> Callable[[int]
 
 
 def loaded_a_second(workload: Workload, batches: ShardedBatches, first: int, seconds: float) -> float:
-    """Batches that a thread a core make a second, from step `first` on."""
-    batches.indices(first)  # another epoch's shuffle is no loading
+    """Batches per second with one loading thread for each core, from step `first` on."""
+    batches.indices(first)  # the shuffle of another epoch is not part of loading
 
     def load(worker: int) -> int:
         steps_per_epoch, made, ends = batches.steps_per_epoch, 0, time.perf_counter() + seconds
@@ -89,7 +89,7 @@ def loaded_a_second(workload: Workload, batches: ShardedBatches, first: int, sec
 
 
 def done_a_second(work: Callable[[int], None], first: int, seconds: float) -> float:
-    """How often `work` is done a second."""
+    """Calls of `work` per second."""
     done, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
         work(first + done)

@@ -1,8 +1,8 @@
-"""What an IST node sends a round, against the least possible and the formula, as a markdown table.
+"""Bytes that an IST node sends in a round, against the least possible and a formula, as a markdown table.
 
-Least possible: the values that change their holder between two rounds' partitions, counted entry by entry for the
-busiest node. Formula: 4 (D h/n + (L-1) h^2/n^2 + C h/n + 2 L h/n) bytes, a whole new subnet; with L hidden layers
-of h units, D inputs and C labels.
+Least possible: the values that change their holder between the partitions of two rounds, counted entry by entry for
+the busiest node. Formula: 4 (D h/n + (L-1) h^2/n^2 + C h/n + 2 L h/n) bytes, a whole new subnet, with L hidden
+layers of h units, D inputs and C labels.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def formula(hidden: int, layers: int, nodes: int) -> float:
 
 
 def least(hidden: int, layers: int, nodes: int, rounds: int) -> float:
-    """Bytes a round that the busiest node cannot avoid sending: entry by entry, holder before and after."""
+    """Least bytes in a round that the busiest node must send: holders before and after, entry by entry."""
     workload = Speech(SpeechOptions(hidden=hidden, layers=layers))
     with torch.device("meta"):
         model = workload.build_model()
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     hidden, rounds = arguments.hidden, arguments.rounds
-    print("| layers | nodes | MB sent a round | least possible | sent / least | formula | sent / formula |")
+    print("| layers | nodes | MB sent per round | least possible | sent / least | formula | sent / formula |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for layers in (2, 3):
         for nodes in (2, 3, 4, 8):

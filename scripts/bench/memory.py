@@ -1,4 +1,4 @@
-"""Peak memory of a node in training, IST against the methods that hold the full model, as a markdown table."""
+"""Peak memory of a node in training, IST against methods with the full model, as a markdown table."""
 
 import argparse
 
@@ -20,7 +20,7 @@ def main() -> None:
         model = Speech(SpeechOptions(hidden=arguments.hidden, layers=arguments.layers)).build_model()
     full = 4 * sum(parameter.numel() for parameter in model.parameters())
     print(f"Full model: {full / 1e6:.0f} MB of parameters.\n")
-    print("| method | peak MB a node | of the full model |\n| --- | ---: | ---: |")
+    print("| method | peak MB per node | of the full model |\n| --- | ---: | ---: |")
     for method in ("ist", "local_sgd", "ddp"):
         steps = ["--set", "local_steps=2"] if method != "ddp" else []
         result = run_cell(

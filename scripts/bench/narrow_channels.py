@@ -1,13 +1,14 @@
-"""Seconds of an IST local step over the full model's, beside the ratio of their multiply-adds.
+"""The ratio of the seconds of an IST local step to those of the full model, beside the ratio of multiply-adds.
 
-One process and one thread: the full network and node 0's subnets of 2, 4 and 8 nodes take a step in turns (forward,
-backward, plain SGD), by CPU seconds. Besides as istbench builds them, in other layouts:
+One process with one thread: the full network and node 0's subnets of 2, 4 and 8 nodes take a step in turns
+(forward, backward, plain SGD). The script counts CPU seconds, in these layouts:
 
-channels-last   weights and images with the channels innermost, as istbench then runs a subnet
-as torch has it channels-last, and BatchNorm of few channels too
-padded          channels that no subnet has, with zero weights, fill every group up to a multiple of `--multiple`
+contiguous           torch's default
+channels-last        weights and images with the channels innermost, as istbench runs a subnet with --channels-last
+channels-last-torch  the same, with torch's own BatchNorm of few channels
+padded               channels with zero weights, in no subnet, fill every group up to a multiple of `--multiple`
 
-`python scripts/bench/narrow_channels.py --model resnet18 --width 16 [--layouts ist,padded,channels-last]`
+`python scripts/bench/narrow_channels.py --model resnet18 --width 16 [--layouts contiguous,padded,channels-last]`
 """
 
 import argparse
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--pixels", type=int, default=32)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1, help="of a repeat")
+    parser.add_argument("--steps", type=int, default=1, help="steps of a repeat")
     parser.add_argument("--multiple", type=int, default=8)
     parser.add_argument("--layouts", default="contiguous,padded,channels-last-torch,channels-last")
     arguments = parser.parse_args()
@@ -112,14 +113,14 @@ def step_of(model: nn.Module, images: Tensor, labels: Tensor) -> Step:
 
 
 def multiply_adds(model: nn.Module, images: Tensor, labels: Tensor) -> int:
-    """Of one forward and backward pass."""
+    """Multiply-adds of one forward and backward pass."""
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(model(images), labels).backward()
     return counter.get_total_flops() // 2
 
 
 def in_turns(steps: Sequence[Step], repeats: int, count: int) -> list[list[float]]:
-    """CPU seconds a step of each of `steps`, by repeat."""
+    """CPU seconds per step of each of `steps`, by repeat."""
     seconds: list[list[float]] = [[] for _ in steps]
     for step in steps:  # warm-up
         step()

@@ -1,4 +1,4 @@
-"""Transfers beside computing in gloo's asynchronous messages, where the fabric has P3's transport."""
+"""Transfers beside computing by gloo's asynchronous messages, instead of the fabric's own transport."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from istbench.fabric.pending import Transfers
 
 
 class OverMessages:
-    """`fabric` with another `exchange_async`: to measure by, for the processor and without a trace."""
+    """`fabric` with another `exchange_async`, for measurements on CPUs without a trace."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -20,8 +20,8 @@ class OverMessages:
         return getattr(self._fabric, name)
 
     def exchange_async(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str) -> Transfers:
-        """As the fabric's."""
-        # Receives first: a peer's send waits until it is asked for.
+        """Like the fabric's."""
+        # Receives first: gloo sends only to a posted receive.
         operations = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in receives.items() if buffer.numel()]
         operations += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in sends.items() if buffer.numel()]
         works = dist.batch_isend_irecv(operations) if operations else []
@@ -29,6 +29,6 @@ class OverMessages:
         def complete() -> None:
             for work in works:
                 work.wait()
-            operations.clear()  # until here they keep what is sent
+            operations.clear()  # until here they keep the sent buffers alive
 
         return Transfers(complete, self._fabric.recorder, ())

@@ -1,8 +1,8 @@
 """A training step under istbench against the same step in a bare loop, in pairs, as a markdown table.
 
-One node against a plain loop, and n nodes of `ddp` against a bare DistributedDataParallel script under torchrun:
-the same model, batches, data and threads (see bare_loops.py). A pair runs one after the other; the ratio is taken
-pair by pair, because the speed of a shared machine drifts.
+One node runs against a plain loop. n nodes of `ddp` run against a bare DistributedDataParallel script under
+torchrun. Model, batches, data and threads are the same (see bare_loops.py). A pair runs one after the other. The
+script takes the ratio of each pair, because the speed of a shared machine drifts.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
     arguments = parser.parse_args()
-    print("| method | nodes | threads | bare ms a step | istbench ms a step | ratio, median [min-max] |")
+    print("| method | nodes | threads | bare ms per step | istbench ms per step | ratio, median [min-max] |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for method, nodes, threads in (("local_sgd", 1, 2), ("ddp", 1, 2), ("ist", 1, 2), ("ddp", 4, 1)):
         bare, ours = [], []

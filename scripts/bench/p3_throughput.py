@@ -1,13 +1,13 @@
-"""Samples a second of ddp, parameter_server and p3 on fully connected networks, as a markdown table.
+"""Samples per second of ddp, parameter_server and p3 on fully connected networks, as a markdown table.
 
-The methods take turns in the same processes, some steps each, so that a machine whose speed drifts slows all of
-them; ratios are taken turn by turn. A turn's clock starts after a step of its own, so that every step on it waits
-for the exchange of the step before, as in training. Computing alone takes turns too: a node's plain forward and
-backward pass. Inputs are random: nothing is learnt.
+The methods take turns in the same processes, some steps each. So a machine whose speed drifts slows all of them,
+and the script takes ratios turn by turn. The clock of a turn starts after a step of the turn. So every step on it
+waits for the exchange of the step before, as in training. Computing alone takes turns too: a node's plain forward
+and backward pass. Inputs are random, so the network learns nothing.
 
-Alone, it starts its nodes on this machine's loopback interface, or in a lab's namespaces behind links of
-`--bandwidth`. Started once a node with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, as
-torchrun does, it joins those: on a real or shaped network.
+By default the script starts its nodes on this machine's loopback interface, or in a lab's namespaces behind links
+of `--bandwidth`. With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, as under torchrun, it is
+one node and joins the others, on a real or shaped network.
 """
 
 import argparse
@@ -36,25 +36,25 @@ _SAMPLES = 2048
 
 
 class FullyConnected(Toy):
-    """Linear layers of the given widths, inputs and outputs included, with ReLU between, on random inputs."""
+    """Linear layers of the given widths (inputs and outputs included) with ReLU between, on random inputs."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__(ToyOptions(features=widths[0], classes=widths[-1], samples=_SAMPLES))
         self.widths = widths
 
     def build_model(self) -> nn.Sequential:
-        """On the device in force."""
+        """Build the network on the current device."""
         layers = [part for sizes in pairwise(self.widths) for part in (nn.Linear(*sizes), nn.ReLU())]
         return nn.Sequential(*layers[:-1])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Any features and classes, as many as `indices`."""
+        """Random features and classes for `indices`."""
         features = torch.randn(len(indices), self.widths[0], generator=generator)
         return features, torch.randint(self.widths[-1], (len(indices),), generator=generator)
 
 
 def measure(fabric: Fabric, widths: Sequence[int], size: int, turns: int, steps: int, own: dict[str, Any]) -> Any:
-    """Seconds of every turn by method, the slowest node's."""
+    """Seconds of every turn by method, on the slowest node."""
     workload = FullyConnected(widths)
     batch = workload.train_batch(torch.arange(size), torch.Generator().manual_seed(fabric.rank))
     alone = workload.build_model()
@@ -81,7 +81,7 @@ def compute(workload: Workload, model: nn.Module, batch: Batch) -> None:
 
 
 def turn(fabric: Fabric, step: Callable[[], object], drain: Callable[[], None], steps: int) -> float:
-    """Seconds of `steps` steps after another one, the slowest node's."""
+    """Seconds of `steps` steps after another step, on the slowest node."""
     fabric.barrier()
     step()
     started = time.perf_counter()
@@ -93,8 +93,8 @@ def turn(fabric: Fabric, step: Callable[[], object], drain: Callable[[], None], 
 
 
 def report(seconds: dict[str, list[float]], samples: int, steps: int) -> None:
-    """Print the table; `samples` is all nodes' in a step."""
-    print("| method | ms a step | samples/s | to ddp, median [min-max] | to parameter_server |")
+    """Print the table. `samples`: of all nodes in a step."""
+    print("| method | ms per step | samples/s | to ddp, median [min-max] | to parameter_server |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name, times in seconds.items():
         step = statistics.median(times) / steps
@@ -103,7 +103,7 @@ def report(seconds: dict[str, list[float]], samples: int, steps: int) -> None:
 
 
 def numbers(text: str) -> list[int]:
-    """Of "4096,2048,35"."""
+    """The numbers in a text such as "4096,2048,35"."""
     return [int(part) for part in text.split(",")]
 
 
@@ -117,12 +117,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument(
-        "--widths", type=numbers, default=[1536] * 9, metavar="N,N,...", help="inputs, hidden layers, outputs"
+        "--widths",
+        type=numbers,
+        default=[1536] * 9,
+        metavar="N,N,...",
+        help="widths of inputs, hidden layers and outputs",
     )
-    parser.add_argument("--batch-size", type=int, default=512, help="of a node")
+    parser.add_argument("--batch-size", type=int, default=512, help="samples of a node in a step")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=10, help="steps a turn")
-    parser.add_argument("--bandwidth", type=parse_bandwidth, help="of a lab's links, such as 1gbit; needs root")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
+    parser.add_argument(
+        "--bandwidth", type=parse_bandwidth, help="bandwidth of a lab's links, such as 1gbit; needs root"
+    )
     parser.add_argument("--p3", type=json.loads, default={}, metavar="JSON", help="options of p3")
     arguments = parser.parse_args()
     what = (arguments.widths, arguments.batch_size, arguments.turns, arguments.steps, arguments.p3)

@@ -1,4 +1,4 @@
-"""Planned memory of a node over the measured peak, small real cells of every method, as a markdown table."""
+"""Planned memory of a node over the measured peak, for small real cells of every method, as a markdown table."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from istbench.cluster.profile import load_profile
 from istbench.plan.planner import PlanRequest, make_plan
 
 _METHODS = ("ddp", "zero", "fsdp", "local_sgd", "ist", "parameter_server", "p3")
-_GIVEN_BACK = 2**18  # blocks of so many bytes go back to the system when they are freed
+_GIVEN_BACK = 2**18  # the allocator returns freed blocks of this many bytes to the system
 
 
 def main() -> None:
@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
-    # What the allocator keeps of what was freed, of an evaluation before training say, is not needed: let it go.
+    # Return memory that the allocator keeps after it was freed, for example by an evaluation before training.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(_GIVEN_BACK)
-    print("| workload | method | planned MB a node | measured peak | planned / measured |")
+    print("| workload | method | planned MB per node | measured peak | planned / measured |")
     print("| --- | --- | ---: | ---: | ---: |")
     for width in arguments.widths:
         for method in arguments.methods:
@@ -54,7 +54,7 @@ def _compare(arguments: argparse.Namespace, width: int, method: str) -> None:
     )  # fmt: skip
     peak = result["peak_memory_bytes_per_node"]
     assert plan.memory is not None
-    planned = plan.memory.total - plan.memory.data  # which is there before training, and not measured
+    planned = plan.memory.total - plan.memory.data  # it exists before training, so the measurement leaves it out
     label = " ".join([arguments.workload, *settings, *arguments.set])
     print(f"| {label} | {method} | {planned / 1e6:.1f} | {peak / 1e6:.1f} | {planned / peak:.3f} |", flush=True)
 

@@ -1,6 +1,6 @@
-"""How fast replays are, as a markdown table: a trace like data parallel's, four all-reduces a round.
+"""The speed of replays, as a markdown table. The trace is like data parallel's: four all-reduces in a round.
 
-The first replay of a process loads the compiled simulation, or compiles it where this machine never has.
+The first replay of a process loads the compiled simulation, or compiles it if this machine never did.
 """
 
 import argparse
@@ -16,7 +16,7 @@ SAMPLED_ROUNDS, BUCKETS = 20, 4
 
 
 def data_parallel_trace(nodes: int) -> Trace:
-    """What `ddp` records of a model in four buckets."""
+    """A trace like that of `ddp` for a model in four buckets."""
     builder = TraceBuilder()
     for _ in range(SAMPLED_ROUNDS):
         posted = []

@@ -1,6 +1,7 @@
-"""Rounds of 1 to 100,000 local steps at one budget: accuracy, seconds and bytes. No round is free.
+"""Rounds of 1 to 100,000 local steps at one budget: accuracy, seconds and bytes.
 
-A round longer than the budget is closed by its exchange, on the clock. `python scripts/bench/round_lengths.py`
+No round is free: an exchange closes a round that is longer than the budget, on the clock. `python
+scripts/bench/round_lengths.py`
 """
 
 import argparse
@@ -16,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=float, default=0.63)
     target = parser.parse_args().target
-    print("| method | local_steps | final accuracy | train s | s to target | cluster s | MB sent a node |")
+    print("| method | local_steps | final accuracy | train s | s to target | cluster s | MB sent per node |")
     print("| :--- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for method in ("local_sgd", "ist"):
         for length in LENGTHS:

@@ -1,6 +1,6 @@
-"""CPU seconds a step in the traces of `parameter_server` and `p3` over those of `ddp`, beside what was measured.
+"""CPU seconds per step of `parameter_server` and `p3` over those of `ddp`, in traces and as measured.
 
-One node with Adam, the methods in turns. `python scripts/bench/served_cpu.py [--repeats N]`
+One node with Adam; the methods take turns. `python scripts/bench/served_cpu.py [--repeats N]`
 """
 
 import argparse
@@ -19,14 +19,14 @@ STEPS = 80
 
 
 def main() -> None:
-    """Print medians over the repeats, and ratios to `ddp` of the same repeat with their range."""
+    """Print medians over the repeats, and ratios to `ddp` in the same repeat with their range."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     rows: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
     for _ in range(parser.parse_args().repeats):
         for method in METHODS:
             rows[method].append(run(method))
-    print("| method | train ms a step | CPU ms a step, training thread | others | CPU over ddp | train over ddp |")
+    print("| method | train ms per step | CPU ms, training thread | others | CPU over ddp | train over ddp |")
     print("| :--- | ---: | ---: | ---: | ---: | ---: |")
     for method in METHODS:
         wall, own, others = (1e3 * statistics.median(figure) for figure in zip(*rows[method], strict=True))
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def run(method: str) -> tuple[float, float, float]:
-    """Seconds of training, and in the trace of the training thread and of others, a step."""
+    """Train seconds per step, and CPU seconds per step in the trace, of the training thread and of the others."""
     with tempfile.TemporaryDirectory() as out:
         options = ("--method", method, "--workload", "speech", "--workload-set", "hidden=1024", "--nodes", "1")
         budget = ("--steps", STEPS, "--set", "optimizer=adam", "--eval-every", STEPS, "--json", "--out", out)

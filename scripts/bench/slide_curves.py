@@ -1,11 +1,12 @@
-"""Precision over epochs and over train seconds: dense, with random outputs, with outputs that hashing finds.
+"""Precision over epochs and over train seconds: dense, with random outputs, and with outputs that hashing finds.
 
-    istbench compare configs/light/wide.toml --out RESULTS    # with its data = "DIR"
+    istbench compare configs/light/wide.toml --out RESULTS       # with its data = "DIR"
     python scripts/bench/slide_curves.py RESULTS results/slide
-    python scripts/bench/slide_curves.py --redraw results/slide     # the picture alone, of its curves.csv
+    python scripts/bench/slide_curves.py --redraw results/slide  # only the picture, from its curves.csv
 
-Writes curves.csv, an evaluation a line, and a picture; prints tables of precision at the end of every epoch, and of
-train seconds to some levels. Seconds count only where nothing else ran: `--no-seconds` leaves them out.
+The script writes curves.csv, with a line for each evaluation, and a picture. It prints tables of precision at the
+end of every epoch, and of train seconds to some levels. Seconds count only if nothing else ran; `--no-seconds`
+leaves them out.
 """
 
 import argparse
@@ -28,9 +29,10 @@ LEVELS = (0.3, 0.4, 0.5, 0.55, 0.58)
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation of a run on `data`. epoch: passes over it so far. train_s: NaN where times do not count.
+    """An evaluation of a run on `data`.
 
-    active, recall: of the steps before, mean active outputs of a sample, and recall of the top 100; NaN for none.
+    epoch: passes over the data so far. train_s: NaN if times do not count. active, recall: for the steps before,
+    mean active outputs of a sample, and recall of the top 100; NaN if unknown.
     """
 
     method: str
@@ -48,8 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("target", type=Path)
-    parser.add_argument("--redraw", action="store_true", help="draw what is in the target, without results")
-    parser.add_argument("--no-seconds", action="store_true", help="the machine was shared: no times")
+    parser.add_argument("--redraw", action="store_true", help="draw the curves in TARGET, without results")
+    parser.add_argument("--no-seconds", action="store_true", help="leave out times, because the machine was shared")
     arguments = parser.parse_args()
     file = arguments.target / "curves.csv"
     if arguments.redraw:
@@ -68,7 +70,7 @@ def main() -> None:
 
 
 def points_of(run: Run, *, timed: bool) -> Iterable[Point]:
-    """The evaluations of `run`, whose budget was some epochs."""
+    """The evaluations of `run`, whose budget is a number of epochs."""
     config = run.header.config
     an_epoch = run.curve.evaluations[-1].samples / float(run.header.budget.removesuffix(" epochs"))
     for evaluation in run.curve.evaluations:
@@ -86,12 +88,12 @@ def points_of(run: Run, *, timed: bool) -> Iterable[Point]:
 
 
 def value_of(number: float | None) -> float:
-    """`number`, or NaN for none."""
+    """`number`, or NaN for None."""
     return math.nan if number is None else number
 
 
 def write(points: Iterable[Point], file: Path) -> None:
-    """`points` as CSV, an empty field where there is no number."""
+    """Write `points` as CSV, with an empty field for a missing number."""
     with file.open("w", newline="") as opened:
         writer = csv.DictWriter(opened, list(Point.__annotations__))
         writer.writeheader()
@@ -101,7 +103,7 @@ def write(points: Iterable[Point], file: Path) -> None:
 
 
 def read(file: Path) -> list[Point]:
-    """What `write` wrote."""
+    """The points in a file of `write`."""
     with file.open(newline="") as opened:
         return [point_in(row) for row in csv.DictReader(opened)]
 
@@ -113,7 +115,7 @@ def point_in(row: dict[str, str]) -> Point:
 
 
 def timed(points: Iterable[Point]) -> bool:
-    """Whether all have seconds."""
+    """Whether all points have seconds."""
     return all(not math.isnan(point.train_s) for point in points)
 
 
@@ -164,7 +166,7 @@ def seconds_table(points: list[Point]) -> str:
 
 
 def seconds_to(run: list[Point], level: float) -> float:
-    """Train seconds at which `run` reaches `level`, on the line between two evaluations."""
+    """Train seconds at which `run` reaches `level`, interpolated between two evaluations."""
     before = run[0]
     for point in run:
         if point.precision >= level:
@@ -175,7 +177,7 @@ def seconds_to(run: list[Point], level: float) -> float:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """The median and the range of `values`, misses as dashes; one dash where all are."""
+    """The median and the range of `values`; a dash for each miss, and one dash if all are misses."""
     if all(map(math.isinf, values)):
         return "-"
     middle, least, most = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
@@ -183,7 +185,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def draw(figure: Figure, points: list[Point]) -> None:
-    """Precision against epochs, and against train seconds where they count; a thin line for each seed."""
+    """Draw precision against epochs, and against train seconds if they count; a thin line for each seed."""
     figure.suptitle(", ".join(sorted({point.data for point in points})), fontsize="medium")
     axes = [("epoch", "epochs"), *([("train_s", "train seconds")] if timed(points) else [])]
     figure.set_size_inches(4.6 * len(axes) + 1.6, 4.2)

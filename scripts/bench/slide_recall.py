@@ -1,8 +1,8 @@
-"""How many of the true top 100 outputs hashing finds, against the share of outputs it makes active.
+"""The share of the true top 100 outputs that hashing finds, against the share of outputs that it makes active.
 
-A network with one hidden layer is trained on made-up points of the amazon670k workload, every output computed. Then
-tables over its output rows are asked for hidden vectors of test points: both families, several K, ever more tables.
-Writes recall.csv, recall.png and recall.svg to `--out`.
+The script trains a network with one hidden layer on synthetic points of the amazon670k workload, with all outputs.
+Then it looks up hidden vectors of test points in tables over the output rows: both families, several K, rising L.
+It writes recall.csv, recall.png and recall.svg to `--out`.
 
 `python scripts/bench/slide_recall.py [--labels 50000 --points 80000 --steps 500] --out results/slide`
 """
@@ -35,15 +35,15 @@ TOP = 100
 ASKED = 512
 TABLES = (1, 2, 4, 8, 16, 32, 64)
 FUNCTIONS = {SimHash: (4, 6, 9, 12), DWTA: (1, 2, 3, 4)}
-_LEAST = 1e-4  # share of active outputs that the picture starts at
+_LEAST = 1e-4  # the picture starts at this share of active outputs
 STYLES = {"simhash": ("-", "o"), "dwta": ("--", "s")}
 
 
 @dataclass(frozen=True)
 class Point:
-    """What K functions for each of L tables of a family find, on average over samples.
+    """Results for K functions in each of L tables of a family, as means over samples.
 
-    active: share of all outputs. recall: share of the top 100 outputs. recall_1: of the largest.
+    active: share of all outputs. recall: share of the top 100 outputs. recall_1: share of the largest output.
     """
 
     family: str

@@ -1,11 +1,11 @@
-"""Seconds of a training step of a very wide output layer: dense by torch, and on active sets, split by part.
+"""Seconds of a training step of a very wide output layer, dense in torch and on active sets, by part.
 
-Both have the same rows, hidden vectors and labels, and take turns, a step each a round. Weights are uniform, as the
-amazon670k workload's first ones; hidden vectors are ReLU of normal numbers, with five random labels each. The dense
-step is plain torch operations on all outputs at once, or by `--dense blocks` the workload's layer, with torch's
-fused Adam over all rows. About `--active` rows of a sample are active: two fifths by default are found by hashing,
-two common to all samples, one random, as by the method `dslide`. Of a rebuild's seconds one part in
-`--rebuild-every` counts.
+Both have the same rows, hidden vectors and labels. They take turns, one step each in a round. Weights are uniform,
+like the first weights of the amazon670k workload. Hidden vectors are ReLU of normal numbers, with five random
+labels each. The dense step is plain torch operations on all outputs at once, with torch's fused Adam over all rows;
+`--dense blocks` uses the layer of the workload. About `--active` rows of a sample are active. By default hashing
+finds two fifths of them, two fifths are common to all samples, and one fifth is random, as in the method `dslide`.
+A step counts one part in `--rebuild-every` of the seconds of a rebuild.
 
 `python scripts/bench/slide_step.py [--family dwta] [--rule adam] [--rounds 7] [--dense none]`
 """
@@ -39,7 +39,7 @@ from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import LabelLayer
 
 LABELS = 5
-LR = 1e-6  # small: rows that are active again and again would move away from the hidden vectors
+LR = 1e-6  # small: otherwise rows that are often active would move away from the hidden vectors
 FAMILIES = {"simhash": SimHash, "dwta": DWTA}
 RULES = {"sgd": Rule.SGD, "lazy_adam": Rule.LAZY_ADAM, "adam": Rule.ADAM}
 Seconds = dict[str, list[float]]
@@ -52,11 +52,11 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--active", type=int, default=3000)
-    parser.add_argument("--common", type=float, default=0.4, help="share of them that all samples have")
-    parser.add_argument("--random", type=float, default=0.2, help="share of them that is random")
+    parser.add_argument("--common", type=float, default=0.4, help="share of active rows that all samples have")
+    parser.add_argument("--random", type=float, default=0.2, help="share of active rows that are random")
     parser.add_argument("--family", choices=FAMILIES, default="dwta")
-    parser.add_argument("--functions", type=int, help="K, instead of one for --active")
-    parser.add_argument("--tables", type=int, help="L, which goes with it")
+    parser.add_argument("--functions", type=int, help="K, instead of a choice by --active")
+    parser.add_argument("--tables", type=int, help="L, together with K")
     parser.add_argument("--rule", choices=RULES, default="lazy_adam")
     parser.add_argument("--dense", choices=("plain", "blocks", "none"), default="plain")
     parser.add_argument("--rebuild-every", type=int, default=50, help="on average over a training")
@@ -93,7 +93,7 @@ def batch(arguments: argparse.Namespace) -> tuple[np.ndarray, SparseBatch]:
 
 
 def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[OutputShard, Index, Threads]:
-    """All rows, with tables that make about the wanted number active."""
+    """All rows, with tables that make about the requested number of rows active."""
     threads = Threads(arguments.threads)
     bound = arguments.hidden**-0.5
     weight = np.random.default_rng(1).random((arguments.outputs, arguments.hidden), dtype=np.float32)
@@ -116,7 +116,7 @@ def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[Out
 
 
 class DenseLayer:
-    """The layer with all rows, by torch."""
+    """The layer with all rows, in torch."""
 
     def __init__(self, shard: OutputShard, blocks: bool) -> None:
         rows, width = shard.weight.shape
@@ -128,7 +128,7 @@ class DenseLayer:
         self._blocks = blocks
 
     def step(self, hidden: Tensor, truth: SparseBatch, seconds: Seconds) -> None:
-        """A step of Adam, its seconds by part."""
+        """A step of Adam; returns its seconds by part."""
         hidden = hidden.clone().requires_grad_()
         self._optimizer.zero_grad()
         with timed(seconds, "outputs and loss"):
@@ -152,7 +152,7 @@ def sparse_step(
     step: int,
     seconds: Seconds,
 ) -> tuple[int, int]:
-    """A step of `shard` as it takes one, its seconds by part; how many pairs of a row and a sample, and rows."""
+    """A step of `shard` as in training: its seconds by part, and the numbers of pairs and of used rows."""
     labelled = np.ones(len(hidden), bool)
     with timed(seconds, "hash hidden vectors, look up"):
         sets = shard.active(hidden, labels, step)
@@ -172,7 +172,7 @@ def sparse_step(
 
 
 def rebuild(index: Index, shard: OutputShard, hidden: np.ndarray, threads: Threads, seconds: Seconds) -> None:
-    """New functions and tables as a rebuild has them, its largest part alone, and a tenth of the rows moved."""
+    """A rebuild with new functions and tables, its largest part alone, and a move of a tenth of the rows."""
     with timed(seconds, "rebuild"):
         index.stepped(index.rebuilds + 1, hidden)
     with timed(seconds, "rebuild: hash all rows"):
@@ -193,12 +193,12 @@ def timed(seconds: Seconds, part: str) -> Iterator[None]:
 
 
 def of_rounds(seconds: Seconds) -> Seconds:
-    """`seconds` without the round that warmed up."""
+    """`seconds` without the warm-up round."""
     return {part: own[1:] for part, own in seconds.items()}
 
 
 def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, seconds: dict[str, Seconds]) -> None:
-    """Print what was measured as markdown."""
+    """Print the measurements as markdown."""
     family, every = index.family, arguments.rebuild_every
     print(
         f"{arguments.outputs:,} outputs, h={arguments.hidden}, batch {arguments.batch}, {arguments.threads} cores; "

@@ -1,6 +1,6 @@
-"""Seconds from starting the command to the first finished training step, as a markdown table.
+"""Seconds from the start of the command to the first finished training step, as a markdown table.
 
-With the data in the cache. The first step is seen in the count that workers share with the launching process.
+The data is in the cache. The script detects the first step in the counter that workers share with the launcher.
 """
 
 import argparse

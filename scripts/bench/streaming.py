@@ -1,7 +1,8 @@
-"""What streaming makes of IST's exchange: bytes a round, and communication that computing does not hide, replayed.
+"""The effect of streaming on the exchange of IST: bytes per round and exposed communication, replayed.
 
-A short training of the speech network a cell, ordinary and streaming in turns, each replayed on a cluster at some
-bandwidths. Communication and idle are what nodes stand still for: `--hidden 4096 --nodes 2,4,8` is the full table.
+Each cell is a short training of the speech network, ordinary and streaming in turns, replayed on a cluster at
+several bandwidths. Communication and idle are the shares of time in which nodes wait. `--hidden 4096 --nodes 2,4,8`
+gives the full table.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from istbench.results.store import RunDirectory
 
 
 def trained(arguments: argparse.Namespace, nodes: int, *, streaming: bool) -> tuple[dict[str, Any], Trace]:
-    """What came of some rounds, and their trace."""
+    """The result of some rounds, and their trace."""
     steps = arguments.rounds * arguments.local_steps
     options: list[object] = ["--set", f"local_steps={arguments.local_steps}"]
     method = "streaming_ist" if streaming else "ist"
@@ -42,14 +43,18 @@ def main() -> None:
     parser.add_argument("--nodes", default="2,4,8")
     parser.add_argument("--local-steps", type=int, default=20)
     parser.add_argument("--flight-steps", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5, help="the first is not recorded, the sample is of three")
-    parser.add_argument("--clips", type=int, default=60, help="of a word")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds; the first is not recorded, and a sample has three"
+    )
+    parser.add_argument("--clips", type=int, default=60, help="clips of a word")
     parser.add_argument("--cluster", default="m5.2xlarge")
-    parser.add_argument("--bandwidth", default="", help="such as 300mbit,1gbit; the cluster's own by default")
+    parser.add_argument(
+        "--bandwidth", default="", help="bandwidths such as 300mbit,1gbit; default: that of the cluster"
+    )
     arguments = parser.parse_args()
     bandwidths = [parse_bandwidth(text) for text in filter(None, arguments.bandwidth.split(","))]
     ((_, profiles),) = select_clusters([arguments.cluster], bandwidths).items()
-    print("| nodes | ist | MB a round | of ordinary | replayed on | ms a step | compute | communication | idle |")
+    print("| nodes | ist | MB per round | of ordinary | replayed on | step, ms | compute | communication | idle |")
     print("| ---: | :--- | ---: | ---: | :--- | ---: | ---: | ---: | ---: |")
     for nodes in map(int, arguments.nodes.split(",")):
         ordinary = 0.0

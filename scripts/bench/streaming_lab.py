@@ -1,8 +1,9 @@
-"""Seconds a round of IST, ordinary and streaming, on really shaped links, as a markdown table.
+"""Seconds per round of IST, ordinary and streaming, on really shaped links, as a markdown table.
 
-The ways take turns in the same processes, some rounds each, so that a machine whose speed drifts slows all of them;
-ratios are taken turn by turn. The network has the speech network's sizes, on made-up inputs. Units travel over P3's
-transport, as in a run, or in gloo's asynchronous messages: both must end in the same weights.
+The variants take turns in the same processes, some rounds each. So a machine whose speed drifts slows all of them,
+and the script takes ratios turn by turn. The network has the sizes of the speech network, on random inputs. Units
+travel over the transport of P3, as in a run, or in gloo's asynchronous messages. Both must end with the same
+weights.
 """
 
 import argparse
@@ -31,7 +32,7 @@ MESSAGES = ", in messages"
 
 
 def measure(fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds a round of every turn by way, the slowest node's."""
+    """Seconds per round of every turn by variant, on the slowest node."""
     workload = open_workload("toy", _SIZES)
     workload.batch_size = size
     over: Any = OverMessages(fabric)
@@ -67,14 +68,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=128, help="of a node")
+    parser.add_argument("--batch-size", type=int, default=128, help="samples of a node in a step")
     parser.add_argument("--local-steps", type=int, default=20)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2, help="a turn")
-    parser.add_argument("--bandwidth", default="1gbit,300mbit", help="of the links, between commas; needs root")
+    parser.add_argument("--bandwidth", default="1gbit,300mbit", help="bandwidths of the links; needs root")
     arguments = parser.parse_args()
     what = (arguments.batch_size, arguments.local_steps, arguments.turns, arguments.rounds)
-    print("| bandwidth | ist | s a round | of ordinary, median [min-max] | of the same over P3's transport |")
+    print("| bandwidth | ist | s per round | of ordinary, median [min-max] | of the same over P3's transport |")
     print("| :--- | :--- | ---: | ---: | ---: |")
     for bandwidth in map(parse_bandwidth, arguments.bandwidth.split(",")):
         place = ShapedNetwork(nodes=arguments.nodes, bandwidth=bandwidth)
@@ -89,7 +90,7 @@ def main() -> None:
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> str:
-    """Of `times` to `reference`, turn by turn: the median and the range."""
+    """The ratio of `times` to `reference`, turn by turn: the median and the range."""
     ratios = [own / other for own, other in zip(times, reference, strict=True)]
     return f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
 

@@ -1,9 +1,9 @@
-"""What recording the trace costs a step, as a markdown table.
+"""The cost of recording the trace, per step, as a markdown table.
 
-Twice: as the recorder's own time, which is that of one event, taken alone, times the events of a step; and as turns
-with and without a recorder, by the same processes on the same weights, whose difference on a shared machine is
-mostly noise. A run records some rounds after its first one, and not the rest; here every step of the recorded turns
-is recorded, so a whole training pays far less. The network is of the speech network's sizes, on random inputs.
+The script measures it in two ways. The recorder's own time is the time of one event, measured alone, times the
+events of a step. Turns with and without a recorder, in the same processes on the same weights, differ mostly by
+noise on a shared machine. A run records only some rounds after its first one. Here the recorded turns record every
+step, so a whole training costs far less. The network has the sizes of the speech network, on random inputs.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from istbench.processes.on_nodes import on_nodes
 from istbench.workloads.base import Batch
 
 METHODS = ("ddp", "local_sgd", "ist", "parameter_server", "p3")
-STEPS = 20  # of a turn, after one that ends the first round: what a recorder records
+STEPS = 20  # of a turn, after a step that ends the first round: a recorder records these
 
 
 def measure(fabric: Fabric, name: str, hidden: int, turns: int) -> Any:
-    """Seconds of every pair of turns, recorded and not, the slowest node's; and events a step."""
+    """Seconds of every pair of turns, with and without a recorder, on the slowest node; and events per step."""
     workload = open_workload("toy", {"features": 4096, "hidden": hidden, "samples": 2048})
     batch = workload.train_batch(torch.arange(128), torch.Generator())
     options = {"local_steps": 1} if name in ("local_sgd", "ist") else {}
@@ -44,7 +44,7 @@ def measure(fabric: Fabric, name: str, hidden: int, turns: int) -> Any:
 
 
 def event_seconds() -> float:
-    """Of the recorder, for an event: the median of many."""
+    """The seconds of the recorder for one event: the median of many."""
     times = []
     for _ in range(50):
         recorder = Recorder(torch.device("cpu"))
@@ -65,7 +65,7 @@ def _end_round(recorder: Recorder) -> None:
 
 
 def turn(fabric: Fabric, method: Method, batch: Batch) -> float:
-    """Seconds of `STEPS` steps, the slowest node's."""
+    """Seconds of `STEPS` steps, on the slowest node."""
     for number in range(1 + STEPS):
         if number == 1:
             fabric.barrier()
@@ -85,7 +85,7 @@ def main() -> None:
     arguments = parser.parse_args()
     each = event_seconds()
     print(f"An event: {1e6 * each:.2f} us.\n")
-    print("| method | events a step | ms a step | the recorder's own | recorded / not, median [quartiles] |")
+    print("| method | events per step | ms per step | the recorder's own | recorded / not, median [quartiles] |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name in METHODS:
         pairs, events = on_nodes(

@@ -1,8 +1,8 @@
-"""How the synthetic speech corpus was tuned: test accuracy after every epoch, for settings of the corpus.
+"""The tuning of the synthetic speech corpus: test accuracy after every epoch, for settings of the corpus.
 
-What four data parallel nodes with minibatches of 128 do, in one process: plain SGD, learning rate 0.01. The
-corpus is right when the accuracy levels off near 80 %, as on recorded words. Accuracy is given twice: with
-BatchNorm's running statistics, and with statistics estimated anew on training clips.
+One process computes the steps of four data parallel nodes with minibatches of 128: plain SGD, learning rate 0.01.
+The corpus is right if the accuracy levels off near 80 %, as on recorded words. The script prints two accuracies:
+with BatchNorm's running statistics, and with statistics estimated again on training clips.
 
     python scripts/bench/tune_synthetic_speech.py --hidden 1024 --clips 400,600 --snr 5:30,10:35
 """
@@ -90,7 +90,7 @@ def ranges(text: str) -> list[tuple[float, float]]:
 
 
 def arguments() -> argparse.Namespace:
-    """What to try, from the command line."""
+    """The settings to try, from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", default="1024", help="widths, comma-separated")
     parser.add_argument("--layers", type=int, default=2)
@@ -106,7 +106,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Try every combination of the settings asked for."""
+    """Try every combination of the given settings."""
     given = arguments()
     torch.set_num_threads(given.threads)
     for clips, snr in product(map(int, given.clips.split(",")), ranges(given.snr)):

@@ -1,7 +1,7 @@
-"""MB/s of reading repository text: by this project, by a plain Python reader, by scikit-learn, as a markdown table.
+"""MB/s of readers of repository text, as a markdown table: this project's, a plain Python one, scikit-learn's.
 
-scikit-learn reads the same points as SVMlight text: its header line is left out and labels are given one place less
-to differ. Rounds of the readers alternate, so that what else the machine does falls on all.
+scikit-learn reads the same points as SVMlight text. Rounds of the readers alternate, so that other work of the
+machine affects all of them.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def measured(readers: dict[str, Callable[[], int]], times: int) -> dict[str, list[float]]:
-    """Seconds of every reader, by rounds, after one that is not counted; all must find as many entries."""
+    """Seconds of every reader, by rounds, without the first round; all must find the same number of entries."""
     found = {name: read() for name, read in readers.items()}
     if len(set(found.values())) > 1:
         raise SystemExit(f"the readers found different numbers of entries: {found}")
@@ -63,7 +63,7 @@ def ours(path: Path) -> int:
 
 
 def plain(path: Path) -> int:
-    """Entries of `path`, by a reader that takes line by line apart into arrays, and checks nothing."""
+    """Entries of `path`, by a reader that splits line by line and checks nothing."""
     columns: list[int] = []
     values: list[float] = []
     labels: list[int] = []

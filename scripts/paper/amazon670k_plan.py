@@ -1,6 +1,6 @@
-"""What the Amazon-670K network takes a node by width and method: the IST paper's column of failures, as markdown.
+"""Memory of a node for the Amazon-670K network, by width and method, as in the IST paper's column of failures.
 
-The table of results/paper-amazon670k/README.md.
+Prints the table of results/paper-amazon670k/README.md in markdown.
 """
 
 import argparse

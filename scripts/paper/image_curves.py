@@ -32,7 +32,7 @@ Cell = tuple[str, int, int]  # method, local steps, nodes
 
 
 class Row(NamedTuple):
-    """A level of a method on so many nodes: medians over seeds, infinite where most of them missed it."""
+    """A level of a method on a number of nodes: medians over seeds, infinite if most of them missed it."""
 
     cell: Cell
     level: float
@@ -147,7 +147,7 @@ COLUMNS: tuple[ColumnOf[Row], ...] = (
 
 
 def footer(runs: Sequence[Run]) -> Iterable[str]:
-    """What the figures are of, and what differs from the published ones."""
+    """The origin of the figures, and their differences from the published ones."""
     widths = sorted({str(run.header.config.workload_options["width"]) for run in runs})
     batches = sorted({run.header.config.batch_size for run in runs})
     yield f"Data: {', '.join(sorted({run.header.data_source.seen for run in runs}))}."

@@ -22,7 +22,7 @@ from istbench.report.output.figure import write_figure
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "headline_speedups.csv"
 BANDWIDTHS = (1, 1.5, 2, 2.5, 3, 4, 6, 8, 10, 12, 15, 20, 30)  # Gbit/s
-SWEPT = {"resnet50": (1, 2.5), "vgg19": (4, 8)}  # Gbit/s: where there is much to gain, and less
+SWEPT = {"resnet50": (1, 2.5), "vgg19": (4, 8)}  # Gbit/s: with a large possible gain, and a smaller one
 SETTINGS = (ESTIMATED, Setting(0.5, 20e-6), Setting(2.0, 20e-6), Setting(1.0, 0.0), Setting(1.0, 50e-6))
 NAMES = {"sockeye": "translation"}
 
@@ -59,7 +59,7 @@ def _bandwidths(setting: Setting) -> tuple[float, ...]:
 
 
 def read_published() -> list[tuple[str, str, float | None, float]]:
-    """Model, configuration, Gbit/s where there is one, and gain, of each published figure on 4 nodes."""
+    """Model, configuration, Gbit/s (if given) and gain of each published figure on 4 nodes."""
     found = []
     with PUBLISHED.open() as file:
         for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""P3's traces at the speed of a Quadro P4000: which run is what, how fast a node computes, seconds a step."""
+"""P3's traces at the speed of a Quadro P4000: the runs by configuration, computing speed, and seconds per step."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ ESTIMATED = Setting(1.0, 20e-6)
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What was recorded of one model: traces by configuration and by slice size. gflop: of a sample's step."""
+    """Records of one model: traces by configuration and by slice size. gflop: of a sample in a step."""
 
     gflop: float
     parameters: int
@@ -70,7 +70,7 @@ class Recorded:
 
     @property
     def volume_bits(self) -> float:
-        """What a node sends in a step, bits: its gradients to the others' servers, and what it serves to all."""
+        """Bits that a node sends in a step: its gradients to other servers, and its served values to all."""
         return 2 * 32 * self.parameters * (self.nodes - 1) / self.nodes
 
     def step_seconds(self, model: Model, speed: float = 1.0) -> float:
@@ -79,7 +79,7 @@ class Recorded:
 
 
 def read(results: Path) -> dict[str, Recorded]:
-    """What was recorded in `results`, by model, in the order of `MODELS`."""
+    """The records in `results`, by model, in the order of `MODELS`."""
     runs: dict[str, list[Run]] = {}
     for run in load_runs(results)[0]:
         if run.done and run.directory.trace.exists():
@@ -128,10 +128,10 @@ def _gflop(run: Run) -> float:
 
 
 def levelled(trace: Trace, step_seconds: float) -> Trace:
-    """`trace` with every node's training thread computing `step_seconds` in every step, spread as recorded.
+    """`trace` with every node's training thread computing `step_seconds` in every step, distributed as recorded.
 
-    So runs that were recorded one after the other, on cores shared by the nodes, differ in what they send, and in
-    what their servers work, only: that is a processor's, not the GPU's, and stays as recorded.
+    The runs were recorded one after the other, on cores that the nodes share. After this they differ only in their
+    messages and in the work of their servers. That work is a CPU's, not the GPU's, and stays as recorded.
     """
     nodes = []
     for events in trace.nodes:
@@ -144,7 +144,7 @@ def levelled(trace: Trace, step_seconds: float) -> Trace:
 
 
 def update_seconds(trace: Trace) -> float:
-    """What a node's server works in a step, the median of steps, seconds of one core where it was recorded."""
+    """Seconds of one recording core that a node's server works in a step, the median of steps."""
     steps = [step for events in trace.nodes for step in _steps(events)]
     return float(np.median([step["seconds"][step["code"] != COMPUTE].sum() for step in steps]))
 
@@ -156,9 +156,10 @@ def _steps(events: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def seconds_a_step(trace: Trace, setting: Setting, bandwidth: float, compute: float) -> float:
-    """Seconds from one step's end to the next with links of so many Gbit/s; a node computes `compute` of them.
+    """Seconds from the end of one step to the next; a node computes `compute` of them. bandwidth: of links, in
+    Gbit/s.
 
-    The first step of the sample waits for nothing that came before the recording, so it is left out.
+    The first step of the sample is left out, because it waits for nothing from before the recording.
     """
     there = load_profile(str(PROFILE)).with_bandwidth(PAYLOAD * 1e9 * bandwidth)
     there = dataclasses.replace(there, overhead_s=setting.overhead_s)
@@ -178,7 +179,7 @@ def replayed(name: str, recorded: Recorded, setting: Setting, bandwidths: Sequen
 
 
 def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep":
-    """Seconds a step of p3 by bandwidth, Gbit/s, and slice size, and of the baseline by bandwidth."""
+    """Seconds per step of p3 by bandwidth (Gbit/s) and slice size, and of the baseline by bandwidth."""
     compute = recorded.step_seconds(MODELS[name])
 
     def seconds(trace: Trace, bandwidth: float) -> float:
@@ -192,17 +193,17 @@ def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep"
 
 @dataclass(frozen=True, kw_only=True)
 class Gains:
-    """Seconds a step by configuration and Gbit/s; compute: seconds of it that a node computes."""
+    """Seconds per step by configuration and Gbit/s. compute: the seconds of it in which a node computes."""
 
     compute: float
     seconds: dict[str, dict[float, float]]
 
     def gain(self, label: str, bandwidth: float, over: str = BASELINE) -> float:
-        """How much more samples a second `label` trains than `over`, as a share."""
+        """The gain in samples per second of `label` over `over`, as a share."""
         return self.seconds[over][bandwidth] / self.seconds[label][bandwidth] - 1
 
     def largest(self, label: str) -> tuple[float, float]:
-        """The largest gain of `label` over the baseline, and the Gbit/s at which it is."""
+        """The largest gain of `label` over the baseline, and its Gbit/s."""
         return max((self.gain(label, bandwidth), bandwidth) for bandwidth in self.seconds[label])
 
 
@@ -214,5 +215,5 @@ class Sweep:
     baseline: dict[float, float]
 
     def gain(self, bandwidth: float, slice_params: int) -> float:
-        """How much more samples a second p3 trains than the baseline, as a share."""
+        """The gain in samples per second of p3 over the baseline, as a share."""
         return self.baseline[bandwidth] / self.seconds[bandwidth][slice_params] - 1

@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     @property
     def fitted(self) -> bool:
-        """Whether the cluster was chosen so that ours is the published one."""
+        """Whether the speed of the cluster is fitted to this point, so ours equals the published one."""
         return self.curve in FITTED and self.level == FITTED_LEVEL
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("target", type=Path)
-    parser.add_argument("--redraw", action="store_true", help="draw what is in the target, without results")
+    parser.add_argument("--redraw", action="store_true", help="draw the curves in TARGET, without results")
     arguments = parser.parse_args()
     target: Path = arguments.target
     if arguments.redraw:
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def curve_of(run: Run) -> Curve:
-    """Which of the published curves `run` is."""
+    """The published curve of `run`."""
     config = run.header.config
     local_steps = config.method_options.get("local_steps", 1)
     return config.workload_options["layers"], run.header.method, local_steps
@@ -101,7 +101,7 @@ def seconds(run: Run, profile: ClusterProfile, level: float) -> float:
 
 
 def fitted(runs: dict[Curve, Run], published: dict[Curve, dict[float, float]]) -> ClusterProfile:
-    """m5.2xlarge with the speed and the bandwidth at which both fitted points are met."""
+    """m5.2xlarge with the speed and the bandwidth at which replays give both fitted points."""
     start = load_profile("m5.2xlarge")
     local, parallel = (runs[curve] for curve in FITTED)
     wanted_local, wanted_parallel = (published[curve][FITTED_LEVEL] for curve in FITTED)
@@ -122,7 +122,7 @@ def fitted(runs: dict[Curve, Run], published: dict[Curve, dict[float, float]]) -
 
 
 def boundary(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The value between `low`, where `holds` does, and `high`, where it does not, to four digits."""
+    """The value at which `holds` changes, to four digits: true at `low`, false at `high`."""
     while high / low > 1.0001:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -145,7 +145,7 @@ def write_csv(rows: list[Row], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """What `write_csv` wrote."""
+    """The rows in a file of `write_csv`."""
     with path.open() as file:
         return [
             Row(
@@ -219,7 +219,7 @@ def outcome(
     published: dict[Curve, dict[float, float]],
     ours_of: dict[tuple[Curve, float], float],
 ) -> list[str]:
-    """How far the predictions are off, in seconds and in speed-ups over data parallel, by number of layers."""
+    """The error of the predictions, in seconds and in speed-ups over data parallel, by number of layers."""
     lines = []
     depths = sorted({row.curve[0] for row in rows})
     for layers in depths:

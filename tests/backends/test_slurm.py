@@ -98,7 +98,7 @@ def executor(monkeypatch):
 def test_every_cell_is_a_job_and_one_that_fails_stops_no_other(ran, said, tmp_path):
     failures = run(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
     assert ran == ["ddp", "ist", "p3"]
-    assert failures == ["b: worker 1 died", "c: interrupted; the same command goes on with it"]
+    assert failures == ["b: worker 1 died", "c: interrupted; the same command resumes it"]
     assert said[1:] == ["a: done", "b: failed", "c: failed"]
 
 
@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said
     monkeypatch.setattr(slurm, "_collect", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
-    assert said[-1] == "3 jobs go on, and the same command waits for them; `scancel 9 10 11` ends them"
+    assert said[-1] == "3 jobs keep running, and the same command waits for them; `scancel 9 10 11` ends them"
 
 
 def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, said, tmp_path):
@@ -136,7 +136,7 @@ def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, sa
     assert [failure[:13] for failure in failures] == ["a: job 9 ende", "b: job 10 end", "c: job 11 end"]
     assert said == [
         "1 job: 9",
-        "2 cells wait until jobs have ended, as Slurm takes no more: sbatch: error: QOSMaxSubmitJobPerUserLimit",
+        "2 cells wait until other jobs end; Slurm takes no more: sbatch: error: QOSMaxSubmitJobPerUserLimit",
         "a: failed",
         "1 job: 10",
         "b: failed",
@@ -166,7 +166,7 @@ def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp
     executor.in_all = 1
     first, *others = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert first.startswith("a: job 9 ended: ")
-    why = "Slurm took no job for it: sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    why = "Slurm refused its job: sbatch: error: QOSMaxSubmitJobPerUserLimit"
     assert others == [f"b: {why}", f"c: {why}"]
 
 
@@ -189,7 +189,7 @@ def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
     monkeypatch.setattr(Noted, "add", add)
     with pytest.raises(UserError, match="^cannot write$"):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
-    assert said == ["2 jobs go on, and the same command waits for them; `scancel 9 10` ends them"]
+    assert said == ["2 jobs keep running, and the same command waits for them; `scancel 9 10` ends them"]
 
 
 def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():
@@ -217,14 +217,14 @@ def test_a_wrong_option_is_refused_in_one_line(pairs, message):
 
 def test_without_slurm_that_is_said(tmp_path, said, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="no Slurm here: no `srun` is found"):
+    with pytest.raises(UserError, match="this machine has no `srun`"):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
 
 
 def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, said):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm/jobs.json").write_text('{"a": 7}')
-    with pytest.raises(UserError, match="jobs.json: .* must be text; delete it, once none of its jobs is left"):
+    with pytest.raises(UserError, match="jobs.json: .* must be text; delete it after all of its jobs have ended"):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
 
 

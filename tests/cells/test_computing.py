@@ -27,17 +27,17 @@ def test_half_precision_that_a_machine_lacks(monkeypatch):
         raise NotImplementedError('"conv" not implemented for Half')
 
     monkeypatch.setattr(F, "conv2d", lacking)
-    with pytest.raises(UserError, match="^--amp fp16: torch on .* does not compute torch.float16; use --amp bf16$"):
+    with pytest.raises(UserError, match="^--amp fp16: torch on .* does not support torch.float16; use --amp bf16$"):
         prepare(amp="fp16")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
-    with pytest.raises(UserError, match="^--amp bf16: this GPU does not compute torch.bfloat16; use --amp fp16$"):
+    with pytest.raises(UserError, match="^--amp bf16: this GPU does not support torch.bfloat16; use --amp fp16$"):
         prepare(amp="bf16", device="cuda")
 
 
 def test_a_compiler_that_is_not_there(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(UserError, match="there is no no-such-compiler; install one, name it in CXX, or leave"):
+    with pytest.raises(UserError, match="no-such-compiler is missing; install one, name it in CXX, or leave"):
         prepare(compile=True)
 
 
@@ -45,5 +45,5 @@ def test_a_method_that_keeps_its_learning_rate_refuses_a_schedule(tmp_path):
     plugin = tmp_path / "steady.py"
     plugin.write_text(METHOD)
     assert prepare("steady", plugins=(str(plugin),)).config.method == "steady"
-    with pytest.raises(UserError, match="^method 'steady' keeps its learning rate .*; leave out warmup$"):
+    with pytest.raises(UserError, match="^method 'steady' has a constant learning rate; leave out warmup$"):
         prepare("steady", plugins=(str(plugin),), method_options={"warmup": "0.1"})

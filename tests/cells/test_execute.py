@@ -135,7 +135,7 @@ def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):
 
 @pytest.mark.parametrize(
     ("step", "way_out"),
-    [(0, "starts anew: no checkpoint was written yet"), (3, "goes on from the checkpoint of step 3")],
+    [(0, "starts from step 0: no checkpoint was written yet"), (3, "resumes from the checkpoint of step 3")],
 )
 def test_a_lost_worker_is_said_with_what_the_same_command_does(run, scratch, step, way_out):
     if step:

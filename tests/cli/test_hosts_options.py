@@ -70,12 +70,12 @@ def test_values_that_look_like_options_or_have_spaces_stay_one_word():
         (["--hosts", "a", "--hosts-python", "-c"], "must be the path of a Python"),
         (["--hosts-python", "/opt/py"], "--hosts-python is for the hosts of --hosts; give --hosts as well"),
         (["--ssh-config", __file__], "--ssh-config is for the hosts of --hosts; give --hosts as well"),
-        (["--hosts", "a", "--ssh-config", "no/file"], "^no file no/file; give a configuration file of ssh's"),
+        (["--hosts", "a", "--ssh-config", "no/file"], "^no file no/file; give an ssh configuration file"),
         (
             ["--ssh-config", "/", "--hosts", "a"],
-            "^/ is a directory, not a file; give a configuration file of ssh's",
+            "^/ is a directory, not a file; give an ssh configuration file",
         ),
-        (["--hosts", "a", "--ssh-config", ""], "--ssh-config: '' is no name of a file"),
+        (["--hosts", "a", "--ssh-config", ""], "--ssh-config: '' is not the name of a file"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_asked(monkeypatch, typed, problem):

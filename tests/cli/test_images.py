@@ -66,7 +66,7 @@ def test_noise_has_no_target(tmp_path, istbench):
 def test_imagenet_has_nothing_to_fetch_without_a_directory(istbench):
     status, _, said = istbench("data", "imagenet")
     assert status == 2
-    assert "takes --data DIR" in said
+    assert "reads --data DIR" in said
 
 
 def test_a_source_and_a_directory_are_one_too_many(istbench, images):

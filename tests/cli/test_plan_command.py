@@ -71,7 +71,10 @@ def test_the_table_says_what_does_not_fit_and_what_would(istbench):
         (["--set", "lr"], "name=value"),
         (["--data", "."], "leave out --data"),
         (["--workload", "amazon670k", "--data", "nowhere"], "nowhere: no such directory"),
-        (["--method", "ist", "--nodes", "4096", "--workload-set", "hidden=4095"], "ist needs a hidden unit a node"),
+        (
+            ["--method", "ist", "--nodes", "4096", "--workload-set", "hidden=4095"],
+            "ist needs a hidden unit for each",
+        ),
     ],
 )
 def test_wrong_use_is_one_line(istbench, arguments, said):

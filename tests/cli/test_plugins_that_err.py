@@ -124,7 +124,7 @@ def test_a_plan_without_a_meta_batch_says_so(own, istbench, tmp_path):
     plan = ["plan", "--plugin", tmp_path / "own.py", "--method", "ddp", "--workload", "blank"]
     status, out, said = istbench(*plan)
     assert status == 0, said
-    assert "workload 'blank' has no meta_batch to plan a step with" in " ".join(out.split())
+    assert "workload 'blank' has no meta_batch (docs/plugins.md)" in " ".join(out.split())
     status, _, said = istbench(*[*plan[:-1], "early"])
     assert (status, "in build_model: AttributeError" in one_line(said)) == (2, True)
 

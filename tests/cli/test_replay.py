@@ -22,7 +22,7 @@ def test_replay_prints_every_format_and_draws(results, istbench):
     status, table, said = istbench(*asked)
     assert status == 0
     assert "where the replayed time goes on p3.2xlarge at 10 Gbit/s" in table
-    assert "which method overtakes which on m5.2xlarge" in table
+    assert "bandwidths where methods cross on m5.2xlarge" in table
     assert said.count("picture: ") == 2 * 2 * 2 + 2
     assert len(list((results / "report").glob("*-by-bandwidth-n2.svg"))) == 2
     status, text, _ = istbench(*asked, "--no-pictures", "--format", "json")

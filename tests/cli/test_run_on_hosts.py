@@ -114,7 +114,7 @@ def test_data_and_plugins_go_to_the_hosts_and_the_weights_come_here(hosts, tmp_p
     again = asked(hosts, *WORDS, *own, "--out", hosts.out)
     assert (again.returncode, again.stdout) == (0, there.stdout)
     assert not [line for line in again.stderr.splitlines() if line.startswith("copied ")]
-    assert f"{found['cell']} is done already; --again runs it anew" in again.stderr.splitlines()
+    assert f"{found['cell']} is done already; --again runs it from the start" in again.stderr.splitlines()
 
 
 def test_compare_runs_a_cell_of_fewer_nodes_on_the_first_hosts(hosts):

@@ -94,7 +94,7 @@ def test_a_rank_0_that_is_stopped_in_an_evaluation_is_named(run_still, tmp_path)
     assert (status, said) == (
         1,
         "istbench: worker 0 was evaluating after step 0 when a signal (SIGSTOP) stopped it, and did not continue "
-        "within --timeout 4 s; the same command starts anew: no checkpoint was written yet",
+        "within --timeout 4 s; the same command starts from step 0: no checkpoint was written yet",
     )
     assert header_of(tmp_path)["status"] == "failed"
 
@@ -114,7 +114,7 @@ def test_a_worker_that_is_stopped_in_training_is_named_and_not_the_one_that_wait
 def test_a_loss_that_never_returns_on_one_node_is_named_by_those_who_wait(run_still):
     status, said = run_still("loss", on="1", method="ddp")
     assert status == 1
-    assert "gave up after 4 s: rank 1 did not come, but lives (computing training step " in said
+    assert "gave up after 4 s: rank 1 did not join, but is alive (computing training step " in said
 
 
 def test_a_loss_that_never_returns_on_all_nodes_is_noticed(run_still, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_loss_that_never_returns_on_all_nodes_is_noticed(run_still, monkeypatc
     status, said = run_still("loss", on="01")
     assert status == 1
     assert said.startswith("istbench: worker 0 was computing training step ")
-    assert "for more than --timeout 4 s without an end; if the method or the workload is right" in said
+    assert "for more than --timeout 4 s without finishing; if this work only takes long" in said
 
 
 def test_a_killed_fork_server_is_named(tmp_path):

@@ -214,7 +214,7 @@ def test_a_run_goes_on_from_the_older_checkpoint_where_the_newer_is_damaged_and_
     part.write_bytes(content)
     one, (status, out, said) = (istbench(*resumed, "--out", tmp_path / name) for name in ("whole", "killed"))
     assert status == 0, said
-    line = f"checkpoint {part} is broken (its SHA-256 differs from the manifest); the run goes on from the " \
+    line = f"checkpoint {part} is broken (its SHA-256 differs from the manifest); the run resumes from the " \
         f"checkpoint of step {older}"  # fmt: skip
     assert said.count(line) == 1
     assert json.loads(out)["weights_sha256"] == json.loads(one[1])["weights_sha256"]

@@ -38,7 +38,7 @@ def several(results):
 def test_a_standard_output_that_takes_nothing_is_one_line_and_status_1(words, redirected, why):
     status, _, said = in_shell(words, redirected)
     assert status == 1
-    assert said == f"istbench: cannot write to standard output: {why}; mend that and run the same command again\n"
+    assert said == f"istbench: cannot write to standard output: {why}; fix this and run the same command again\n"
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json"])

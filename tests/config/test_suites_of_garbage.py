@@ -84,7 +84,7 @@ def test_nesting(tmp_path_factory, text):
         ('workload = "toy"\nmethods = []', "line 2: methods must have at least 1 of them"),
         ('workload = "toy"\nmethods = ["ist"]\nseeds = 0', "line 3: seeds must be a whole number of at least 1"),
         ('workload = "toy"\nmethods = ["ist"]\nseeds = 1_000_000_000', "seeds must be a whole number of at most"),
-        ('workload = "toy"\nmethods = ["ist", "ddp"]\nseeds = 9000', "asks for 18,000 cells"),
+        ('workload = "toy"\nmethods = ["ist", "ddp"]\nseeds = 9000', "has 18,000 cells, more than"),
         ('workload = "toy"\nmethods = ["ist"]\nnodes = []', "line 3: nodes must have at least 1"),
         ('workload = "toy"\nmethods = ["ist"]\n[run]\nsteps = true', "line 4: run.steps must be a whole number"),
         ('workload = "toy"\nmethods = ["ist"]\n[run]\nsteps = 3.0', "line 4: run.steps must be a whole number"),

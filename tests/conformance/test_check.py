@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from istbench.conformance import check_method, check_workload
-from istbench.conformance.of_methods import rounds_are_as_long_as_told
+from istbench.conformance.of_methods import rounds_have_the_declared_length
 from istbench.conformance.of_workloads import CHECKS, DoesNotHold, permuting_hidden_units_changes_nothing
 from istbench.conformance.training import open_workload
 from istbench.errors import RunFailed
@@ -71,8 +71,8 @@ def test_a_method_that_breaks_the_contract_fails_the_checks_it_breaks(tmp_path):
     assert outcomes["resumed run is the run"].outcome == "failed"
     assert "resumed at step" in outcomes["resumed run is the run"].detail
     assert outcomes["bytes sent are bytes received"].outcome == "failed"
-    assert outcomes["rounds are as long as told"].outcome == "failed"
-    assert "closing a round early" in outcomes["rounds are as long as told"].detail
+    assert outcomes["rounds have the declared length"].outcome == "failed"
+    assert "closing a round early" in outcomes["rounds have the declared length"].detail
     assert outcomes["same seed same curve"].outcome == "holds"
 
 
@@ -99,9 +99,9 @@ class OfBefore(LocalSGD):
 def test_rounds_that_a_method_does_not_tell_are_caught(tmp_path):
     plugin = tmp_path / "of_before.py"
     plugin.write_text(OF_BEFORE)
-    told = "rounds of 1 local steps were told, and their ends marked after steps [4, 8]"
-    with pytest.raises(RunFailed, match=re.escape(told)):
-        on_nodes(rounds_are_as_long_as_told, 2, "of_before", (str(plugin),))
+    wrong = "rounds should have 1 local steps, but their ends are marked after steps [4, 8]"
+    with pytest.raises(RunFailed, match=re.escape(wrong)):
+        on_nodes(rounds_have_the_declared_length, 2, "of_before", (str(plugin),))
 
 
 def test_initial_rows_do_not_depend_on_torch_state():

@@ -147,7 +147,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
         ("bytes", "is not UTF-8 text"),
         ("large", "has 17,179,869,184 bytes, more than"),
         ("loop", "cannot read .*loop"),
-        ("a\0b", "is no name of a file"),
+        ("a\0b", "is not the name of a file"),
     ):
         with pytest.raises(UserError, match=message):
             read_text(tmp_path / name, "text")

@@ -197,7 +197,7 @@ def node_late(fabric):
 
 
 def test_a_time_out_names_the_operation_and_the_missing_rank():
-    with pytest.raises(RunFailed, match=r"averaging models .*gave up after 2 s: rank 1 did not come, but lives"):
+    with pytest.raises(RunFailed, match=r"averaging models .*gave up after 2 s: rank 1 did not join, but is alive"):
         on_nodes(node_late, 3)
 
 

@@ -164,7 +164,7 @@ def test_a_peer_that_dies_in_training_is_named():
 
 def test_a_peer_that_is_late_is_named():
     with pytest.raises(
-        RunFailed, match=r"waiting for linear1.weight .*gave up after 2 s: rank 1 did not come, but lives"
+        RunFailed, match=r"waiting for linear1.weight .*gave up after 2 s: rank 1 did not join, but is alive"
     ):
         on_nodes(node_that_loses_a_peer, 3, False, timeout_s=2.0)
 

@@ -102,6 +102,6 @@ def node_fickle(fabric):
 
 def test_a_later_step_that_goes_past_what_waits_is_refused_by_name():
     with pytest.raises(
-        UserError, match=r"^input.(bias|weight) was read before its new values: .*; train this model by ddp$"
+        UserError, match=r"^input.(bias|weight) was read before its new values arrived: .*train this model by ddp$"
     ):
         on_nodes(node_fickle, 1)

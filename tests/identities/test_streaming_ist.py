@@ -7,7 +7,7 @@ from reference_streaming import StreamingReference
 from istbench.conformance.of_methods import (
     _read_in_blocks,
     bytes_sent_are_bytes_received,
-    rounds_are_as_long_as_told,
+    rounds_have_the_declared_length,
 )
 from istbench.conformance.training import (
     assembled,
@@ -45,7 +45,7 @@ def workload_of(name, options):
 
 def node_streams(fabric, names):
     """By case, what rank 0 saw; and checks that fail where they do not hold."""
-    rounds_are_as_long_as_told(fabric, "streaming_ist", ())
+    rounds_have_the_declared_length(fabric, "streaming_ist", ())
     bytes_sent_are_bytes_received(fabric, "streaming_ist", ())
     return {name: seen_of(fabric, workload_of(*CASES[name][0]), CASES[name][1]) for name in names}
 

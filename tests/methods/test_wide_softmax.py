@@ -33,9 +33,9 @@ def test_a_cut_is_even_and_whole(size, parts):
 def test_what_has_no_wide_softmax_or_too_little_of_one_is_refused(method):
     with pytest.raises(UserError, match="wide softmax .* 'toy' has none; use amazon670k"):
         check(method, workload="toy")
-    with pytest.raises(UserError, match="an output a node: 'labels' are 5 for 6 nodes"):
+    with pytest.raises(UserError, match="an output for each node, but 'labels' has 5 for 6 nodes"):
         check(method, labels=5, nodes=6)
-    with pytest.raises(UserError, match="a hidden unit a node: 'hidden' are 3 for 4 nodes"):
+    with pytest.raises(UserError, match="a hidden unit for each node, but 'hidden' has 3 for 4 nodes"):
         check(method, hidden=3, nodes=4)
 
 
@@ -52,9 +52,9 @@ def test_more_active_outputs_than_there_are_are_refused(method):
         ({"optimizer": "adamw"}, "use adam or sgd"),
         ({"optimizer": "sgd", "momentum": 0.9}, "momentum updates every weight"),
         ({"weight_decay": 0.1}, "weight_decay updates every weight"),
-        ({"functions": 4}, "functions .K. and tables .L. go together"),
-        ({"functions": 4, "tables": 2, "target_active": 9}, "leave it out, or those"),
-        ({"common_share": 0.5, "random_share": 0.5}, "leave nothing to be hashed"),
+        ({"functions": 4}, "functions .K. and tables .L. belong together"),
+        ({"functions": 4, "tables": 2, "target_active": 9}, "leave it out, or leave out both"),
+        ({"common_share": 0.5, "random_share": 0.5}, "leave no outputs for hashing"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, said):

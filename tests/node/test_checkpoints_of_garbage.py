@@ -145,9 +145,7 @@ def test_tensors_are_read_or_refused(tmp_path_factory, changes, length):
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("in the way")
-    with pytest.raises(
-        UserError, match=r"cannot write the checkpoint .*: (File exists|Not a directory); mend that"
-    ):
+    with pytest.raises(UserError, match=r"cannot write the checkpoint .*: (File exists|Not a directory); fix this"):
         checkpoint.write_rank(tmp_path / "checkpoint", 7, 0, STATE)
 
 

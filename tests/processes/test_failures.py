@@ -61,8 +61,8 @@ def test_a_worker_that_is_gone_is_said_with_what_it_did_and_the_way_out(tmp_path
     told = [str(error.with_way_out(way_out)) for way_out in (same_command(4), same_command(0))]
     killed = "worker 1 was killed by SIGTERM while computing training step 7; the same command"
     assert told == [
-        f"{killed} goes on from the checkpoint of step 4; its last lines:\n  a last line",
-        f"{killed} starts anew: no checkpoint was written yet; its last lines:\n  a last line",
+        f"{killed} resumes from the checkpoint of step 4; its last lines:\n  a last line",
+        f"{killed} starts from step 0: no checkpoint was written yet; its last lines:\n  a last line",
     ]
     say(1, "error", "ValueError: no", printed="a last line")
     said = "worker 1 failed while computing training step 7: ValueError: no; its"

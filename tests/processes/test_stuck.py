@@ -53,8 +53,8 @@ def test_a_step_that_does_not_end_names_its_worker(tmp_path, activities, clock):
         with pytest.raises(WorkerLost) as failure:
             watch.look(PROCESSES)
     assert str(failure.value) == (
-        "worker 1 was computing training step 7 for more than --timeout 20 s without an end; if the method "
-        "or the workload is right, give a longer --timeout"
+        "worker 1 was computing training step 7 for more than --timeout 20 s without finishing; if this work "
+        "only takes long, give a longer --timeout"
     )
 
 

@@ -49,7 +49,7 @@ def test_a_directory_without_a_header_is_no_run(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "\x00\x00", '{"schema": 1'])
 def test_a_header_that_is_not_json_is_named(run, text):
     run.run_json.write_text(text)
-    with pytest.raises(UserError, match=r"run\.json: not JSON .*delete .* to run it anew"):
+    with pytest.raises(UserError, match=r"run\.json: not JSON .*delete .* to run the cell again"):
         run.header()
 
 

@@ -47,7 +47,7 @@ def test_each_fault_is_in_each_phase_on_rank_0_and_on_another():
         (STOPPED, f"{GOOD}\n  its last line", "16", ["one line (has 2)"]),
         (STOPPED, GOOD.replace("step 16", "the last checkpoint"), "0", ["promises a checkpoint that is not there"]),
         (LOST, "host0: lost; the same command goes on from the last checkpoint", "16",
-         ["the operation", "that other hosts may be named"]),
+         ["the operation", "a way out by other hosts"]),
         (LOST, "host0: lost in writing a checkpoint; name other hosts", "16", []),
     ],
 )  # fmt: skip
@@ -65,9 +65,9 @@ def test_the_summary_counts_rows_that_came_out_well():
     ]
     assert summary(rows).splitlines() == [
         "- noticed in time: 3 of 4",
-        "- went on, of those to survive: 1 of 2",
-        "- named rightly: 1 of 3",
-        "- ended in the digest of a run without a fault: 3 of 4",
+        "- continued, of runs that must survive: 1 of 2",
+        "- complete and right messages: 1 of 3",
+        "- ended with the digest of a run without a fault: 3 of 4",
         "- nothing left running: 3 of 4",
         "- rows that could not be made: 1",
     ]
@@ -99,7 +99,7 @@ def test_a_worker_killed_in_training_is_a_row_and_no_host_is_left(two_nodes, mon
     printed = capsys.readouterr().out
     rows = [line.split(" | ")[:3] for line in printed.splitlines() if "kill -9" in line]
     assert rows == [["| kill -9", "training", "1"]]
-    for outcome in ("noticed in time", "ended in the digest of a run without a fault", "nothing left running"):
+    for outcome in ("noticed in time", "ended with the digest of a run without a fault", "nothing left running"):
         assert f"- {outcome}: 1 of 1" in printed
     networks = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, check=True).stdout
     assert f"istbench-ssh-{os.getpid()}-" not in networks

@@ -65,7 +65,7 @@ def test_inputs_and_outputs_of_a_chain_are_in_no_group() -> None:
         ([nn.Linear(4, 4), nn.Conv1d(4, 4, 3)], "1 follows flat vectors"),
         ([nn.Conv2d(4, 4, 3), nn.Conv2d(8, 4, 3)], "1.weight has 8 entries for the 4 units"),
         ([nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(9, 2)], "2.weight has 9 entries for the 4 units"),
-        ([nn.Conv2d(4, 4, 3), nn.Flatten(2), nn.Linear(4, 2)], "1 flattens other dimensions"),
+        ([nn.Conv2d(4, 4, 3), nn.Flatten(2), nn.Linear(4, 2)], "1 does not flatten all dimensions"),
     ],
 )
 def test_what_is_no_chain_of_units_is_refused_by_name(layers: list[nn.Module], says: str) -> None:
@@ -75,5 +75,5 @@ def test_what_is_no_chain_of_units_is_refused_by_name(layers: list[nn.Module], s
 
 
 def test_a_module_of_another_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="a Linear of the chain is no part of the model"):
+    with pytest.raises(ValueError, match="the chain has a Linear that is not in the model"):
         chain_groups(nn.Sequential(nn.Linear(2, 2)), [nn.Linear(2, 2)])

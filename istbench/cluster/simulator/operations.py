@@ -13,7 +13,7 @@ from istbench.jit import jit
 
 @jit
 def remember(state: State, slot: int) -> None:
-    """Look at this collective again before time goes on."""
+    """Check this collective again before time advances."""
     if not state.slot[slot].in_todo:
         state.slot[slot].in_todo = 1
         state.todo[state.shared[0].todo] = slot

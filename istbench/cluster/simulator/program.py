@@ -129,7 +129,9 @@ def stops(trace: Trace, rounds: int) -> Ints:
 
 
 def _schedule(op: Records, n: int, members: int) -> Records:
-    """The messages of all collectives in `op`, each of `members` nodes. Writes into `op` which are its own."""
+    """The messages of all collectives in `op`, each of `members` nodes. Writes the place of its own messages to
+    each `op`.
+    """
     kinds = np.unique(op.kind[op.collective >= 0]).tolist()
     schedules = {kind: COLLECTIVES[kind].schedule(members) for kind in kinds}
     flat = [message for schedule in schedules.values() for row in schedule for message in row]

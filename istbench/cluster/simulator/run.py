@@ -55,14 +55,14 @@ def replay(
             for more equal nodes if all its operations are collectives whose schedule `is_ring`.
 
     Raises:
-        UserError: for fewer than one round, for a trace without calibration if `compute_scale` is None, for an
-            event or operation that the simulation does not know, or for nodes that wait in a circle.
+        UserError: for fewer than one round; for a trace without calibration if `compute_scale` is None; for an
+            unknown event or operation; or for nodes that wait in a circle.
     """
     rounds = trace.rounds if rounds is None else rounds
     window = (trace.meta.window or _WINDOW) if window is None else window
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
         if count < 1:
-            raise UserError(f"cannot replay {count} {name}; ask for 1 or more")
+            raise UserError(f"cannot replay {count} {name}; give 1 or more")
     scale = _scale(trace, profile) if compute_scale is None else compute_scale
     if not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
@@ -120,7 +120,7 @@ def _messages(program: Program) -> int:
 def _scale(trace: Trace, profile: ClusterProfile) -> float:
     if trace.gflops is None:
         raise UserError(
-            "the trace does not say how fast the machine was that recorded it; "
+            "the trace lacks the speed of the machine that recorded it; "
             "record it again with `istbench run --again`, or give the compute scale"
         )
     return trace.gflops / profile.gflops

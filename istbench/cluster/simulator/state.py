@@ -41,16 +41,17 @@ _SPAN: _Fields = ("kind node op peer", "start end bytes")
 class State(NamedTuple):
     """The changing state, and the parameters of the network.
 
-    A slot is an operation of one repetition of the sample, modulo the repetitions held at once.
+    A slot is an operation of one repetition of the sample. Slots are numbered modulo the repetitions in memory.
 
     Attributes:
-        shared: one record: the network's parameters, and how full the lists below are.
-        connection: of each pair of nodes [source * n + target]: its priority queue, its wire, the flow on it.
-        link: outgoing of each node, then incoming where full duplex. flow: what is flowing.
+        shared: one record with the network's parameters and the lengths of the lists below.
+        connection: by pair of nodes [source * n + target]: its priority queue, its wire, the flow on it.
+        link: outgoing links by node, then incoming links if full duplex. flow: the flowing messages.
         overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
-        slot: of each operation held. after_next: list of what comes after it. todo: collectives to look at.
-        repetition: of the sample, those held. node: of each. runnable: nodes to let go on.
-        spent: seconds in compute, communication and idle [n, 3]. mark_at, mark_spent: those at every mark.
+        slot: operations in memory. after_next: lists of operations after an operation. todo: collectives to check.
+        repetition: repetitions in memory. node: by rank. runnable: nodes that can continue.
+        spent: seconds in compute, communication and idle [n, 3]. mark_at, mark_spent: time and seconds at every
+            mark.
         span: the timeline.
     """
 

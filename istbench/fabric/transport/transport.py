@@ -1,8 +1,8 @@
 """Messages between all nodes in the background, by priority, over TCP connections of their own.
 
-gloo's point-to-point operations do not fit. To learn that a receive is complete, a thread must block on it, and a
-receiver must know the next message in advance, but priorities change the order. Here a message carries a key, so
-the receiver writes it directly to its buffer, in any order.
+gloo's point-to-point operations do not fit. A thread must block on a receive to detect its end. A receiver must
+also know the next message in advance, but priorities change the order. Here a message carries a key, so the
+receiver writes it directly to its buffer, in any order.
 """
 
 import threading

@@ -12,7 +12,7 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     """Let `fill` draw a figure, and write it as `stem`.png and `stem`.svg over older files. Returns both paths.
 
     Raises:
-        OSError: where they cannot be written.
+        OSError: if they cannot be written.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -26,10 +26,10 @@ _LEGEND_CHARACTERS = 44
 
 
 def draw_plots(plots: Iterable[Plot], directory: Path) -> list[Path]:
-    """Write each of `plots` into `directory` as PNG and SVG, over what is there; returns the paths.
+    """Write each of `plots` into `directory` as PNG and SVG, over existing files; returns the paths.
 
     Raises:
-        UserError: where they cannot be written.
+        UserError: if they cannot be written.
     """
     try:
         return [path for plot in plots for path in write_figure(partial(_fill, plot), directory / plot.stem)]

@@ -85,7 +85,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
     context = {**group_context(group, baseline), "host": sweep.cluster}
     columns, rows = fill(_columns(group), sorted(standings(sweep), key=lambda standing: standing.bandwidth is None))
     return Table(
-        title=f"{group.workload_label}: which method overtakes which on {sweep.cluster}, from {low} to {high}",
+        title=f"{group.workload_label}: bandwidths where methods cross on {sweep.cluster}, from {low} to {high}",
         columns=columns,
         rows=rows,
         empty=f"No two methods to compare between {low} and {high}.",

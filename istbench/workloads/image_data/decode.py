@@ -22,7 +22,7 @@ R = TypeVar("R")
 MOST_PIXELS = 2**28
 _NARROWEST = 100
 _LARGEST_FILE = 2**30
-_FORMATS = ("JPEG", "PNG")  # whatever the suffix: some of ImageNet's .JPEG files are PNG
+_FORMATS = ("JPEG", "PNG")  # of any suffix: some of ImageNet's .JPEG files are PNG
 
 
 class Pixels(NamedTuple):

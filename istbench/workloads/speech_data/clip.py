@@ -20,7 +20,7 @@ LOWEST_RATE, HIGHEST_RATE = 1_000, 1_000_000
 """Bounds of a recording's sampling rate, in Hz."""
 MOST_CHANNELS = 64
 
-_HEADERS = 4 * 2**20  # the samples of a sensible WAV file begin within so many bytes
+_HEADERS = 4 * 2**20  # the samples of a sensible WAV file begin within this many bytes
 _BLOCK = 2**16  # frames read at a time, for any number of channels
 _LARGEST_FILTER = 2**20  # taps over all phases
 

@@ -37,12 +37,12 @@ def test_a_wait_after_the_last_mark_that_never_ends_is_noticed():
 
 def test_what_cannot_be_replayed_is_said():
     work = same(2, [("compute", 1.0)])
-    with pytest.raises(UserError, match="cannot replay 0 rounds; ask for 1 or more"):
+    with pytest.raises(UserError, match="cannot replay 0 rounds; give 1 or more"):
         replay(work, cluster(), rounds=0)
     for wrong in ({"window": 0}, {"streams": 0}, {"compute_scale": -1.0}, {"compute_scale": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong)).replace("_", " ")):
             replay(work, cluster(), **wrong)
-    with pytest.raises(UserError, match="does not say how fast the machine was .* record it again"):
+    with pytest.raises(UserError, match="lacks the speed of the machine .* record it again"):
         replay(same(2, [("compute", 1.0)], gflops=None), cluster())
 
 

@@ -83,9 +83,9 @@ def test_figures_shipped_are_of_workloads_and_methods_there_are():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'no columns', which is no column of it"),
-        ("paper,workload,speed\n", "'speed', which is no column of it"),
-        (COLUMNS + "A,speech\n", "line 2 has not as many columns as the first"),
+        ("", "unknown column 'no columns'"),
+        ("paper,workload,speed\n", "unknown column 'speed'"),
+        (COLUMNS + "A,speech\n", "line 2 does not have as many columns as line 1"),
         (COLUMNS + "A,speech,,ist,,8,accuracy,0.8,,,\n", "line 2 needs level and seconds, or a value"),
         (COLUMNS + "A,speech,,ist,,8,accuracy,0.8,3,0.9,\n", "line 2 needs level and seconds, or a value"),
         (COLUMNS + "A,speech,,ist,,none,accuracy,0.8,3,,\n", "line 2: nodes"),
