@@ -116,9 +116,7 @@ def test_an_installed_name_that_is_no_name_of_a_directory_is_refused(tmp_path, m
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text("[istbench.methods]\n../mine = istbench.methods.ist:Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        UserError, match=r"method '../mine' \(istbench.methods.ist:Mine\) needs a name of letters, digits"
-    ):
+    with pytest.raises(UserError, match=r"method '../mine' \(istbench.methods.ist:Mine\) needs a name of letters"):
         registry.load_method("../mine")
 
 

@@ -93,3 +93,8 @@ class Sinks:
         """Pass it to every sink."""
         for sink in self._sinks:
             sink.finish(result)
+
+
+def sinks_of_run(run: RunDirectory, scratch: Path) -> Sinks:
+    """The sinks of a run: its directory, and `scratch` for its launcher. A new sink adds itself here."""
+    return Sinks([RunFiles(run), StepCounter(scratch)])

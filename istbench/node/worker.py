@@ -17,7 +17,7 @@ from istbench.node.measure import PeakMemory
 from istbench.node.rehearsal import rehearse
 from istbench.node.run_log import RunLog
 from istbench.node.setup import Setup, compile_model, set_up, warm_up
-from istbench.node.sinks import RunFiles, Sinks, StepCounter
+from istbench.node.sinks import Sinks, sinks_of_run
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
@@ -44,7 +44,7 @@ def train_cell(run_path: str, scratch: str) -> None:
     current.begin("meeting the others")
     latency_s = config.lab.fabric_latency_s if config.lab else 0.0
     with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
-        sinks = Sinks([RunFiles(run), StepCounter(Path(scratch))] if fabric.rank == 0 else [])
+        sinks = sinks_of_run(run, Path(scratch)) if fabric.rank == 0 else Sinks([])
         # Launchers of other ranks look once a second, so they may hear a second later.
         ahead_s = 1.5 if "TORCHELASTIC_RUN_ID" in os.environ else 0.5
         request = StopRequest(Path(scratch))

@@ -16,7 +16,7 @@ from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import WorkerLost
 from istbench.results.events import Resume, Start
-from istbench.results.header import Git, Header, HostRecord
+from istbench.results.header import TIMING_RULE, Git, Header, HostRecord
 from istbench.results.store import RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
@@ -116,7 +116,9 @@ def test_a_run_of_another_timing_rule_is_not_gone_on_with(run, scratch):
     publish_step(run.checkpoint, 5)
     before, launcher = run.run_json.read_bytes(), Pretended()
     with pytest.raises(
-        UserError, match=r"^\S+ was begun under timing rule 2, .* rule 3; --again starts it from the beginning$"
+        UserError,
+        match=rf"^\S+ was begun under timing rule {TIMING_RULE - 1}, .* rule {TIMING_RULE}; "
+        "--again starts it from the beginning$",
     ):
         execute(CELL, run, scratch, launcher)
     assert run.run_json.read_bytes() == before
