@@ -61,6 +61,6 @@ def test_a_link_and_a_short_file_are_refused(home, tmp_path):
 def test_a_home_that_cannot_be_written_is_named_with_the_way_out(tmp_path):
     (tmp_path / "home").touch()
     with pytest.raises(
-        UserError, match="cannot write .*/home/.config/istbench/secret: .*; give the run's secret in"
+        UserError, match="cannot write .*/home/.config/istbench/secret: .*; set ISTBENCH_SECRET to the same"
     ):
         run_secret({"HOME": str(tmp_path / "home")})
