@@ -15,7 +15,7 @@ _EXPIRED = {
     "UnrecognizedClientException", "InvalidAccessKeyId",
 }  # fmt: skip
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
-_SIGN_IN = "sign in again, for example with `aws sso login`"
+_SIGN_IN = "sign in, for example with `aws sso login`"
 _LONGEST = 400
 _T = TypeVar("_T")
 

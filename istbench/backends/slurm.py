@@ -181,7 +181,7 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     try:
         import submitit
     except ImportError:
-        raise UserError("--slurm needs submitit: pip install 'istbench[slurm]'") from None
+        raise UserError("--slurm needs submitit, which is not installed: pip install 'istbench[slurm]'") from None
     # Without accounting in Slurm, it warns at every look at the jobs.
     logging.getLogger("submitit").setLevel(logging.ERROR)
     try:

@@ -112,7 +112,7 @@ def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path |
             f"it accepts none of your keys ({denied[0].rstrip('.')}); run `{copy}` once, or name the right key by "
             "IdentityFile in the ssh configuration"
         )
-    return f"ssh does not get there ({last}); `{try_it}` has to work without being asked for anything"
+    return f"ssh does not reach it ({last}); `{try_it}` must work without a question"
 
 
 class Connection:

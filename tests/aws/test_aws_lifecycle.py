@@ -188,7 +188,7 @@ def test_no_region_and_no_credentials(aws, said, monkeypatch):
         raise NoCredentialsError
 
     monkeypatch.setattr(aws, "call", nobody)
-    with pytest.raises(UserError, match="no AWS credentials: sign in"):
+    with pytest.raises(UserError, match="no AWS credentials: sign in, for example"):
         up(HERE, request(), said.append)
 
     def unreachable(*_):

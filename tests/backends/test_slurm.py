@@ -1,6 +1,7 @@
 """Cells as jobs: submitted, followed, found again; on submitit's executors that need no Slurm."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -238,3 +239,10 @@ def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, 
     assert "[1/1] toy-ist-n1-s0" in said.err
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+def test_a_missing_submitit_is_one_line_with_the_package_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    line = r"^--slurm needs submitit, which is not installed: pip install 'istbench\[slurm\]'$"
+    with pytest.raises(UserError, match=line):
+        run(REQUESTS, NAMES, tmp_path, DEBUG, print)

@@ -34,8 +34,8 @@ def test_a_host_that_wants_a_strict_check_is_asked_for_by_a_line_that_asks():
 def test_what_ssh_says_of_anything_else_is_passed_on():
     why = why_not_reached(Host("me@a"), ["", "ssh: connect to host a port 22: No route to host"], 255)
     assert why == (
-        "ssh does not get there (ssh: connect to host a port 22: No route to host); `ssh me@a true` has to work "
-        "without being asked for anything"
+        "ssh does not reach it (ssh: connect to host a port 22: No route to host); `ssh me@a true` must work "
+        "without a question"
     )
     assert "(it ended with status 255)" in why_not_reached(Host("a"), [], 255)
 

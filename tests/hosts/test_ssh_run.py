@@ -157,7 +157,7 @@ def test_hosts_that_do_not_answer_are_all_named(ask):
     with pytest.raises(Unfit) as unfit:
         ask(1, names=["host0", "10.79.0.254", "nobody-here@host1"])
     first, second = unfit.value.problems
-    assert first.startswith("10.79.0.254: ssh does not get there (ssh: connect to host 10.79.0.254 port 22: ")
+    assert first.startswith("10.79.0.254: ssh does not reach it (ssh: connect to host 10.79.0.254 port 22: ")
     assert second.startswith(
         "nobody-here@host1: it accepts none of your keys (nobody-here@10.79.0.2: Permission denied"
     )
