@@ -95,9 +95,9 @@ class Hosts(Backend):
         hosts, run = first_of(self.hosts, request.nodes), HostsRun(request=request, out=out, again=again)
         try:
             with _explaining(say):
-                directory = follow(hosts, self._pythons, run, say, self.ssh_config) or run_on_hosts(
-                    hosts, self._pythons, run, say, self.ssh_config
-                )
+                directory = follow(
+                    hosts, self._pythons, run, say, self.ssh_config, stopped=self.stop
+                ) or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config)
         except (RunFailed, UserError) as error:
             return Outcome(cell=_named(request), failure=error)
         return Outcome(cell=directory.path.name, run=directory)

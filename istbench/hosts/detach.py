@@ -85,7 +85,13 @@ def detach(
 
 
 def follow(
-    hosts: Sequence[Host], pythons: Sequence[str], run: HostsRun, say: Say, config: Path | None = None
+    hosts: Sequence[Host],
+    pythons: Sequence[str],
+    run: HostsRun,
+    say: Say,
+    config: Path | None = None,
+    *,
+    stopped: bool = False,
 ) -> RunDirectory | None:
     """Follow the cell of `run` to its end if it runs detached; returns the local run directory, else None.
 
@@ -102,7 +108,7 @@ def follow(
         if report is None:
             return None
         with _naming(first):
-            return _Following(first, run, facts[first.name].shared, say).to_end(report)
+            return _Following(first, run, facts[first.name].shared, say).to_end(report, stopped)
 
 
 def stop(hosts: Sequence[Host], pythons: Sequence[str], runs: Sequence[HostsRun], config: Path | None) -> None:
@@ -125,13 +131,14 @@ class _Following:
     def __init__(self, first: Connection, run: HostsRun, shared: bool, say: Say) -> None:
         self._first, self._run, self._shared, self._say = first, run, shared, say
 
-    def to_end(self, report: CellReport) -> RunDirectory:
+    def to_end(self, report: CellReport, stopped: bool) -> RunDirectory:
         """Print the log of the cell and copy its results here, meanwhile and when it ends.
 
         Raises:
             RunFailed, UserError, Unfit: if it failed. KeyboardInterrupt: after a signal, here or there.
         """
-        self._say(f"following the cell that {self._first.name} runs on its own; Ctrl-C leaves it running")
+        own = f"the cell that {self._first.name} runs on its own"
+        self._say(f"{own} stops after a step" if stopped else f"following {own}; Ctrl-C leaves it running")
         here: RunDirectory | None = None
         with ExitStack() as stack:
             try:

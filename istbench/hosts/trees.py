@@ -79,6 +79,7 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
+        folders[:] = [name for name in folders if name != "__pycache__"]  # Python writes it beside a plug-in
         for name in names:
             file = Path(folder, name)
             with contextlib.suppress(FileNotFoundError):  # a link to nothing

@@ -74,4 +74,4 @@ def test_a_job_that_is_gone_without_a_result_is_a_failure_of_its_cell(monkeypatc
     monkeypatch.setattr(submitit, "SlurmJob", Lost)
     monkeypatch.setattr(Queue, "lacks", lambda self, identity: identity == "7")
     ((name, failure),) = slurm._collect({"a": Lost()}, lambda alive: 0)
-    assert (name, failure.partition(", and left")[0]) == ("a", "job 7 is gone")
+    assert (name, failure.partition(":")[0]) == ("a", "job 7 left the queue without a result")

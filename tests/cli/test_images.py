@@ -59,7 +59,7 @@ def test_noise_has_no_target(tmp_path, istbench):
     given = ["--workload", "imagenet", "--method", "ddp", "--nodes", 2, "--target", 0.5, "--out", tmp_path]
     status, _, said = istbench("run", *given)
     assert status == 2
-    assert "imagenet without --data is noise" in said
+    assert "imagenet without --data trains on noise" in said
     assert "leave out --target" in said
 
 

@@ -158,6 +158,13 @@ def test_a_listing_reads_only_files_that_changed(data, monkeypatch):
     assert read == ["two"]
 
 
+def test_bytecode_that_python_writes_beside_a_plugin_is_no_change(data):
+    before = tree_digest(list_tree(data))
+    (data / "__pycache__").mkdir()
+    (data / "__pycache__" / "plugin.cpython-311.pyc").write_bytes(b"compiled")
+    assert tree_digest(list_tree(data)) == before
+
+
 def test_hosts_that_fail_are_all_named_and_the_others_are_not_waited_for(tmp_path, data):
     class Full(OtherHost):
         def ask(self, do, content=None, **rest):

@@ -34,6 +34,6 @@ def test_runs_without_a_sound_trace_are_named_and_the_others_replayed(results):
     (replayed,), problems = runs_on_clusters(load_runs(results)[0], [M5])
     assert [run.header.cell for run in replayed] == ["speech-ddp-n2-s0"]
     calibration, torn, untraced = problems
-    assert calibration.startswith("speech-ddp-n2-s1: the trace does not say how fast")
+    assert calibration.startswith("speech-ddp-n2-s1: the trace lacks the speed of the machine")
     assert "trace.npz is cut short" in torn
     assert untraced.endswith("two whole rounds of training: speech-ist-n2-s0, speech-p3-n2-s0")

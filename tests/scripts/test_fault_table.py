@@ -91,15 +91,21 @@ def two_nodes(monkeypatch, tmp_path):
     signal.signal(signal.SIGTERM, before)
 
 
+def networks():
+    """The network namespaces of this process."""
+    listed = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, check=True).stdout
+    return {name for name in listed.split() if name.startswith(f"istbench-ssh-{os.getpid()}-")}
+
+
 def test_a_worker_killed_in_training_is_a_row_and_no_host_is_left(two_nodes, monkeypatch, capsys):
     if reason := ssh_hosts.why_not():
         pytest.skip(reason)
     monkeypatch.setattr(sys, "argv", ["fault_table.py", "--only", "kill -9, training, rank 1"])
+    before = networks()
     assert fault_table.main() == 0
     printed = capsys.readouterr().out
     rows = [line.split(" | ")[:3] for line in printed.splitlines() if "kill -9" in line]
     assert rows == [["| kill -9", "training", "1"]]
     for outcome in ("noticed in time", "ended with the digest of a run without a fault", "nothing left running"):
         assert f"- {outcome}: 1 of 1" in printed
-    networks = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, check=True).stdout
-    assert f"istbench-ssh-{os.getpid()}-" not in networks
+    assert networks() <= before
