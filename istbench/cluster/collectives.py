@@ -69,6 +69,16 @@ def _ring_reduce_scatter(nodes: int) -> Schedule:
     return [[CollectiveMessage(to=1, after=step, parts=nodes) for step in range(nodes - 1)]]
 
 
+def _direct_all_gather(nodes: int) -> Schedule:
+    """In turn d, each node sends its own part to the node d ranks further, as in `Fabric.all_gather_async`."""
+    return [[CollectiveMessage(to=step + 1, after=step) for step in range(nodes - 1)]]
+
+
+def _direct_reduce_scatter(nodes: int) -> Schedule:
+    """In turn d, each node sends the node d ranks further its n-th of the tensor, to be summed there."""
+    return [[CollectiveMessage(to=step + 1, after=step, parts=nodes) for step in range(nodes - 1)]]
+
+
 def _binomial_broadcast(nodes: int) -> Schedule:
     """In step k, each node that has the tensor sends it to the node 2^k ranks further, as in gloo."""
     return [
@@ -104,10 +114,10 @@ def _dissemination_barrier(nodes: int) -> Schedule:
 # Codes stand in saved traces: never change one. Codes 1, 2 and 6 are send, receive and work.
 _ALL = (
     Collective(name="all_reduce", code=0, schedule=_ring_all_reduce),
-    Collective(name="all_gather", code=3, schedule=_ring_all_gather, sizes_differ=True),
+    Collective(name="all_gather", code=3, schedule=_direct_all_gather, sizes_differ=True),
     Collective(name="broadcast", code=4, schedule=_binomial_broadcast, rooted=True),
     Collective(name="barrier", code=5, schedule=_dissemination_barrier),
-    Collective(name="reduce_scatter", code=7, schedule=_ring_reduce_scatter),
+    Collective(name="reduce_scatter", code=7, schedule=_direct_reduce_scatter),
 )
 
 COLLECTIVES = {collective.code: collective for collective in _ALL}
@@ -118,9 +128,11 @@ if not len(_ALL) == len(COLLECTIVES) == len(_BY_NAME):
     raise ValueError("two collectives have the same code or the same name")
 
 
-def is_ring(schedule: Schedule) -> bool:
-    """Whether every node sends the same messages, all to the next node."""
-    return len(schedule) == 1 and all(message.to == 1 for message in schedule[0])
+def in_turns(schedule: Schedule) -> bool:
+    """Whether in every turn each node sends one message and receives one, and the next turn follows both."""
+    return len(schedule) == 1 and all(
+        message.after == turn and message.counts == 1 for turn, message in enumerate(schedule[0])
+    )
 
 
 def bytes_on_wire(name: str, size: int, world_size: int, place: int = 0) -> tuple[int, int]:

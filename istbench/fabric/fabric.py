@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from istbench.activity import current
 from istbench.cluster.collectives import bytes_on_wire
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
-from istbench.fabric.exchanges import Exchanges, not_empty, with_ranks
+from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.pulse import hosts_by_rank
 from istbench.fabric.recorder import Recorder
@@ -30,6 +30,10 @@ from istbench.fabric.transport import Traffic, Transport
 
 class Fabric:
     """Collectives and point-to-point transfers of one node.
+
+    With NCCL, all collectives are NCCL's. gloo's all-gather and all-to-all leave a direction of the links idle for
+    a third to a half of the time (results/bench.md). So without NCCL, all-gathers and reduce-scatters are exchanges
+    in turns over the transport: each node sends one message and receives one at a time.
 
     The fabric counts bytes by purpose: `training` for a method's exchanges, `assemble` for evaluation and
     checkpoints, `control` for the runner's own scalars. A collective counts the bytes that its algorithm sends from
@@ -70,8 +74,9 @@ class Fabric:
         if self.world_size > 1:
             self.texts.pulse.start()
         self.recorder = Recorder(device)
-        # gloo moves point-to-point messages from host memory only.
-        self._stage_on_host = device.type == "cuda" and dist.get_backend() == "gloo"
+        self._nccl = dist.get_backend() == "nccl"
+        # gloo's point-to-point messages and the transport's need host memory.
+        self._stage_on_host = device.type == "cuda" and not self._nccl
 
     @cached_property
     def mesh(self) -> DeviceMesh:
@@ -118,33 +123,39 @@ class Fabric:
     def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending:
         """Start to fill flat `parts` with every node's `mine`, all of one size, in rank order.
 
-        `mine` may be this node's slice of `parts`.
+        `mine` may be this node's slice of `parts`. It must not change until the all-gather is complete.
         """
         op = self._post_collective("all_gather", mine.nbytes)
         with self._operation(name):
-            work = dist.all_gather_into_tensor(parts, mine, async_op=True)
-        return self._pending(op, work, name, self.world_size - 1)
+            if self._nccl:
+                work = dist.all_gather_into_tensor(parts, mine, async_op=True)
+                return self._pending(op, work, name, self.world_size - 1)
+            of_rank = parts.view(self.world_size, mine.numel())
+            if of_rank[self.rank].data_ptr() != mine.data_ptr():
+                of_rank[self.rank].copy_(mine)
+            leaving = [self._outgoing(mine)] * self.world_size
+            return self._pending_exchange(op, leaving, list(of_rank), name)
 
     def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
         """Start averaging flat `parts` over nodes; `mine` receives this node's part, the rank-th of n equal ones.
 
-        With gloo, every part goes to its node, which adds them up: gloo's own reduce-scatter is an all-reduce and
-        sends twice as much.
+        Without NCCL, every part goes to its node, which adds them up in rank order. Until the end of the wait,
+        `parts` must not change.
         """
         op = self._post_collective("reduce_scatter", parts.nbytes)
-        arrived = parts.new_empty(self.world_size, mine.numel()) if dist.get_backend() == "gloo" else None
         with self._operation(name):
-            if arrived is None:
+            if self._nccl:
                 work = dist.reduce_scatter_tensor(mine, parts, async_op=True)
-            else:
-                work = dist.all_to_all_single(arrived.view(-1), parts, async_op=True)
+                return self._pending(op, work, name, self.world_size - 1, lambda: mine.div_(self.world_size))
+            for_rank = parts.view(self.world_size, mine.numel())
+            terms = [mine.new_empty(mine.shape) for _ in range(self.world_size - 1)]
+            terms.insert(self.rank, for_rank[self.rank])
 
-        def finish() -> None:
-            if arrived is not None:
-                torch.sum(arrived, 0, out=mine)
-            mine.div_(self.world_size)
+            def finish() -> None:
+                add_up(terms, mine)
+                mine.div_(self.world_size)
 
-        return self._pending(op, work, name, self.world_size - 1, finish)
+            return self._pending_exchange(op, list(for_rank), terms, name, finish)
 
     def broadcast_async(self, tensor: Tensor, root: int, name: str) -> Pending:
         """Start replacing `tensor` on every node by that of rank `root`."""
@@ -182,7 +193,7 @@ class Fabric:
         Both ends must agree on the sizes. Empty buffers are skipped on both sides. Returns after the last transfer.
         """
         leaving, arriving = not_empty(sends), not_empty(receives)
-        if dist.get_backend() != "nccl":
+        if not self._nccl:
             self._exchange_in_turns(leaving, arriving, name)
         elif leaving or arriving:
             self._start_by_nccl(leaving, arriving, name).wait()
@@ -193,8 +204,7 @@ class Fabric:
         So a receiver gets one message at a time: gloo sends only to posted receives. With all messages at once, TCP
         shares the links unevenly, and the exchanges of four nodes took 10 to 25 % longer.
         """
-        for distance in range(1, self.world_size):
-            to, source = (self.rank + distance) % self.world_size, (self.rank - distance) % self.world_size
+        for to, source in self._turns():
             peers = sorted(({to} & leaving.keys()) | ({source} & arriving.keys()))
             if not peers:
                 continue
@@ -224,7 +234,7 @@ class Fabric:
 
         Until the transfers are complete, do not read `receives` or change `sends`.
         """
-        start = self._start_by_nccl if dist.get_backend() == "nccl" else self._start_by_transport
+        start = self._start_by_nccl if self._nccl else self._start_by_transport
         return start(not_empty(sends), not_empty(receives), name)
 
     def _start_by_nccl(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> Transfers:
@@ -250,26 +260,38 @@ class Fabric:
     ) -> Transfers:
         """Start transfers from host memory. gloo's own messages made streaming no faster: results/bench.md."""
         name = with_ranks(name, leaving, arriving)
-        # The transport counts their bytes.
-        numbers = [self._post("receive", buffer.nbytes, peer) for peer, buffer in arriving.items()]
-        numbers += [self._post("send", buffer.nbytes, peer) for peer, buffer in leaving.items()]
-        targets = {peer: self._incoming(buffer) for peer, buffer in arriving.items()}
-        number = self._exchanges.begin({peer: self._outgoing(buffer) for peer, buffer in leaving.items()}, targets)
+        numbers = [self._post_receive(peer, buffer) for peer, buffer in arriving.items()]
+        numbers += [self._post_send(peer, buffer) for peer, buffer in leaving.items()]
+        return Transfers(self._begin([(leaving, arriving)], name), self.recorder, numbers)
+
+    def _begin(self, turns: Sequence[Turn], name: str) -> Callable[[], None]:
+        """Start an exchange over the transport; the returned function waits until it is complete."""
+        if self.world_size == 1:
+            return lambda: None
+        staged = [
+            (
+                {peer: self._outgoing(buffer) for peer, buffer in leaving.items()},
+                {peer: self._incoming(buffer) for peer, buffer in arriving.items()},
+            )
+            for leaving, arriving in turns
+        ]
+        number = self._exchanges.begin(staged)
 
         def missing() -> set[int]:
-            return self._exchanges.missing(number, targets)
+            return self._exchanges.missing(number)
 
         def complete() -> None:
             self.wait_for_messages(lambda: not missing(), missing, name)
-            for peer, target in targets.items():
-                if target is not arriving[peer]:
-                    arriving[peer].copy_(target)
+            if self._stage_on_host:
+                for (_, targets), (_, arriving) in zip(staged, turns, strict=True):
+                    for peer, target in targets.items():
+                        arriving[peer].copy_(target)
 
-        return Transfers(complete, self.recorder, numbers)
+        return complete
 
     def prepare_exchange_async(self) -> None:
         """Open the connections for `exchange_async` before the clock starts; every rank must call this."""
-        if dist.get_backend() != "nccl":
+        if self.world_size > 1 and not self._nccl:
             _ = self._exchanges
 
     @cached_property
@@ -332,6 +354,11 @@ class Fabric:
             self.transport.close()
         dist.destroy_process_group()
 
+    def _turns(self) -> list[tuple[int, int]]:
+        """The receiver and the sender of this node in each turn: d ranks after it and d before, for d from 1."""
+        n = self.world_size
+        return [((self.rank + distance) % n, (self.rank - distance) % n) for distance in range(1, n)]
+
     @property
     def _ring_messages(self) -> int:
         """The number of successive messages in a ring all-reduce."""
@@ -359,6 +386,27 @@ class Fabric:
         traffic.sent += sent
         traffic.received += received
         return self._post(kind, size, root)
+
+    def _pending_exchange(
+        self,
+        op: int,
+        leaving: Sequence[Tensor],
+        arriving: Sequence[Tensor],
+        name: str,
+        finish: Callable[[], object] = lambda: None,
+    ) -> Pending:
+        """A handle for a collective in turns: what goes to each rank, and the buffers of what comes from it."""
+        turns = [
+            (not_empty({to: leaving[to]}), not_empty({source: arriving[source]})) for to, source in self._turns()
+        ]
+        complete = self._begin(turns, name)
+
+        def wait() -> None:
+            with self.recorder.waiting(op):
+                complete()
+            finish()
+
+        return Pending(wait)
 
     def _pending(
         self, op: int, work: Any, name: str, messages: int, finish: Callable[[], object] = lambda: None
@@ -415,3 +463,13 @@ class Fabric:
         if late:
             return FabricError(f"{where} gave up after {self._timeout_s:g} s: {missing or 'all ranks wait'}")
         return FabricError(f"{where} lost a connection: {missing or str(error).splitlines()[0]}")
+
+
+def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
+    """Write the sum of `terms` to `out`, added in their order."""
+    if len(terms) == 1:
+        out.copy_(terms[0])
+        return
+    torch.add(terms[0], terms[1], out=out)
+    for term in terms[2:]:
+        out.add_(term)

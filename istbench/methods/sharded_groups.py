@@ -94,17 +94,20 @@ class PlannedGroups:
         """The most bytes at one time of gathered parameters and transfers, beside the largest gradient.
 
         The backward pass of a group needs the most: the group, the next group to arrive, the group's gradients, and
-        the gradients of the group before, which leave. With gloo, a transfer takes memory twice: at its source and
-        at its destination.
+        the gradients of the group before, which leave.
         """
-        several = self.world_size > 1
         *gathered, whole = self.gathered
-        most = self.gradients[-1] + (2 * self.reduced[0] if gathered and several else 0)
+        most = self.gradients[-1] + (self._leaving(0) if gathered else 0)
         for group, size in enumerate(gathered):
-            arriving = gathered[group - 1] if group and several else 0
-            leaving = self.reduced[group + 1] if group + 1 < len(gathered) and several else 0
-            most = max(most, size + arriving + max(self.gradients[group], arriving) + 2 * leaving)
+            arriving = gathered[group - 1] if group and self.world_size > 1 else 0
+            leaving = self._leaving(group + 1) if group + 1 < len(gathered) else 0
+            most = max(most, size + arriving + self.gradients[group] + leaving)
         return whole + max(0, most - self.largest_gradient)
+
+    def _leaving(self, group: int) -> int:
+        """Bytes of a reduce-scatter of a group: its gradients, and the other nodes' parts that arrive."""
+        nodes = self.world_size
+        return self.reduced[group] + self.reduced[group] * (nodes - 1) // nodes if nodes > 1 else 0
 
     def rounds(self, node: PlannedNode) -> Iterator[None]:
         """The rounds of a node, for a footprint."""

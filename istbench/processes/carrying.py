@@ -4,9 +4,10 @@ Nodes exchange small and large messages. The cost is the CPU time of all their t
 them, divided by the number of messages and bytes. The latency of a small message is measured after some computing,
 as in training. On a node with one core, the threads that compute and communicate take turns. There one all-reduce
 after computing takes several times as long as one in a row of many. All-reduces, direct transfers and the fabric's
-transport (for `p3`) are measured separately, because their messages pass through different threads.
+transport are measured separately, because their messages pass through different threads.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
+from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
 from istbench.cluster.profile import MessageCosts
 from istbench.cluster.trace import POST, SEND, Trace
 from istbench.fabric import Fabric
@@ -28,20 +30,53 @@ _SMALL_ONES, _LARGE_ONES = 200, 12
 _COMPUTED_ONES, _COMPUTED_S = 40, 5e-3
 _REPEATS = 5
 
+_IN_TURNS = ("all_gather", "reduce_scatter")  # the fabric's exchanges over the transport
+
 
 class Ways(msgspec.Struct, frozen=True, kw_only=True):
-    """The message costs of all-reduces, of direct transfers and of the transport."""
+    """The message costs of gloo's collectives, of its direct transfers and of the fabric's transport."""
 
     all_reduce: MessageCosts
     transfer: MessageCosts
     transport: MessageCosts
 
     def of(self, trace: Trace) -> MessageCosts:
-        """The costs of the messages in `trace`, whose method uses one of these three."""
-        if trace.meta.transport:
-            return self.transport
-        directly = any(bool(np.any(events["kind"][events["code"] == POST] == SEND)) for events in trace.nodes)
-        return self.transfer if directly else self.all_reduce
+        """The costs of the messages in `trace`: where they take several ways, means over messages and over bytes.
+
+        The transport carries a method's own sends, if it has any, and all-gathers and reduce-scatters. In a trace
+        without the transport, the process group carried all of them.
+        """
+        carried = self._carried(trace)
+        if len(carried) < 2:
+            return next(iter(carried), (self.all_reduce,))[0]
+        messages, size = (max(1.0, math.fsum(own)) for own in list(zip(*carried, strict=True))[1:])
+        return MessageCosts(
+            message_s=math.fsum(costs.message_s * count for costs, count, _ in carried) / messages,
+            next_s=math.fsum(costs.next_s * count for costs, count, _ in carried) / messages,
+            cpu_s_per_message=math.fsum(costs.cpu_s_per_message * count for costs, count, _ in carried) / messages,
+            cpu_s_per_byte=math.fsum(costs.cpu_s_per_byte * own for costs, _, own in carried) / size,
+        )
+
+    def _carried(self, trace: Trace) -> list[tuple[MessageCosts, float, float]]:
+        """The ways of the messages in `trace`: the costs of each, its messages and its bytes."""
+        posts = np.concatenate([events[events["code"] == POST] for events in trace.nodes])
+        found: dict[str, tuple[float, float]] = {}
+        for kind in np.unique(posts["kind"]).tolist():
+            own = posts["bytes"][posts["kind"] == kind]
+            if kind == SEND:
+                way = "transport" if trace.meta.transport else "transfer"
+                amounts = float(len(own)), float(own.sum())
+            elif kind in COLLECTIVES:
+                collective, n = COLLECTIVES[kind], trace.world_size
+                way = "transport" if trace.meta.transport and collective.name in _IN_TURNS else "all_reduce"
+                rows = collective.schedule(n)
+                sent = sum(bytes_on_wire(collective.name, int(own.sum()), n, place)[0] for place in range(n))
+                amounts = len(own) * sum(map(len, rows)) / len(rows), sent / n
+            else:
+                continue
+            before = found.get(way, (0.0, 0.0))
+            found[way] = before[0] + amounts[0], before[1] + amounts[1]
+        return [(getattr(self, way), *sums) for way, sums in found.items() if sums[0]]
 
 
 def measure_carrying(nodes: int = 2, place: Place | None = None, dilation: float = 1.0) -> Ways:

@@ -1,10 +1,13 @@
 """Arithmetic of an estimate: what takes turns, searches, bytes of a trace."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traces import cluster
 
-from istbench.cluster.estimate import NodeMemory, bytes_sent, fewest, fits, largest
-from istbench.cluster.trace_builder import TraceBuilder
+from istbench.cluster.estimate import NodeMemory, bytes_sent, fewest, fits, largest, round_seconds
+from istbench.cluster.simulator import replay
+from istbench.cluster.trace_builder import TraceBuilder, merge
 
 SIZES = st.integers(0, 2**40)
 
@@ -51,3 +54,29 @@ def test_bytes_are_counted_as_the_fabric_counts_them():
     builder.post("broadcast", 11, [1])
     before = 2 * 101 * 2 // 3 + 7 + 2 * 5 + 40
     assert [bytes_sent(builder.to_arrays(), 3, rank) - before for rank in range(3)] == [0, 22, 0]
+
+
+def planned_node(random, under_way):
+    """Three rounds of collectives, of which up to `under_way` are under way beside computing."""
+    builder, waiting = TraceBuilder(lambda: 0.0), []
+    for _ in range(3):
+        for _ in range(random.randint(1, 8)):
+            builder.compute(random.random() * random.choice([1e-3, 1e-2, 1e-1]))
+            kind = random.choice(["all_reduce", "all_gather", "reduce_scatter"])
+            waiting.append(builder.post(kind, random.choice([240, 24_000, 2_400_000])))
+            while len(waiting) > under_way:
+                builder.wait(waiting.pop(0))
+        while waiting:
+            builder.wait(waiting.pop(0))
+        builder.mark("round")
+    return builder.to_arrays()
+
+
+@pytest.mark.parametrize(("under_way", "tolerance"), [(0, 1e-9), (2, 0.03)])
+@given(random=st.randoms(use_true_random=False), nodes=st.integers(2, 8))
+def test_two_equal_nodes_stand_for_all(under_way, tolerance, random, nodes):
+    # Collectives that overlap take turns between two nodes, and share the links of several.
+    events = [planned_node(random, under_way)] * nodes
+    few = round_seconds(events, cluster(), None)
+    ends = replay(merge(events), cluster(), compute_scale=1.0).finish_s.max(axis=0)
+    assert few == pytest.approx(ends[-1] - ends[-2], rel=tolerance)

@@ -138,6 +138,8 @@ def _schedule(op: Records, n: int, members: int) -> Records:
     message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
     for name in message.dtype.names or ():
         message[name] = [getattr(own, name) for own in flat]
+    if members != n:  # two nodes stand for all: each message goes to the other
+        message.to = 1
     first = 0
     for kind, schedule in schedules.items():
         own = op.kind == kind

@@ -52,7 +52,7 @@ def replay(
             gloo process group has two threads with one collective each.
         spans: keep the timeline.
         ring: number of nodes of each collective; by default those of the trace. A trace of two equal nodes stands
-            for more equal nodes if all its operations are collectives whose schedule `is_ring`.
+            for more equal nodes if all its operations are collectives `in_turns`.
 
     Raises:
         UserError: for fewer than one round; for a trace without calibration if `compute_scale` is None; for an

@@ -18,15 +18,16 @@ _LARGEST_BUFFER = 2**30
 
 
 class TransportMessage(NamedTuple):
-    """A message to a peer. `payload` must not change until the receiver has it.
+    """A message to a peer. In a channel, a message of lower `order` is more urgent.
 
-    In a channel, a message of lower `order` is more urgent.
+    `payload` must not change until the message has left. Then the sending thread calls `left`.
     """
 
     channel: int
     order: int
     key: int
     payload: memoryview
+    left: Callable[[], None] | None = None
 
 
 def payload_of(tensor: Tensor) -> memoryview:
@@ -102,6 +103,8 @@ class PeerConnection:
             self._socket.sendall(header[sent:])
         if sent < len(header) + len(payload):
             self._socket.sendall(payload[max(0, sent - len(header)) :])
+        if message.left is not None:
+            message.left()
         return True
 
     def _receive_one(self) -> bool:

@@ -67,6 +67,7 @@ class Transport:
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._receivers: list[weakref.ref[Receiver]] = []
+        self._counted: list[bool] = []  # by channel
         self._failure: Exception | None = None  # of a task
         self._gone: dict[int, str] = {}  # reason, by peer
         self._closing = False
@@ -78,14 +79,15 @@ class Transport:
             for peer, connection in sorted(connections.items())
         }
 
-    def open(self, receiver: Receiver, *, window_bytes: int | None = None) -> int:
+    def open(self, receiver: Receiver, *, window_bytes: int | None = None, counted: bool = True) -> int:
         """Open a channel to `receiver`, which is referenced weakly; returns its number.
 
         `window_bytes` limits the send buffer of each connection: an urgent message cannot overtake bytes in it.
-        None keeps the kernel's default.
+        None keeps the kernel's default. counted: whether the transport counts the bytes of the channel.
         """
         with self._changed:
             self._receivers.append(weakref.ref(receiver))
+            self._counted.append(counted)
             self._changed.notify_all()
         if window_bytes is not None:
             for link in self._links.values():
@@ -95,8 +97,10 @@ class Transport:
     def send(self, peer: int, messages: Iterable[TransportMessage]) -> None:
         """Queue `messages` to `peer` and return at once."""
         messages = list(messages)
-        with self.lock:
-            self._traffic.sent += sum(len(message.payload) for message in messages)
+        size = sum(len(message.payload) for message in messages if self._counted[message.channel])
+        if size:  # a receiver that holds the lock may send what does not count
+            with self.lock:
+                self._traffic.sent += size
         self._links[peer].put(messages)
 
     def work(self, tasks: Iterable[tuple[int, Callable[[], None]]]) -> None:
@@ -165,7 +169,7 @@ class Transport:
                     f"it sent {size} bytes in place of {len(buffer)}: its model differs from this rank's"
                 )
             fill(buffer)
-        self._after_latency(partial(self._arrived, receiver, peer, key, size))
+        self._after_latency(partial(self._arrived, receiver, number, peer, key, size))
 
     def _after_latency(self, task: Callable[[], None]) -> None:
         if self._late is None:
@@ -174,9 +178,10 @@ class Transport:
             due = time.monotonic() + self._latency_s
             self._late.put([(due, partial(_run_at, due, task))])
 
-    def _arrived(self, receiver: Receiver, peer: int, key: int, size: int) -> None:
+    def _arrived(self, receiver: Receiver, number: int, peer: int, key: int, size: int) -> None:
         with self._changed:
-            self._traffic.received += size
+            if self._counted[number]:
+                self._traffic.received += size
             if receiver.arrived(peer, key, size):
                 self._changed.notify_all()
 

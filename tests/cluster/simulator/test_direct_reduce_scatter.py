@@ -1,4 +1,4 @@
-"""Reduce-scatter on a ring: n - 1 messages of an n-th each, one after the other."""
+"""Reduce-scatter by direct messages: n - 1 turns with an n-th of the tensor each, one after the other."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from istbench.cluster.simulator import replay
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
-def test_ring_reduce_scatter(nodes):
+def test_direct_reduce_scatter(nodes):
     result = replay(same(nodes, blocking("reduce_scatter", SIZE)), cluster())
     seconds = (nodes - 1) * (SIZE / nodes / BANDWIDTH + LATENCY + OVERHEAD)
     assert result.finish_s[:, 0] == exactly(np.full(nodes, seconds))
@@ -18,7 +18,7 @@ def test_ring_reduce_scatter(nodes):
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_a_reduce_scatter_and_an_all_gather_take_as_long_as_an_all_reduce(nodes):
-    """Of the reduce-scatter's parts: rings have no other difference."""
+    """Of the reduce-scatter's parts: turns have no other difference."""
     both = [*blocking("reduce_scatter", SIZE), ("post", "all_gather", SIZE // nodes), ("wait", 1)]
     one = replay(same(nodes, blocking("all_reduce", SIZE)), cluster())
     assert replay(same(nodes, both), cluster()).finish_s == exactly(one.finish_s)
