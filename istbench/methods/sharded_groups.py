@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from istbench.cluster.collectives import Backend
 from istbench.footprint import PlannedNode, tensor_bytes, trained
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -89,21 +90,21 @@ class PlannedGroups:
             ahead=ahead,
         )
 
-    @property
-    def buffers(self) -> int:
+    def buffers(self, backend: Backend) -> int:
         """The most bytes at one time of gathered parameters and transfers, beside the largest gradient.
 
         The backward pass of a group needs the most: the group, the next group to arrive, the group's gradients, and
-        the gradients of the group before, which leave. With gloo, a transfer takes memory twice: at its source and
-        at its destination.
+        the gradients of the group before, which leave. With gloo, gradients that leave take memory twice: the parts
+        of all nodes arrive beside them. NCCL adds up the parts on the way.
         """
         several = self.world_size > 1
+        copies = 2 if backend == "gloo" else 1
         *gathered, whole = self.gathered
-        most = self.gradients[-1] + (2 * self.reduced[0] if gathered and several else 0)
+        most = self.gradients[-1] + (copies * self.reduced[0] if gathered and several else 0)
         for group, size in enumerate(gathered):
             arriving = gathered[group - 1] if group and several else 0
             leaving = self.reduced[group + 1] if group + 1 < len(gathered) and several else 0
-            most = max(most, size + arriving + max(self.gradients[group], arriving) + 2 * leaving)
+            most = max(most, size + arriving + max(self.gradients[group], arriving) + copies * leaving)
         return whole + max(0, most - self.largest_gradient)
 
     def rounds(self, node: PlannedNode) -> Iterator[None]:
