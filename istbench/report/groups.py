@@ -288,10 +288,15 @@ def _differ(runs: Sequence[Run], name: str) -> bool:
     all nodes.
     """
     values = [_settings(run)[name] for run in runs]
+    if all(value == values[0] for value in values):
+        return False
     ends = [run.curve.evaluations[-1] for run in runs]
     if name != "eval_every" or not all(isinstance(value, int) for value in values) or not all(e.step for e in ends):
-        return any(value != values[0] for value in values)
-    samples: list[float] = [value * end.samples / end.step for value, end in zip(values, ends, strict=True)]
+        return True
+    per_step: list[float] = [end.samples / end.step for end in ends]
+    if min(per_step) == max(per_step):
+        return True
+    samples: list[float] = [value * each for value, each in zip(values, per_step, strict=True)]
     return max(samples) - min(samples) > runs[0].header.batch_size * runs[0].header.nodes
 
 

@@ -37,7 +37,7 @@ def close_targets_line(close: Sequence[Sequence[Target]], samples: int) -> Itera
     """A warning for a footer if targets are so `close` that an evaluation of `samples` cannot tell them apart."""
     if close:
         error = max(standard_error(target.level, samples) for run in close for target in run)
-        named = "; ".join(joined(f"{target.level:.3g}" for target in run) for run in close)
+        named = "; ".join(joined(target.level_text for target in run) for run in close)
         yield (
             f"Careful: targets closer than two standard errors: {named}. An evaluation has {samples:,} samples, so "
             f"its standard error is up to {error:.2g}. Differences between times to these targets may be chance; "

@@ -26,7 +26,12 @@ class Target:
     @property
     def text(self) -> str:
         """`0.77`, `90 % of best (0.612)`."""
-        return self.short if self.share is None else f"{self.short} ({self.level:.3f})"
+        return self.short if self.share is None else f"{self.short} ({self.level_text})"
+
+    @property
+    def level_text(self) -> str:
+        """`0.77`, `0.612`."""
+        return f"{self.level:g}" if self.share is None else f"{self.level:.3f}"
 
     @property
     def key(self) -> str:
@@ -35,7 +40,7 @@ class Target:
 
     def of(self, metric: str) -> str:
         """`accuracy 0.77`, `90 % of best accuracy (0.612)`."""
-        return f"{metric} {self.short}" if self.share is None else f"{self.short} {metric} ({self.level:.3f})"
+        return f"{metric} {self.short}" if self.share is None else f"{self.short} {metric} ({self.level_text})"
 
 
 def close_targets(targets: Sequence[Target], samples: int) -> list[list[Target]]:

@@ -50,7 +50,9 @@ def with_settings(method, *, nodes=2, batches=2, **settings):
     return head, events
 
 
-@pytest.mark.parametrize(("name", "one", "other"), [("threads", 1, 4), ("eval_every", 100, 20)])
+@pytest.mark.parametrize(
+    ("name", "one", "other"), [("threads", 1, 4), ("eval_every", 100, 20), ("eval_every", 2, 3)]
+)
 def test_methods_that_differ_where_all_should_be_equal_are_marked(results, name, one, other):
     write_run(results, *with_settings("ddp", **{name: one}))
     write_run(results, *with_settings("ist", **{name: other}))
@@ -60,6 +62,12 @@ def test_methods_that_differ_where_all_should_be_equal_are_marked(results, name,
     assert any(f"ist {name}={other} over ddp {name}={one}" in line for line in table_of(results).footer) == (
         name == "threads"
     )
+
+
+def test_one_interval_in_steps_needs_no_mark(results):
+    write_run(results, *with_settings("ddp", eval_every=27))
+    write_run(results, *with_settings("dslide", batches=1, eval_every=27))
+    assert [row[0].text for row in table_of(results).rows] == ["ddp", "dslide"]
 
 
 def test_an_epoch_of_one_batch_for_all_nodes_has_more_steps(results):
