@@ -104,8 +104,8 @@ class Footprint:
             rest when it computes; None if it keeps all.
         parameters_beside: bytes of parameters outside the model, such as home shards.
         gradients_copied: whether each computed gradient is copied to permanent memory.
-        buffers: bytes of permanent buffers. round_buffers: bytes of the buffers of an exchange, which exist
-            beside gradients, without activations.
+        buffers: bytes of permanent buffers. gloo_buffers: bytes of more of them, which gloo's collectives need.
+        round_buffers: bytes of the buffers of an exchange, which exist beside gradients, without activations.
         samples: samples of a minibatch that pass through the model at once.
         window: as in `TraceMeta`.
     """
@@ -120,6 +120,7 @@ class Footprint:
     parameters_beside: int = 0
     gradients_copied: bool = False
     buffers: int = 0
+    gloo_buffers: int = 0
     round_buffers: int = 0
     window: int | None = None
 

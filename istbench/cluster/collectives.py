@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Literal, TypeAlias
+
+Backend: TypeAlias = Literal["gloo", "nccl"]
+"""The library that carries the collectives of a cluster."""
+
+_NCCL_CHUNK = 2**20  # bytes that a node holds before it passes them on: 512 KiB in each of two channels
+_CHUNKS_PER_HOP = 32  # at most; filling the ring then takes 3 % of the time, and the simulation stays short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,15 +49,30 @@ class Collective:
 
     Attributes:
         name: as the fabric posts it. code: its number in saved traces; a new collective takes the next free one.
-        schedule: its messages between this many nodes.
+        schedule: its messages between this many nodes. nccl: the same in NCCL, if they differ.
+        nccl_in_chunks: the same in NCCL, if it cuts the tensor in this many chunks.
         rooted: it has a root. sizes_differ: nodes may post tensors of different sizes.
     """
 
     name: str
     code: int
     schedule: Callable[[int], Schedule]
+    nccl: Callable[[int], Schedule] | None = None
+    nccl_in_chunks: Callable[[int, int], Schedule] | None = None
     rooted: bool = False
     sizes_differ: bool = False
+
+    def between(self, nodes: int, backend: Backend = "gloo", chunks: int = 1) -> Schedule:
+        """Its messages between `nodes` nodes; `chunks` as `chunks` returns it."""
+        if backend == "nccl" and self.nccl_in_chunks is not None:
+            return self.nccl_in_chunks(nodes, chunks)
+        return self.nccl(nodes) if backend == "nccl" and self.nccl is not None else self.schedule(nodes)
+
+    def chunks(self, size: int, nodes: int, backend: Backend) -> int:
+        """The number of chunks of a tensor of `size` bytes."""
+        if backend != "nccl" or self.nccl_in_chunks is None:
+            return 1
+        return max(1, min(-(-size // _NCCL_CHUNK), _CHUNKS_PER_HOP * (nodes - 2)))
 
 
 def _ring_all_reduce(nodes: int) -> Schedule:
@@ -91,6 +112,17 @@ def _binomial_broadcast(nodes: int) -> Schedule:
     ]
 
 
+def _ring_broadcast(nodes: int, chunks: int) -> Schedule:
+    """The tensor goes round the ring once, in chunks: a node sends a chunk while the next one arrives (NCCL)."""
+    return [
+        [
+            CollectiveMessage(to=1, after=chunk + 1 if place else 0, parts=chunks)
+            for chunk in range(chunks if place + 1 < nodes else 0)
+        ]
+        for place in range(nodes)
+    ]
+
+
 def _dissemination_barrier(nodes: int) -> Schedule:
     """In step k, each node tells the node 2^k ranks further that all nodes it knows of have arrived.
 
@@ -114,10 +146,10 @@ def _dissemination_barrier(nodes: int) -> Schedule:
 # Codes stand in saved traces: never change one. Codes 1, 2 and 6 are send, receive and work.
 _ALL = (
     Collective(name="all_reduce", code=0, schedule=_ring_all_reduce),
-    Collective(name="all_gather", code=3, schedule=_direct_all_gather, sizes_differ=True),
-    Collective(name="broadcast", code=4, schedule=_binomial_broadcast, rooted=True),
+    Collective(name="all_gather", code=3, schedule=_direct_all_gather, nccl=_ring_all_gather, sizes_differ=True),
+    Collective(name="broadcast", code=4, schedule=_binomial_broadcast, nccl_in_chunks=_ring_broadcast, rooted=True),
     Collective(name="barrier", code=5, schedule=_dissemination_barrier),
-    Collective(name="reduce_scatter", code=7, schedule=_direct_reduce_scatter),
+    Collective(name="reduce_scatter", code=7, schedule=_direct_reduce_scatter, nccl=_ring_reduce_scatter),
 )
 
 COLLECTIVES = {collective.code: collective for collective in _ALL}
@@ -135,27 +167,30 @@ def in_turns(schedule: Schedule) -> bool:
     )
 
 
-def bytes_on_wire(name: str, size: int, world_size: int, place: int = 0) -> tuple[int, int]:
+def bytes_on_wire(
+    name: str, size: int, world_size: int, place: int = 0, backend: Backend = "gloo"
+) -> tuple[int, int]:
     """Bytes that one of `world_size` nodes sends and receives in the collective `name`.
 
     Args:
         size: as `TraceBuilder.post` takes it; the parts of an all-gather have one size.
         place: the node's rank, counted from the root of a broadcast.
+        backend: in a broadcast, the root sends the tensor once with NCCL and several times with gloo.
 
     Raises:
         ValueError: for an unknown collective.
     """
-    shares = _shares(name, world_size)
+    shares = _shares(name, world_size, backend)
     sent, received, whole = shares[place % len(shares)]
     return size * sent // whole, size * received // whole
 
 
 @lru_cache(maxsize=256)
-def _shares(name: str, world_size: int) -> list[tuple[int, int, int]]:
+def _shares(name: str, world_size: int, backend: Backend) -> list[tuple[int, int, int]]:
     """Tensors that each place sends and receives: numerators, and their common denominator."""
     if name not in _BY_NAME:
         raise ValueError(f"no collective {name!r}; add it to istbench/cluster/collectives.py")
-    rows = _BY_NAME[name].schedule(world_size)
+    rows = _BY_NAME[name].between(world_size, backend)
     sent = [Counter(message.parts for message in row) for row in rows]
     received = [Counter[float]() for _ in rows]
     for place, row in enumerate(rows):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire, in_turns
+from istbench.cluster.collectives import COLLECTIVES, Backend, bytes_on_wire, in_turns
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import POST, SEND, round_ends
 from istbench.cluster.trace_builder import merge
@@ -160,14 +160,14 @@ def fits(memory: NodeMemory | None, limit: int) -> bool | None:
     return True if memory.complete else None
 
 
-def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0) -> int:
-    """Bytes that node `rank` sends in these `events`, counted as the fabric counts them."""
+def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0, backend: Backend = "gloo") -> int:
+    """Bytes that node `rank` sends in these `events`, counted as the fabric counts them with this `backend`."""
     posts = events[events["code"] == POST]
     total = int(posts["bytes"][posts["kind"] == SEND].sum())
     for code, collective in COLLECTIVES.items():
         own = posts[posts["kind"] == code]
         for root, size in own[["peer", "bytes"]].tolist():
-            total += bytes_on_wire(collective.name, size, world_size, (rank - root) % world_size)[0]
+            total += bytes_on_wire(collective.name, size, world_size, (rank - root) % world_size, backend)[0]
     return total
 
 
@@ -183,8 +183,8 @@ def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window
     """
     from istbench.cluster.simulator import replay
 
-    alike = _alike_in_turns(nodes)
-    if not alike and _messages(nodes) > _MOST_MESSAGES:
+    alike = _alike_in_turns(nodes, profile.collectives)
+    if not alike and _messages(nodes, profile.collectives) > _MOST_MESSAGES:
         return None
     trace = merge(nodes[:2] if alike else nodes, window=window)
     found = replay(trace, profile, compute_scale=1.0, ring=len(nodes))
@@ -192,20 +192,22 @@ def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window
     return float(ends[-1] - (ends[-2] if len(ends) > 1 else 0.0))
 
 
-def _alike_in_turns(nodes: Sequence[NDArray[Any]]) -> bool:
+def _alike_in_turns(nodes: Sequence[NDArray[Any]], backend: Backend) -> bool:
     posts = nodes[0][nodes[0]["code"] == POST]
     kinds = np.unique(posts["kind"]).tolist()
-    turns = all(kind in COLLECTIVES and in_turns(COLLECTIVES[kind].schedule(4)) for kind in kinds)
+    turns = all(kind in COLLECTIVES and in_turns(COLLECTIVES[kind].between(4, backend)) for kind in kinds)
     return turns and all(np.array_equal(nodes[0], events) for events in nodes[1:])
 
 
-def _messages(nodes: Sequence[NDArray[Any]]) -> int:
+def _messages(nodes: Sequence[NDArray[Any]], backend: Backend) -> int:
     """Messages that the simulation carries, and pairs of nodes that it keeps."""
-    posts = np.concatenate([events["kind"][events["code"] == POST] for events in nodes])
-    count = len(nodes) ** 2
-    for kind, own in zip(*np.unique(posts, return_counts=True), strict=True):
-        schedule = COLLECTIVES[kind].schedule(len(nodes)) if kind in COLLECTIVES else [[None]]
-        count += int(own) * sum(map(len, schedule)) // len(schedule)
+    posts = np.concatenate([events[events["code"] == POST] for events in nodes])
+    count = len(nodes) ** 2 + int(np.count_nonzero(~np.isin(posts["kind"], list(COLLECTIVES))))
+    for kind, collective in COLLECTIVES.items():
+        sizes, each = np.unique(posts["bytes"][posts["kind"] == kind], return_counts=True)
+        for size, own in zip(sizes.tolist(), each.tolist(), strict=True):
+            schedule = collective.between(len(nodes), backend, collective.chunks(size, len(nodes), backend))
+            count += own * sum(map(len, schedule)) // len(schedule)
     return count
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from istbench.cluster.collectives import Backend
 from istbench.door import convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError, shown, unknown_name
 
@@ -47,6 +48,7 @@ class ClusterProfile:
         cores: cores that compute. Messages and updates of served parameters take time from them. None if a
             GPU computes, or where this time does not count.
         cpu_s_per_byte, cpu_s_per_message: seconds of one core to send or to receive.
+        backend: the library of its collectives; by default nccl if a GPU computes (no `cores`), else gloo.
         price_per_hour: of a node, USD. price_date: its date. price_source: its origin.
     """
 
@@ -67,6 +69,12 @@ class ClusterProfile:
     cores: Cores | None = None
     cpu_s_per_byte: CpuSeconds = 0.0
     cpu_s_per_message: CpuSeconds = 0.0
+    backend: Backend | None = None
+
+    @property
+    def collectives(self) -> Backend:
+        """The library of its collectives."""
+        return self.backend or ("nccl" if self.cores is None else "gloo")
 
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
         """The same cluster with another bandwidth of links, in both directions."""

@@ -30,6 +30,8 @@ class Recorded:
         newer: recorded results lack the field, so the cell's name leaves it out at its default.
         tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
             the other fields.
+        tells_methods_apart: it does so also where rows of several methods differ, on as many nodes. All methods of
+            a comparison should have the same value.
         computing: it changes the arithmetic or the speed of a step. Rows are compared where these are equal.
         may_differ_by_host: the hosts of one run may have different values.
     """
@@ -37,6 +39,7 @@ class Recorded:
     defines_cell: bool = True
     newer: bool = False
     tells_rows_apart: bool = True
+    tells_methods_apart: bool = False
     computing: bool = False
     may_differ_by_host: bool = False
 
@@ -121,6 +124,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
         Described(
             help="Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
             metavar="N|Ns",
+            tells_methods_apart=True,
         ),
     ] = None
     device: Annotated[
@@ -155,6 +159,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             help="Intra-op threads of each node. Default: cores divided by nodes, at least 1.",
             of_machine=True,
             computing=True,
+            tells_methods_apart=True,
             may_differ_by_host=True,
         ),
     ] = None
@@ -342,6 +347,9 @@ COMPUTING = _fields(lambda flags: flags.computing)
 
 TELLING_APART = _fields(lambda flags: flags.defines_cell and flags.tells_rows_apart)
 """Fields of `RunConfig` that tell the rows of a table apart, beside the method's and the workload's options."""
+
+TELLING_METHODS_APART = _fields(lambda flags: flags.tells_methods_apart)
+"""Those of them that also tell rows of several methods apart."""
 
 MAY_DIFFER_BY_HOST = _fields(lambda flags: flags.may_differ_by_host)
 """Fields of `RunConfig` in which the hosts of one run may differ."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.activity import current
-from istbench.cluster.collectives import bytes_on_wire
+from istbench.cluster.collectives import Backend, bytes_on_wire
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers
@@ -382,7 +382,9 @@ class Fabric:
     def _post_collective(self, kind: str, size: int, root: int | None = None) -> int:
         """Count and record a collective of `size` bytes; returns its number in the record."""
         traffic = self.traffic[self._purpose]
-        sent, received = bytes_on_wire(kind, size, self.world_size, (self.rank - (root or 0)) % self.world_size)
+        backend: Backend = "nccl" if dist.get_backend() == "nccl" else "gloo"
+        place = (self.rank - (root or 0)) % self.world_size
+        sent, received = bytes_on_wire(kind, size, self.world_size, place, backend)
         traffic.sent += sent
         traffic.received += received
         return self._post(kind, size, root)

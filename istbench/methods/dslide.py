@@ -28,6 +28,7 @@ from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
 from istbench.methods.base import counted
 from istbench.methods.cut_model import HiddenExchange, wide_softmax
 from istbench.seeds import derived_seed
+from istbench.slide.active import no_labels
 from istbench.slide.choosing import MOST_TABLES
 from istbench.slide.dwta import DWTA
 from istbench.slide.hashing import MOST_BITS
@@ -36,7 +37,7 @@ from istbench.slide.inversion import Pairs
 from istbench.slide.shard import OutputShard
 from istbench.slide.simhash import SimHash
 from istbench.slide.softmax import Normaliser, combined
-from istbench.slide.tables import Tables, found_in_tables, tables_bytes
+from istbench.slide.tables import Tables, tables_bytes
 from istbench.slide.threads import Threads
 from istbench.workloads.base import Workload
 
@@ -153,7 +154,7 @@ class DistributedSLIDE(ActiveOutputs):
         )
 
     def figures(self) -> dict[str, float]:
-        """Adds `recall@100`: the active share of the largest outputs of some samples."""
+        """Adds `recall@100`: the share of some samples' largest outputs that tables or common rows make active."""
         figures = super().figures()
         return {**figures, f"recall@{_RECALLED}": self._recall()} if figures else {}
 
@@ -161,7 +162,7 @@ class DistributedSLIDE(ActiveOutputs):
     def _recall(self) -> float:
         """The share of the largest outputs of all nodes looked up, for samples of the last minibatch."""
         fabric, count = self._fabric, min(_RECALLED, self._softmax.outputs.size)
-        hidden, index = self._hidden[:_RECALLED_FOR], self._index
+        hidden = self._hidden[:_RECALLED_FOR]
         weight, bias = self._softmax.output_weights(self._part)
         own = torch.addmm(bias, torch.from_numpy(hidden), weight.t()).topk(min(count, len(bias)))
         largest = torch.full((len(hidden), count), -torch.inf)
@@ -169,8 +170,7 @@ class DistributedSLIDE(ActiveOutputs):
         with fabric.accounting("control"):
             of_all = torch.cat([*self._exchange.each(largest, "comparing the largest outputs")], 1)
         least = of_all.topk(count).values[:, -1:]
-        there = found_in_tables(index.tables, index.codes(hidden), own.indices.numpy())
-        there |= np.isin(own.indices.numpy(), index.common)
+        there = self._shard.active(hidden, no_labels(len(hidden)), self.local_step).have(own.indices.numpy())
         found = float((torch.from_numpy(there) & (own.values >= least)).sum())
         return min(1.0, fabric.total(found) / largest.numel())
 

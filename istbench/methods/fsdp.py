@@ -207,7 +207,8 @@ class FullySharded(Method):
             samples=batch_size,
             shards=shards,
             gradients_copied=True,
-            buffers=groups.buffers,
+            buffers=groups.buffers("nccl"),
+            gloo_buffers=groups.buffers("gloo") - groups.buffers("nccl"),
         )
 
 

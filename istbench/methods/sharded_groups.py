@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from istbench.cluster.collectives import Backend
 from istbench.footprint import PlannedNode, tensor_bytes, trained
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -89,25 +90,29 @@ class PlannedGroups:
             ahead=ahead,
         )
 
-    @property
-    def buffers(self) -> int:
+    def buffers(self, backend: Backend) -> int:
         """The most bytes at one time of gathered parameters and transfers, beside the largest gradient.
 
         The backward pass of a group needs the most: the group, the next group to arrive, the group's gradients, and
-        the gradients of the group before, which leave.
+        the gradients of the group before, which leave. NCCL gathers into a buffer that torch copies; it adds up
+        gradients on the way, where with gloo the other nodes' parts arrive first.
         """
+        several, copied = self.world_size > 1, backend == "nccl"
         *gathered, whole = self.gathered
-        most = self.gradients[-1] + (self._leaving(0) if gathered else 0)
+        most = self.gradients[-1] + (self._leaving(0, backend) if gathered else 0)
         for group, size in enumerate(gathered):
-            arriving = gathered[group - 1] if group and self.world_size > 1 else 0
-            leaving = self._leaving(group + 1) if group + 1 < len(gathered) else 0
-            most = max(most, size + arriving + self.gradients[group] + leaving)
+            arriving = gathered[group - 1] if group and several else 0
+            leaving = self._leaving(group + 1, backend) if group + 1 < len(gathered) else 0
+            held = max(self.gradients[group], arriving) if copied else self.gradients[group]
+            most = max(most, size + arriving + held + leaving)
         return whole + max(0, most - self.largest_gradient)
 
-    def _leaving(self, group: int) -> int:
-        """Bytes of a reduce-scatter of a group: its gradients, and the other nodes' parts that arrive."""
-        nodes = self.world_size
-        return self.reduced[group] + self.reduced[group] * (nodes - 1) // nodes if nodes > 1 else 0
+    def _leaving(self, group: int, backend: Backend) -> int:
+        """Bytes of a reduce-scatter of a group: its gradients, and with gloo the other nodes' parts that arrive."""
+        if self.world_size == 1:
+            return 0
+        parts = self.reduced[group] * (self.world_size - 1) // self.world_size if backend == "gloo" else 0
+        return self.reduced[group] + parts
 
     def rounds(self, node: PlannedNode) -> Iterator[None]:
         """The rounds of a node, for a footprint."""

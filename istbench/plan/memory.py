@@ -1,5 +1,6 @@
 """Memory of a node by part, from the footprint of its method and a step on the meta device."""
 
+from istbench.cluster.collectives import Backend
 from istbench.cluster.estimate import NodeMemory
 from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
 from istbench.plan.step import optimizer_scratch
@@ -12,6 +13,7 @@ def node_memory(
     data: int = 0,
     batches_ahead: int = 0,
     on_gpu: bool = False,
+    backend: Backend = "gloo",
     stepping: bool = True,
 ) -> NodeMemory:
     """The memory of the busiest node.
@@ -19,6 +21,7 @@ def node_memory(
     Args:
         data: bytes of data that every process computes and holds. batches_ahead: number of batches made ahead.
         on_gpu: then data and batches made ahead are in another memory, and an optimizer steps all tensors at once.
+        backend: carries the collectives.
         stepping: whether to count the temporary memory of an optimizer step. The first count takes seconds.
     """
     gradients = trained(footprint.model)
@@ -35,7 +38,7 @@ def node_memory(
         optimizer_state=footprint.optimizer_state,
         activations=activations,
         least_activations=largest if footprint.gradients_copied else 0,
-        buffers=footprint.buffers,
+        buffers=footprint.buffers + (footprint.gloo_buffers if backend == "gloo" else 0),
         round_buffers=footprint.round_buffers,
         optimizer_scratch=optimizer_scratch(footprint, all_at_once=on_gpu) if stepping else 0,
         data=0 if on_gpu else data,

@@ -146,6 +146,7 @@ class _Planner:
             data=cell.workload.computed_bytes(),
             batches_ahead=cell.workload.batches_ahead,
             on_gpu=self._on_gpu,
+            backend=self._request.cluster.collectives,
             stepping=whole,
         )
 
@@ -186,6 +187,7 @@ class _Planner:
             return None, None
         steps = cell.method.round_steps
         seconds = step_seconds or 0.0
+        backend = self._request.cluster.collectives
 
         def traced(rank: int, count: int) -> Any:
             node = PlannedNode(rank, nodes, cost, seconds)
@@ -197,8 +199,8 @@ class _Planner:
 
         first = traced(0, 1)
         if len(first) * nodes > _MOST_EVENTS:
-            return bytes_sent(first, nodes), None
-        sent = max(bytes_sent(traced(rank, 1), nodes, rank) for rank in range(nodes))
+            return bytes_sent(first, nodes, 0, backend), None
+        sent = max(bytes_sent(traced(rank, 1), nodes, rank, backend) for rank in range(nodes))
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
         if too_long or len(first) * nodes * PLANNED_ROUNDS > _MOST_EVENTS:
             return sent, None

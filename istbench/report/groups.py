@@ -17,9 +17,10 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
 from istbench.config.options import option_text
-from istbench.config.run import COMPUTING, TELLING_APART, Lab
+from istbench.config.run import COMPUTING, TELLING_APART, TELLING_METHODS_APART, Lab
 from istbench.door import encode_own
-from istbench.report.targets import Target, resolve_targets
+from istbench.report.phrases import joined
+from istbench.report.targets import Target, close_targets, resolve_targets
 from istbench.results.curves import Clock
 from istbench.results.header import HostRecord
 from istbench.results.load import Run
@@ -53,6 +54,12 @@ class Contender:
     def trained(self) -> float:
         """Train seconds of a run, as the median over seeds."""
         return median([run.curve.seconds[-1] for run in self.runs])
+
+    @property
+    def shares_a_batch(self) -> bool:
+        """Whether all nodes take the same minibatch: a step then counts its samples once."""
+        ends = [(run.curve.evaluations[-1], run.header.batch_size) for run in self.runs]
+        return self.nodes > 1 and any(0 < end.samples <= end.step * size for end, size in ends)
 
     def result(self, name: str) -> list[float]:
         """Field `name` of the result of each run that has it."""
@@ -88,6 +95,26 @@ class Group:
     def targets(self) -> tuple[Target, ...]:
         """The targets of the table, rising; see `resolve_targets`."""
         return resolve_targets([run for contender in self.contenders for run in contender.runs])
+
+    @cached_property
+    def close_targets(self) -> list[list[Target]]:
+        """Runs of targets within two standard errors of an evaluation on all test samples; see `close_targets`."""
+        return close_targets(self.targets, self.source.test)
+
+    @property
+    def sharing_a_batch(self) -> tuple[str, ...]:
+        """Names of the methods whose nodes take one minibatch together."""
+        return tuple(sorted({row.method for row in self.contenders if row.shares_a_batch}))
+
+    @property
+    def batch_words(self) -> str:
+        """The batch size, and the nodes that it is for."""
+        each, together = f"batch size {self.batch_size} per node", f"one batch of {self.batch_size} for all nodes"
+        if not self.sharing_a_batch:
+            return each
+        if all(row.shares_a_batch or row.nodes == 1 for row in self.contenders):
+            return together
+        return f"{each}; {together} with {joined(self.sharing_a_batch)}"
 
     @cached_property
     def shared(self) -> tuple[str, ...]:
@@ -235,6 +262,12 @@ def _contenders(runs: list[Run]) -> list[Contender]:
         for name in {name for settings in settings_of for name in settings}:
             if any(settings.get(name) != settings_of[0].get(name) for settings in settings_of):
                 differing[label].add(name)
+    for nodes in {nodes for _, nodes in rows}:
+        there = {label: variants.values() for (label, own), variants in rows.items() if own == nodes}
+        for name in TELLING_METHODS_APART:
+            if _differ([members[0] for variants in there.values() for members in variants], name):
+                for label in there:
+                    differing[label].add(name)
     return [
         Contender(
             label=_label(label, _settings(members[0]), differing[label]),
@@ -246,6 +279,25 @@ def _contenders(runs: list[Run]) -> list[Contender]:
         for (label, nodes), variants in rows.items()
         for members in variants.values()
     ]
+
+
+def _differ(runs: Sequence[Run], name: str) -> bool:
+    """Whether the setting `name` differs between `runs` of several methods on as many nodes.
+
+    Intervals in steps are compared as samples. An epoch is a whole number of steps, so they may differ by a step of
+    all nodes.
+    """
+    values = [_settings(run)[name] for run in runs]
+    if all(value == values[0] for value in values):
+        return False
+    ends = [run.curve.evaluations[-1] for run in runs]
+    if name != "eval_every" or not all(isinstance(value, int) for value in values) or not all(e.step for e in ends):
+        return True
+    per_step: list[float] = [end.samples / end.step for end in ends]
+    if min(per_step) == max(per_step):
+        return True
+    samples: list[float] = [value * each for value, each in zip(values, per_step, strict=True)]
+    return max(samples) - min(samples) > runs[0].header.batch_size * runs[0].header.nodes
 
 
 def row_settings(run: Run) -> dict[str, Any]:

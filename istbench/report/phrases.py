@@ -1,9 +1,10 @@
 """Sentences and words that tables and plots share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
+from istbench.report.targets import Target, standard_error
 
 _PROCESSORS = 3000.0  # GFLOP/s that GPUs reach and processors do not
 
@@ -30,6 +31,24 @@ def data_line(source: DataSource) -> str:
 def guide_line(section: str) -> str:
     """A line of a footer that links the rules of its table, under the heading `section` of docs/results.md."""
     return f"How to read this table: docs/results.md#{section}"
+
+
+def close_targets_line(close: Sequence[Sequence[Target]], samples: int) -> Iterable[str]:
+    """A warning for a footer if targets are so `close` that an evaluation of `samples` cannot tell them apart."""
+    if close:
+        error = max(standard_error(target.level, samples) for run in close for target in run)
+        named = "; ".join(joined(target.level_text for target in run) for run in close)
+        yield (
+            f"Careful: targets closer than two standard errors: {named}. An evaluation has {samples:,} samples, so "
+            f"its standard error is up to {error:.2g}. Differences between times to these targets may be chance; "
+            "compare the seconds to the end or the samples per second."
+        )
+
+
+def joined(words: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def is_lower_bound(device: str, profile: ClusterProfile | None) -> bool:

@@ -1,7 +1,9 @@
 """Targets of a report: the levels of the metric to which it gives the time."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from istbench.results.load import Run
 
@@ -24,7 +26,12 @@ class Target:
     @property
     def text(self) -> str:
         """`0.77`, `90 % of best (0.612)`."""
-        return self.short if self.share is None else f"{self.short} ({self.level:.3f})"
+        return self.short if self.share is None else f"{self.short} ({self.level_text})"
+
+    @property
+    def level_text(self) -> str:
+        """`0.77`, `0.612`."""
+        return f"{self.level:g}" if self.share is None else f"{self.level:.3f}"
 
     @property
     def key(self) -> str:
@@ -33,7 +40,32 @@ class Target:
 
     def of(self, metric: str) -> str:
         """`accuracy 0.77`, `90 % of best accuracy (0.612)`."""
-        return f"{metric} {self.short}" if self.share is None else f"{self.short} {metric} ({self.level:.3f})"
+        return f"{metric} {self.short}" if self.share is None else f"{self.short} {metric} ({self.level_text})"
+
+
+def close_targets(targets: Sequence[Target], samples: int) -> list[list[Target]]:
+    """Runs of at least two neighbouring `targets` (rising), each within two standard errors of the next.
+
+    The standard error of a mean p over `samples` evaluated samples, of values from 0 to 1, is at most
+    sqrt(p (1 - p) / samples). None are close if `samples` is 0 or the metric is no such mean.
+    """
+    if not samples or not all(0 <= target.level <= 1 for target in targets):
+        return []
+    runs: list[list[Target]] = []
+    for lower, higher in pairwise(targets):
+        error = max(standard_error(target.level, samples) for target in (lower, higher))
+        if higher.level - lower.level >= 2 * error:
+            continue
+        if runs and runs[-1][-1] is lower:
+            runs[-1].append(higher)
+        else:
+            runs.append([lower, higher])
+    return runs
+
+
+def standard_error(level: float, samples: int) -> float:
+    """The largest standard error of a mean `level` of `samples` values from 0 to 1."""
+    return math.sqrt(level * (1 - level) / samples)
 
 
 def resolve_targets(runs: Sequence[Run]) -> tuple[Target, ...]:

@@ -39,13 +39,15 @@ class Estimate:
 class SpeedUp:
     """Seconds of the baseline to a target over those of a method, from seeds that both ran.
 
-    ratio: None if there is no number to print. Then `baseline_missed` gives the reason: true if only the baseline
-    missed the target ("> budget"), false if the method missed it.
+    ratio: None if there is no number to print. Then `baseline_missed` gives the reason: true if the baseline missed
+    the target in at least half of the pairs, and the method did not ("> budget"); false if the method missed it.
+    pairs, baseline_reached: number of pairs, and of those whose baseline reached the target.
     """
 
     ratio: Estimate | None
     baseline_missed: bool
     pairs: int
+    baseline_reached: int
 
 
 def interval_name(seeds: int) -> str:
@@ -78,16 +80,21 @@ def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> Spee
     It is infinite if only the baseline missed. The entry has a number if the median over pairs is above 0 and
     finite. A pair has no ratio, and does not count, if one of the two reached the target before training began.
     """
-    ratios = [
-        _ratio(baseline[seed], method[seed])
+    pairs = [
+        (baseline[seed], method[seed])
         for seed in sorted(baseline.keys() & method.keys())
         if baseline[seed] > 0 and method[seed] > 0
     ]
-    if not ratios:
+    if not pairs:
         return None
-    found = _estimate(ratios, _mean_ratio)
+    found = _estimate([_ratio(*pair) for pair in pairs], _mean_ratio)
     printable = 0 < found.median < math.inf
-    return SpeedUp(ratio=found if printable else None, baseline_missed=found.median == math.inf, pairs=len(ratios))
+    return SpeedUp(
+        ratio=found if printable else None,
+        baseline_missed=found.median == math.inf,
+        pairs=len(pairs),
+        baseline_reached=sum(math.isfinite(seconds) for seconds, _ in pairs),
+    )
 
 
 def _ratio(baseline: float, method: float) -> float:

@@ -25,6 +25,11 @@ class Labels:
     shares: np.ndarray
 
 
+def no_labels(samples: int) -> Labels:
+    """The labels of `samples` samples without any."""
+    return Labels(np.zeros(samples, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
 def owned(ends: np.ndarray, rows: np.ndarray, first: int, last: int) -> Labels:
     """The labels of a batch that belong to a node, which owns rows `first` to `last` (exclusive).
 
@@ -55,6 +60,22 @@ class ActiveSets:
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def have(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each of `rows` (int [b, k], k for each sample) is active without being drawn at random: bool.
+
+        Without labels, the mean over the k largest outputs of a sample is its recall at k.
+        """
+        there = np.zeros(rows.shape, bool)
+        begin = self.ends - self.sizes
+        size = 1 + max(int(rows.max(initial=0)), int(self.rows.max(initial=0)))
+        active = np.zeros(size, bool)
+        for sample, (first, found) in enumerate(zip(begin.tolist(), self.found.tolist(), strict=True)):
+            own = self.rows[first : first + found]
+            active[own] = True
+            there[sample] = active[rows[sample]]
+            active[own] = False
+        return there
 
     @property
     def sizes(self) -> np.ndarray:

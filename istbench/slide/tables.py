@@ -69,23 +69,6 @@ def tables_bytes(size: int, tables: int, functions: int, bits: int) -> int:
     return 4 * tables * (size + (1 << functions * bits) + 1)
 
 
-def found_in_tables(tables: Tables, codes: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Whether each of `rows` (int [b, k], k for each sample) is in a bucket of its sample: bool [b, k].
-
-    Ignores bucket limits. The mean over the k largest outputs of a sample is its recall at k.
-
-    Args:
-        codes: int32 [tables, b], of the hidden vectors.
-    """
-    found = np.zeros(rows.shape, bool)
-    places = np.empty(tables.rows.shape[1], np.int32)
-    for table, own in enumerate(codes):
-        places[tables.rows[table]] = np.arange(len(places), dtype=np.int32)
-        place, starts = places[rows], tables.starts[table]
-        found |= (place >= starts[own][:, None]) & (place < starts[own + 1][:, None])
-    return found
-
-
 @kernel
 def sort_by_code(codes: np.ndarray, starts: np.ndarray, rows: np.ndarray) -> None:
     """Fill `rows` with 0 to n - 1, sorted by code, then by row; bucket c is from starts[c] to starts[c + 1].

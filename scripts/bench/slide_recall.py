@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from istbench.machine import cores
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import NODE_COLOURS
-from istbench.slide.active import Labels, active_sets
+from istbench.slide.active import active_sets, no_labels
 from istbench.slide.dwta import DWTA
 from istbench.slide.simhash import SimHash
-from istbench.slide.tables import Tables, found_in_tables
+from istbench.slide.tables import Tables
 from istbench.slide.threads import Threads
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.batches import ShardedBatches
@@ -125,7 +125,7 @@ def asked(model: ExtremeNetwork, workload: Amazon670k) -> tuple[np.ndarray, np.n
 def curve(weight: np.ndarray, hidden: np.ndarray, top: np.ndarray) -> Iterator[Point]:
     """Recall for both families, several K and L."""
     threads = Threads(cores())
-    nobody = Labels(np.zeros(len(hidden), np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    nobody = no_labels(len(hidden))
     for kind, functions in FUNCTIONS.items():
         for count in functions:
             family = kind(weight.shape[1], count, TABLES[-1], 0)
@@ -133,7 +133,7 @@ def curve(weight: np.ndarray, hidden: np.ndarray, top: np.ndarray) -> Iterator[P
             for some in TABLES:
                 fewer = Tables(tables.rows[:some], tables.starts[:some])
                 sets = active_sets(nobody, len(weight), threads, tables=fewer, codes=codes[:some])
-                found = found_in_tables(fewer, codes[:some], top)
+                found = sets.have(top)
                 active = float(sets.sizes.mean()) / len(weight)
                 yield Point(kind.name, count, some, active, float(found.mean()), float(found[:, 0].mean()))
 

@@ -53,6 +53,16 @@ def test_a_users_own_file(tmp_path):
     assert (wider.bandwidth_out, wider.bandwidth_in, wider.gflops) == (3e9, 3e9, 100.0)
 
 
+def test_the_library_of_collectives_follows_from_what_computes():
+    assert [parse(SOUND + more).collectives for more in ("", "cores = 4\n", 'backend = "gloo"\n')] == [
+        "nccl", "gloo", "gloo"
+    ]  # fmt: skip
+    assert {name: load_profile(name).collectives for name in names()} == {
+        "home-100mbit": "gloo", "m5.2xlarge": "gloo", "office-1gbit": "gloo", "p3.2xlarge": "nccl",
+        "p5.4xlarge": "nccl",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "bits"),
     [("100mbit", 1e8), (" 2.5 Gbit ", 2.5e9), ("800kbit", 8e5), (".5tbit", 5e11), ("9600bit", 9600.0)],
@@ -78,7 +88,7 @@ def test_what_is_no_bandwidth(text):
         ("gflops = 100", "gflops = nan", 3, "gflops must be a number above 0, not nan"),
         ("gflops = 100", 'gflops = "fast"', 3, "gflops must be a number, not 'fast'"),
         ("gflops = 100", "glops = 100", 3, "glops: unknown name; did you mean 'gflops'?"),
-        ("gflops = 100", "[zzz]\nqq = 1", 3, "zzz: unknown name. Known: bandwidth_in"),
+        ("gflops = 100", "[zzz]\nqq = 1", 3, "zzz: unknown name. Known: backend, bandwidth_in"),
         ("gflops = 100", "gflops = ", 3, "not TOML"),
         ("gflops = 100", "summary = 1", 3, "not TOML"),
         ("gflops = 100\n", "", 1, "gflops is missing"),
@@ -92,6 +102,7 @@ def test_what_is_no_bandwidth(text):
         ('"1gbit"', "0", 6, "bandwidth_out must be bits/s above 0"),
         ("true", "1", 10, "full_duplex must be true or false, not 1"),
         ('"Two desks"', "2", 2, "summary must be text, not 2"),
+        ("price_date", 'backend = "mpi"\nprice_date', 12, "backend"),
     ],
 )
 def test_mistakes_name_the_file_and_the_line(before, after, line, found):

@@ -31,6 +31,7 @@ def cluster(**changes):
         "price_per_hour": 0.0,
         "price_date": "2024-12",
         "price_source": "made up",
+        "backend": "gloo",
     }
     return ClusterProfile(**{**fields, **changes})
 

@@ -213,7 +213,7 @@ def test_two_nodes_stand_for_all_that_do_the_same_in_turns(method, monkeypatch):
         for cluster in (CLUSTER, dataclasses.replace(CLUSTER, full_duplex=False)):
             short = plan(method, nodes=nodes, cluster=cluster)
             with monkeypatch.context() as context:
-                context.setattr("istbench.cluster.estimate._alike_in_turns", lambda events: False)
+                context.setattr("istbench.cluster.estimate._alike_in_turns", lambda *_: False)
                 assert short.seconds == plan(method, nodes=nodes, cluster=cluster).seconds
 
 
@@ -230,6 +230,50 @@ def test_seconds_of_too_many_messages_are_unknown_and_said_to_be(monkeypatch):
     assert unknown.sent > 0
     assert any("seconds of a round are unknown" in line for line in unknown.assumed)
     assert plan("ddp", nodes=8).seconds > 0
+
+
+def test_a_broadcast_goes_round_a_ring_with_nccl():
+    """The weights between hidden units are most of the model; one node broadcasts them to seven others."""
+    rates = {"overhead_s": 0.0, "latency_s": 0.0, "gflops": 1e9}
+    seconds, sent = {}, {}
+    for backend in ("gloo", "nccl"):
+        cluster = dataclasses.replace(CLUSTER, backend=backend, **rates)
+        for method in ("ddp", "zero"):
+            found = plan(method, nodes=8, cluster=cluster, workload_options={"hidden": 4096})
+            seconds[backend, method], sent[backend, method] = found.seconds, found.sent
+    assert seconds["nccl", "ddp"] == pytest.approx(seconds["gloo", "ddp"], rel=1e-6)
+    model = seconds["nccl", "ddp"] / 1.75
+    assert seconds["gloo", "zero"] == pytest.approx((1.75 + 3) * model, rel=0.02)
+    assert seconds["nccl", "zero"] == pytest.approx((1.75 + 1) * model, rel=0.04)
+    assert sent["gloo", "zero"] - sent["gloo", "ddp"] == pytest.approx(3 * 4 * 4096**2, rel=0.02)
+    assert sent["nccl", "zero"] - sent["nccl", "ddp"] == pytest.approx(4 * 4096**2, rel=0.02)
+
+
+def test_zero_on_eight_gpus_is_charged_one_broadcast():
+    """Amazon-670K's network: five sixths of the model are one parameter, and so one broadcast."""
+    cell = {"workload": "amazon670k", "nodes": 8, "options": {"optimizer": "sgd"}}
+    gpus = load_profile("p3.2xlarge")
+    ring, tree = (
+        plan(
+            "zero", cluster=dataclasses.replace(gpus, backend=backend), workload_options={"hidden": 512}, **cell
+        ).seconds
+        for backend in ("nccl", "gloo")
+    )
+    assert 1.45 < tree / ring < 1.6
+
+
+def test_fsdp_on_gpus_holds_no_second_buffer_of_gradients():
+    """The widest of Amazon-670K's networks on eight V100s; gloo's parts of all nodes would take 1.04 GiB more."""
+    cell = {"workload": "amazon670k", "nodes": 8, "options": {"optimizer": "adam"}}
+    gpus = load_profile("p3.2xlarge")
+    on_gpus = plan("fsdp", cluster=gpus, workload_options={"hidden": 2048}, **cell)
+    by_gloo = plan(
+        "fsdp", cluster=dataclasses.replace(gpus, backend="gloo"), workload_options={"hidden": 2048}, **cell
+    )
+    assert on_gpus.fits
+    assert not by_gloo.fits
+    assert by_gloo.memory.total - on_gpus.memory.total == pytest.approx(4 * 2048 * 135_909, rel=1e-3)
+    assert on_gpus.memory.total / 2**30 == pytest.approx(14.37, abs=0.01)
 
 
 def test_a_round_of_local_sgd_is_its_steps_and_one_all_reduce():

@@ -1,5 +1,6 @@
 """Which runs share a table, and which are one row."""
 
+import msgspec
 import pytest
 from fake_clusters import BARE, sweep_of
 from fake_runs import averaging_trace, header, ramp, write_run
@@ -39,6 +40,40 @@ def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
         ("ist threads=1", 1),
         ("ist threads=2", 2),
     ]
+
+
+def with_settings(method, *, nodes=2, batches=2, **settings):
+    """A header and events of a run whose step processes this many batches of 128."""
+    head = header(method, nodes=nodes)
+    head["config"] |= settings
+    events = [msgspec.structs.replace(event, samples=event.step * batches * 128) for event in ramp(9.0)]
+    return head, events
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"), [("threads", 1, 4), ("eval_every", 100, 20), ("eval_every", 2, 3)]
+)
+def test_methods_that_differ_where_all_should_be_equal_are_marked(results, name, one, other):
+    write_run(results, *with_settings("ddp", **{name: one}))
+    write_run(results, *with_settings("ist", **{name: other}))
+    write_run(results, *with_settings("p3", nodes=4, batches=4))
+    names = [row[0].text for row in table_of(results).rows]
+    assert names == [f"ddp {name}={one}", f"ist {name}={other}", "p3"]
+    assert any(f"ist {name}={other} over ddp {name}={one}" in line for line in table_of(results).footer) == (
+        name == "threads"
+    )
+
+
+def test_one_interval_in_steps_needs_no_mark(results):
+    write_run(results, *with_settings("ddp", eval_every=27))
+    write_run(results, *with_settings("dslide", batches=1, eval_every=27))
+    assert [row[0].text for row in table_of(results).rows] == ["ddp", "dslide"]
+
+
+def test_an_epoch_of_one_batch_for_all_nodes_has_more_steps(results):
+    write_run(results, *with_settings("ddp", eval_every=50))
+    write_run(results, *with_settings("dslide", batches=1, eval_every=99))
+    assert [row[0].text for row in table_of(results).rows] == ["ddp", "dslide"]
 
 
 def test_threads_may_differ_between_numbers_of_nodes(results):

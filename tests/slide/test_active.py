@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from slide_problems import labels_of, normal, rows_of
 
-from istbench.slide.active import active_sets, owned
+from istbench.slide.active import active_sets, no_labels, owned
 from istbench.slide.simhash import SimHash
 from istbench.slide.tables import Tables
 from istbench.slide.threads import Threads
@@ -29,6 +29,28 @@ def test_true_rows_come_first_then_those_of_the_buckets_in_the_order_of_tables()
         assert active == list(dict.fromkeys(true + found))
     assert sets.found.tolist() == sets.sizes.tolist()
     assert 1 < sets.sizes.mean() < SIZE / 2
+
+
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_the_largest_rows_count_as_found_where_the_limit_of_buckets_lets_them_in(limit):
+    """Random rows do not count, common ones do."""
+    tables = Tables.build(FAMILY, WEIGHT, ONE, limit)
+    common = np.array([17, 80], np.int32)
+    of_tables = {"tables": tables, "codes": CODES, "common": common, "seed": 5}
+    largest = np.argsort(-(HIDDEN @ WEIGHT.T), axis=1)[:, :50]
+    sets = active_sets(no_labels(len(HIDDEN)), SIZE, ONE, **of_tables, random=30)
+    found = sets.have(largest)
+    kept = rows_of(active_sets(no_labels(len(HIDDEN)), SIZE, ONE, **of_tables))
+    wanted = [np.isin(rows, own) for rows, own in zip(largest, kept, strict=True)]
+    np.testing.assert_array_equal(found, wanted)
+    if limit is None:
+        buckets = [[sample, *(CODES[table, sample] for table in range(4))] for sample in range(len(HIDDEN))]
+        of_rows = FAMILY.codes(WEIGHT, ONE)
+        for sample, *codes in buckets:
+            there = (of_rows[:, largest[sample]] == np.array(codes)[:, None]).any(axis=0)
+            np.testing.assert_array_equal(found[sample], there | np.isin(largest[sample], common))
+    else:
+        assert found.sum(axis=1).max() <= 4 * limit + len(common)
 
 
 @pytest.mark.parametrize("random", [30, 150, SIZE, 10**9])

@@ -9,7 +9,7 @@ from istbench.slide.active import active_sets
 from istbench.slide.choosing import choose
 from istbench.slide.dwta import DWTA
 from istbench.slide.simhash import SimHash
-from istbench.slide.tables import Tables, found_in_tables
+from istbench.slide.tables import Tables
 from istbench.slide.threads import Threads
 
 ONE = Threads(1)
@@ -48,15 +48,3 @@ def test_all_rows_are_one_bucket_and_more_are_refused():
     assert choose(DWTA, WEIGHT, HIDDEN, 3000, ONE, seed=0).functions == 0
     with pytest.raises(UserError, match="target_active=3,001 is more than the 3,000 outputs"):
         choose(DWTA, WEIGHT, HIDDEN, 3001, ONE, seed=0)
-
-
-def test_rows_are_found_where_active_sets_have_them():
-    family = SimHash(32, 4, 3, seed=0)
-    tables, codes = Tables.build(family, WEIGHT, ONE), family.codes(HIDDEN, ONE)
-    largest = np.argsort(-(HIDDEN @ WEIGHT.T), axis=1)[:, :100]
-    sets = active_sets(labels_of([[] for _ in HIDDEN]), 3000, ONE, tables=tables, codes=codes)
-    active = np.split(sets.rows, sets.ends[:-1])
-    wanted = [np.isin(rows, own) for rows, own in zip(largest, active, strict=True)]
-    found = found_in_tables(tables, codes, largest)
-    np.testing.assert_array_equal(found, wanted)
-    assert found.mean() > 1.5 * sets.sizes.mean() / 3000

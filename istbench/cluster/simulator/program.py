@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.collectives import COLLECTIVES, Schedule
+from istbench.cluster.collectives import COLLECTIVES, Backend, Schedule
 from istbench.cluster.trace import (
     AFTER,
     COMPUTE,
@@ -53,10 +53,12 @@ class Program(NamedTuple):
     message: Records
 
 
-def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -> Program:
+def compile_trace(
+    trace: Trace, compute_scale: float, ring: int | None = None, backend: Backend = "gloo"
+) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    ring: as `replay` takes it.
+    ring: as `replay` takes it. backend: carries the collectives.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
@@ -90,7 +92,7 @@ def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -
         event=event,
         op=op,
         members=np.ascontiguousarray(members, dtype=np.int64),
-        message=_schedule(op, n, ring or n),
+        message=_schedule(op, n, ring or n, backend),
     )
 
 
@@ -128,12 +130,20 @@ def stops(trace: Trace, rounds: int) -> Ints:
     return np.array(counts, np.int64)
 
 
-def _schedule(op: Records, n: int, members: int) -> Records:
+def _schedule(op: Records, n: int, members: int, backend: Backend) -> Records:
     """The messages of all collectives in `op`, each of `members` nodes. Writes the place of its own messages to
     each `op`.
     """
-    kinds = np.unique(op.kind[op.collective >= 0]).tolist()
-    schedules = {kind: COLLECTIVES[kind].schedule(members) for kind in kinds}
+    collective = op.collective >= 0
+    chunks = np.zeros(len(op), np.int64)
+    schedules: dict[tuple[int, int], Schedule] = {}
+    for kind in np.unique(op.kind[collective]).tolist():
+        own = op.kind == kind
+        sizes, which = np.unique(op.bytes[own], return_inverse=True)
+        known = COLLECTIVES[kind]
+        cut = [known.chunks(int(size), members, backend) for size in sizes.tolist()]
+        chunks[own] = np.array(cut)[which]
+        schedules |= {(kind, count): known.between(members, backend, count) for count in sorted(set(cut))}
     flat = [message for schedule in schedules.values() for row in schedule for message in row]
     message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
     for name in message.dtype.names or ():
@@ -141,8 +151,8 @@ def _schedule(op: Records, n: int, members: int) -> Records:
     if members != n:  # two nodes stand for all: each message goes to the other
         message.to = 1
     first = 0
-    for kind, schedule in schedules.items():
-        own = op.kind == kind
+    for (kind, count), schedule in schedules.items():
+        own = (op.kind == kind) & (chunks == count)
         place = (op.node[own] - np.maximum(op.peer[own], 0)) % n
         lengths = np.array([len(row) for row in schedule])
         op.first_message[own] = first + (np.cumsum(lengths) - lengths)[place % len(schedule)]

@@ -26,6 +26,7 @@ from istbench.errors import UserError
 _SLOTS_AT_ONCE = 100_000
 _UNDER_WAY_PER_NODE = 64
 _WINDOW = 2  # of traces without a window
+_STREAMS = {"gloo": 2, "nccl": 1}
 
 
 def replay(
@@ -35,7 +36,7 @@ def replay(
     rounds: int | None = None,
     compute_scale: float | None = None,
     window: int | None = None,
-    streams: int = 2,
+    streams: int | None = None,
     spans: bool = False,
     ring: int | None = None,
 ) -> Replay:
@@ -48,8 +49,8 @@ def replay(
             recording machine (`trace.gflops`) over the profile's.
         window: messages between two nodes that the priority queue has released and can no longer reorder; by
             default the trace's, or 2.
-        streams: collectives of a node that run at once, started in posted order. The default is 2, since torch's
-            gloo process group has two threads with one collective each.
+        streams: collectives of a node that run at once, started in posted order. By default 2 with gloo, since
+            torch's process group has two threads with one collective each, and 1 with NCCL.
         spans: keep the timeline.
         ring: number of nodes of each collective; by default those of the trace. A trace of two equal nodes stands
             for more equal nodes if all its operations are collectives `in_turns`.
@@ -60,13 +61,14 @@ def replay(
     """
     rounds = trace.rounds if rounds is None else rounds
     window = (trace.meta.window or _WINDOW) if window is None else window
+    streams = _STREAMS[profile.collectives] if streams is None else streams
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
         if count < 1:
             raise UserError(f"cannot replay {count} {name}; give 1 or more")
     scale = _scale(trace, profile) if compute_scale is None else compute_scale
     if not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
-    program = compile_trace(trace, scale, ring)
+    program = compile_trace(trace, scale, ring, profile.collectives)
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)

@@ -74,4 +74,4 @@ def plot_subtitle(group: Group, spread: str, machine: str = "") -> str:
     bound = ", seconds at best" if is_lower_bound(group.device, group.profile) else ""
     shared = f", {' '.join(group.shared)} throughout" if group.shared else ""
     where = machine or group.machine
-    return f"{group.budget}, batch size {group.batch_size} per node{shared}, on {where}{bound}; {spread}"
+    return f"{group.budget}, {group.batch_words}{shared}, on {where}{bound}; {spread}"

@@ -57,6 +57,7 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
             )
             for target in group.targets
         ),
+        *([_to_the_end(group)] if group.close_targets else []),
         ColumnOf(key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline)),
         ColumnOf(key=f"final_{group.metric}", title=f"final {group.metric}", entry=_final),
         ColumnOf(
@@ -86,6 +87,16 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
     if math.isinf(found.median):
         return Entry(text=f"> {number(contender.trained())}{count}", value=value)
     return Entry(text=(ROUGH if rough else "") + with_interval(found, DIGITS) + count, value=value)
+
+
+def _to_the_end(group: Group) -> ColumnOf[Contender]:
+    """The seconds of all steps. They depend on no target, and so on no evaluation."""
+
+    def entry(contender: Contender) -> Entry:
+        found = estimate([run.curve.seconds[-1] for run in contender.runs])
+        return Entry(text=with_interval(found, DIGITS), value=_without_reached(found))
+
+    return ColumnOf(key=f"{group.clock}_to_the_end", title="seconds to the end", entry=entry)
 
 
 def _final(contender: Contender) -> Entry:
@@ -120,7 +131,9 @@ def _speed_up(group: Group, baseline: str, contender: Contender) -> Entry:
     times = f"{ROUGH if rough else ''}{number(ratio.median)}×{interval(ratio, DIGITS)}" if ratio else ""
     text = times or "> budget"
     over = f" over {pairing.against.name}" if len(rows) > 1 else ""
-    return Entry(text=f"{text} to {pairing.target.short}{over}", value=_speed_up_value(pairing))
+    reached, pairs = pairing.found.baseline_reached, pairing.found.pairs
+    some = f" ({pairing.against.name} reached it with {reached} of {pairs} seeds)" if reached and not ratio else ""
+    return Entry(text=f"{text} to {pairing.target.short}{over}{some}", value=_speed_up_value(pairing))
 
 
 def _speed_up_value(pairing: Pairing) -> dict[str, Scalar]:
@@ -134,6 +147,7 @@ def _speed_up_value(pairing: Pairing) -> dict[str, Scalar]:
         **({} if target.share is None else {"to_share_of_best": target.share}),
         "pairs": found.pairs,
         "baseline_missed": found.baseline_missed,
+        "baseline_reached": found.baseline_reached,
         "over": pairing.against.label,
         "equal_settings": pairing.equal,
     }

@@ -6,7 +6,14 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
-from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, guide_line, lower_bound_line
+from istbench.report.phrases import (
+    ROUGH_LINE,
+    close_targets_line,
+    count_nodes,
+    data_line,
+    guide_line,
+    lower_bound_line,
+)  # fmt: skip
 from istbench.report.tables.of_group import shared_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
@@ -31,11 +38,12 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     elif crowded:
         yield f"More nodes than cores: nodes took turns on {cores} cores. Separate machines would not."
     yield (
-        f"Budget: {group.budget} for every row, batch size {group.batch_size} per node. Tuning: none; each method "
-        "has the workload's default settings, except for the options that the table names."
+        f"Budget: {group.budget} for every row, {group.batch_words}. Tuning: none; each method has the "
+        "workload's default settings, except for the options that the table names."
     )
     yield from shared_line(group)
     yield from _targets_line(group)
+    yield from close_targets_line(group.close_targets, group.source.test)
     yield from _seeds_line(group)
     if any(row.from_start(target.level) for row in group.contenders for target in group.targets):
         yield ROUGH_LINE

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from fake_clusters import BARE
 from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
@@ -107,6 +108,63 @@ def test_no_number_where_the_baseline_never_got_there(results):
     assert cells["ist", 2].value["ratio"] is None
     assert cells["ist", 2].value["baseline_missed"]
     assert cells["p3", 2].text == "–"
+
+
+def test_over_budget_says_how_many_seeds_of_the_baseline_reached_it(results):
+    for seed, value in enumerate([0.9, 0.5]):
+        write_run(results, header("ist", seed=seed), ramp(9.0))
+        write_run(results, header("ddp", seed=seed), ramp(9.0, value))
+    cell = column(table_of(results), "speed_up")["ist", 2]
+    assert cell.text == "> budget to 0.8 (ddp reached it with 1 of 2 seeds)"
+    assert (cell.value["baseline_missed"], cell.value["baseline_reached"], cell.value["pairs"]) == (True, 1, 2)
+
+
+def test_targets_that_an_evaluation_cannot_tell_apart_are_pointed_out(results):
+    levels = [0.5, 0.7, 0.72, 0.74]  # a standard error on 1,000 samples is .0145
+    source = {"kind": "synthetic", "fingerprint": "ab" * 32, "train": 1000, "test": 1000}
+    for method, seconds in (("ddp", 18.0), ("ist", 9.0)):
+        trace = averaging_trace(2)
+        write_run(results, header(method, targets=levels, data_source=source), ramp(seconds), trace=trace)
+    line = (
+        "Careful: targets closer than two standard errors: 0.7, 0.72 and 0.74. An evaluation has 1,000 samples, so "
+        "its standard error is up to 0.014. Differences between times to these targets may be chance; compare the "
+        "seconds to the end or the samples per second."
+    )
+    table = table_of(results)
+    assert line in table.footer
+    ends = column(table, "train_s_to_the_end")
+    assert [ends[method, 2].text for method in ("ddp", "ist")] == ["18.0", "9.00"]
+    clusters = {"bare": [BARE.with_bandwidth(1e6), BARE]}
+    main, _, crossings = build_report_on_clusters(results, clusters).tables
+    assert line in main.footer
+    assert line in crossings.footer
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"targets": [0.6, 0.7]},
+        {"data_source": {"kind": "synthetic", "fingerprint": "ab" * 32, "train": 1000, "test": 0}},
+    ],
+)
+def test_targets_far_apart_or_of_unknown_error_are_not(results, changed):
+    source = {"kind": "synthetic", "fingerprint": "ab" * 32, "train": 1000, "test": 1000}
+    write_run(results, header(**{"targets": [0.7, 0.701], "data_source": source, **changed}), ramp(9.0))
+    table = table_of(results)
+    assert "standard error" not in footer(table)
+    assert "train_s_to_the_end" not in [column.key for column in table.columns]
+
+
+def test_one_batch_for_all_nodes_is_not_one_a_node(results):
+    def one_batch(events):
+        return [msgspec.structs.replace(event, samples=event.step * 128) for event in events]
+
+    write_run(results, header("dslide"), one_batch(ramp(9.0)))
+    assert "one batch of 128 for all nodes. Tuning" in footer(table_of(results))
+    write_run(results, header("ddp"), ramp(9.0))
+    write_run(results, header("model_parallel"), one_batch(ramp(9.0)))
+    said = "batch size 128 per node; one batch of 128 for all nodes with dslide and model_parallel."
+    assert said in footer(table_of(results))
 
 
 def test_without_a_baseline_the_footer_says_why_there_is_no_speed_up(results):
