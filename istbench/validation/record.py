@@ -15,7 +15,7 @@ from istbench.validation.table import error_table, scaling_table, summary_table
 
 TITLE, SCALED_TITLE = "Replayed against measured", "Replayed for another computing speed, against measured"
 SUMMARY = "summary.md"
-_SCALED = "-scaling"
+SCALED = "-scaling"
 
 
 class ValidationFiles:
@@ -66,7 +66,7 @@ class ValidationFiles:
             (self._folder / SUMMARY).write_text(table_markdown(summary_table(found, f"{TITLE}, by method")))
 
     def _stem(self, workload: str, nodes: int) -> Path:
-        return self._folder / f"{workload}-n{nodes}{_SCALED if self._scaling else ''}"
+        return self._folder / f"{workload}-n{nodes}{SCALED if self._scaling else ''}"
 
     def _before(self, stem: Path) -> list[ReplayError]:
         path = stem.with_name(f"{stem.name}.json")
