@@ -15,7 +15,7 @@ from istbench.registry import build_method, plugin_names, registered
 from istbench.workloads.base import Progress
 
 # A segment ends with an evaluation. The first one warms up: links fill their buckets and connections their windows.
-SEGMENTS = 2
+SEGMENTS = 3
 _LEAST_ROUNDS, _LEAST_STEPS = 2, 10
 _MOST_STEPS = 20_000
 

@@ -9,14 +9,14 @@ from istbench.validation.plan import all_methods, fitting, measured_rounds, rehe
 
 @pytest.mark.parametrize(
     ("round_s", "round_steps", "rounds"),
-    [(0.01, 1, 250), (0.5, 20, 5), (3.0, 20, 1), (1e-9, 1, 10_000), (0.001, 100_000, 1)],
+    [(0.01, 1, 167), (0.5, 20, 4), (3.0, 20, 1), (1e-9, 1, 6_666), (0.001, 100_000, 1)],
 )
 def test_the_measured_segments_take_about_five_seconds_in_whole_rounds(round_s, round_steps, rounds):
     found = measured_rounds(round_s, round_steps, 5.0)
     assert found.segment_rounds == rounds
-    assert found.steps == 2 * rounds * round_steps
+    assert found.steps == 3 * rounds * round_steps
     fit = found.fit(RunRequest(workload="toy", method="ddp"))
-    assert fit.steps == 3 * rounds * round_steps
+    assert fit.steps == 4 * rounds * round_steps
     assert fit.eval_every.steps == rounds * round_steps
 
 
