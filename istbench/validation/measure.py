@@ -4,13 +4,14 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from istbench.backends.backend import Screen
 from istbench.backends.here import Here
 from istbench.cluster.profile import ClusterProfile, MessageCosts, parse_bandwidth
 from istbench.cluster.simulator import Replay, replay
@@ -21,7 +22,9 @@ from istbench.lab.half_cores import SharedCores
 from istbench.lab.network import ShapedNetwork
 from istbench.machine import cores
 from istbench.processes.carrying import Ways, measure_carrying
+from istbench.results.header import Header
 from istbench.results.load import load_run
+from istbench.results.store import RunDirectory
 from istbench.validation.measurement import ReplayError
 from istbench.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
 
@@ -82,6 +85,27 @@ class Point:
         return self.network.lab.dilation if self.network else 1.0
 
 
+class _OncePerLine(Screen):
+    """A screen that leaves out notes that it has shown: every run would tell the same about its data."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen, self._told = screen, set[str]()
+
+    def note(self, text: str) -> None:
+        """Print one line, the first time."""
+        if text not in self._told:
+            self._told.add(text)
+            self._screen.note(text)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much of the data `what` is ready."""
+        self._screen.preparing(what, done, total)
+
+    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
+        """Show the progress of `run` inside the block."""
+        return self._screen.training(header, run)
+
+
 class Validation:
     """Measures `requests` in labs of each of `bandwidths`, `repeats` times in turn.
 
@@ -101,11 +125,11 @@ class Validation:
         repeats: int,
         seconds: float,
         latency_s: float,
-        display: Any,
+        display: Screen,
     ) -> None:
         self._requests, self._bandwidths = requests, bandwidths
         self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
-        self._display = display
+        self._display = _OncePerLine(display)
         self._costs: dict[ShapedNetwork, Ways] = {}
 
     def of_the_network(self) -> Iterator[ReplayError]:
