@@ -81,7 +81,9 @@ def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1
     return merge(recorded, gflops=gflops, batch_size=128)
 
 
-def write_run(results, head, events, *, memory=50_000_000, trace=None, computing=(), hosts=("laptop",)):
+def write_run(
+    results, head, events, *, memory=50_000_000, trace=None, computing=(), hosts=("laptop",), tuning_s=0.0
+):
     """A run directory of `head` and `events` under `results`, with `trace` if given; its path.
 
     computing: seconds that each node computed, by rank, on `hosts`, the last of them for all further ranks.
@@ -93,6 +95,7 @@ def write_run(results, head, events, *, memory=50_000_000, trace=None, computing
         "samples": last.samples, "bytes_sent_per_node": last.bytes_sent_per_node,
         "bytes_received_per_node": last.bytes_received_per_node,
         "peak_memory_bytes_per_node": memory, "weights_sha256": "00" * 32,
+        "tuning_s": tuning_s,
         "node_seconds": [
             {"rank": rank, "host": hosts[min(rank, len(hosts) - 1)], "computing_s": seconds,
              "waiting_s": last.train_s - seconds}

@@ -1,33 +1,45 @@
 """`istbench lab validate`: the error of replays, measured on a shaped network."""
 
+import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from msgspec import Meta
 
-from istbench.cli.options import lab_nodes_option, latency_option, out_option, parse_time, plugin_option, split_list
+from istbench.cli.options import latency_option, out_option, parse_time, plugin_option, split_list
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
+from istbench.door import convert
 from istbench.errors import UserError
 from istbench.lab import network
-from istbench.registry import check_name
+from istbench.lab.network import MOST_NODES
+from istbench.registry import check_name, load_workload
 
 if TYPE_CHECKING:
     from istbench.validation.measurement import ReplayError
 
+_WORKLOADS = "speech,amazon670k"
+_NODES = list[Annotated[int, Meta(ge=2, le=MOST_NODES)]]
+# Small enough that slow links do not take minutes.
+_SMALL = {"speech": {"hidden": "512"}}
+
 
 @click.command("validate")
-@click.option("--methods", default="ddp,local_sgd,ist", show_default=True, help="Methods, separated by commas.")
-@click.option("--workload", default="speech", show_default=True, help="Workload to train.")
 @click.option(
-    "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option. "
-    "Default for speech: hidden=512, so that slow links do not take minutes.",
+    "--methods",
+    help="Methods, separated by commas. Default: all that fit. A method trains the first workload that it fits.",
+)
+@click.option("--workload", default=_WORKLOADS, show_default=True, help="One or several workloads.")
+@click.option(
+    "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Option of the workloads that "
+    "have it. Default for speech: hidden=512, so that slow links do not take minutes.",
 )  # fmt: skip
-@lab_nodes_option
+@click.option("--nodes", default="2", show_default=True, help="One or several numbers of nodes, such as 2,4.")
 @click.option(
     "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
 )
@@ -35,15 +47,29 @@ if TYPE_CHECKING:
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=5.0,
+    show_default=True,
+    help="Seconds of this machine to measure in each run, at least.",
+)
+@click.option(
+    "--scaling",
+    is_flag=True,
+    help="Replay traces for other computing speeds: half a core a node, and all cores for one node.",
+)
 @out_option
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list and nothing else on stdout.")
-def command(out: Path, as_json: bool, **given: Any) -> None:
+def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     """Train on shaped links, replay the traces, and print the errors of the replays.
 
-    Writes the table, the figures and a picture to OUT/validation.
+    Each replay has the computing that its run recorded: its error is that of the network's model. --scaling checks
+    the scaling of computing. Writes tables, figures and pictures to OUT/validation. Reports name methods whose
+    replays were never checked, or were off by over 5 %.
     """
-    requests = _requests(given)
+    candidates = list(_requests(given))
     bandwidths = split_list(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
     for text in bandwidths:
         parse_bandwidth(text)
@@ -51,64 +77,82 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     network.check()
     from istbench.processes.local import preload
 
-    preload(requests)
+    preload(candidates)
     from istbench.cli.progress import Display
-    from istbench.validation.measure import validate
+    from istbench.validation.measure import Validation
+    from istbench.validation.plan import fitting
+    from istbench.validation.record import ValidationFiles
 
-    named = f"Replayed against measured: {given['workload']}, {given['nodes']} nodes"
-    stem = out / "validation" / f"{given['workload']}-n{given['nodes']}"
+    files = ValidationFiles(out / "validation", scaling=scaling)
+    files.check({(request.workload, request.nodes) for request in candidates})
     errors: list[ReplayError] = []
     try:
         with Display() as display:
-            errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display))
+            named = {request.method for request in candidates} if given["methods"] else set()
+            requests = fitting(candidates, display.preparing, named)
+            validation = Validation(
+                requests,
+                bandwidths,
+                repeats=given["repeats"],
+                seconds=given["seconds"],
+                latency_s=latency_s,
+                display=display,
+            )
+            errors.extend(validation.of_scaling() if scaling else validation.of_the_network())
     except BaseException:
         if errors:  # keep hours of measurements, and complete files from before
-            _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=as_json)
+            _show(errors, files, as_json=as_json, finished=False)
         raise
-    _show(errors, named, stem, as_json=as_json)
+    _show(errors, files, as_json=as_json, finished=True)
 
 
-def _show(errors: Sequence["ReplayError"], title: str, stem: Path, *, as_json: bool) -> None:
-    """Write the table, the figures and the picture, and print the table, or JSON."""
-    from istbench.report.output.formats import table_markdown
+def _show(errors: Sequence["ReplayError"], files: Any, *, as_json: bool, finished: bool) -> None:
+    """Write the tables, the figures and the pictures, and print the table, or JSON."""
     from istbench.report.output.terminal import print_table
-    from istbench.validation.picture import draw_errors
-    from istbench.validation.table import error_table
 
-    table = error_table(errors, title)
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        figures = json.dumps([error.to_json() for error in errors], indent=1)
-        stem.with_name(f"{stem.name}.json").write_text(f"{figures}\n")
-        stem.with_name(f"{stem.name}.md").write_text(table_markdown(table))
-        draw_errors(errors, title, stem)
-    except OSError as error:
-        raise UserError(f"cannot write {stem.parent}: {error.strerror}; choose another --out") from None
+    written = files.write(errors, finished=finished)
     if as_json:
         click.echo(json.dumps([error.to_json() for error in errors]))
     else:
-        print_table(table, sys.stdout)
-        click.echo(f"written: {stem}.json, .md, .png, .svg", err=True)
+        title = f"{files.title(errors)}{'' if finished else ', unfinished'}"
+        print_table(files.table(errors, title), sys.stdout)
+        click.echo(f"written: {', '.join(f'{stem}.json' for stem in written)}; .md, .png, .svg", err=True)
 
 
-def _requests(given: dict[str, Any]) -> list[RunRequest]:
-    workload, plugins = given["workload"], given["plugins"]
-    options = parse_pairs(given["workload_options"], "--workload-set")
-    if workload == "speech":
-        options = {"hidden": "512", **options}
-    methods = split_list(given["methods"], "--methods", "see `istbench list methods`")
-    check_name("workloads", workload, plugins)
-    for method in methods:
+def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
+    """A request for each method, number of nodes and workload, by workload."""
+    workloads, plugins = (
+        split_list(given["workload"], "--workload", "see `istbench list workloads`"),
+        given["plugins"],
+    )
+    nodes = convert(split_list(given["nodes"], "--nodes", "2,4 are two"), _NODES, lambda _: "--nodes", text=True)
+    given_options = parse_pairs(given["workload_options"], "--workload-set")
+    named = split_list(given["methods"], "--methods", "see `istbench list methods`") if given["methods"] else None
+    for workload in workloads:
+        check_name("workloads", workload, plugins)
+    for method in named or ():
         check_name("methods", method, plugins)
-    # One thread for each node: a node of the lab has one core for computing and sending.
-    return [
-        RunRequest(
-            workload=workload,
-            method=method,
-            nodes=given["nodes"],
-            workload_options=options,
-            plugins=plugins,
-            threads=1,
-        )
-        for method in methods
-    ]
+    options = {workload: _options(workload, given_options, plugins) for workload in workloads}
+    unknown = set(given_options) - {name for own in options.values() for name in own}
+    if unknown:
+        raise UserError(f"--workload-set {min(unknown)}: {' and '.join(workloads)} have no such option")
+    if named is None:
+        from istbench.validation.plan import all_methods
+    for count in nodes:
+        for workload in workloads:
+            for method in named or all_methods(plugins):
+                # One thread for each node: a node of the lab has one core for computing and sending.
+                yield RunRequest(
+                    workload=workload,
+                    method=method,
+                    nodes=count,
+                    workload_options=options[workload],
+                    plugins=plugins,
+                    threads=1,
+                )
+
+
+def _options(workload: str, given: dict[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
+    """The options of `workload` among those `given`, over the defaults of a validation."""
+    known = {field.name for field in dataclasses.fields(load_workload(workload, plugins).Options)}
+    return {**_SMALL.get(workload, {}), **{name: value for name, value in given.items() if name in known}}

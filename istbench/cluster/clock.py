@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from istbench.cluster.checked import ReplayCheck
 from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
 
@@ -29,6 +30,7 @@ class ClusterTime:
         link_use: payload over capacity of the busiest link, in its busier direction.
         carrying: share of the busiest node's cores that messages take; 0 if the profile leaves it out.
         doubt: a reason to doubt the seconds in the trace, in a few words; empty without a reason.
+        check: how far replays of the run's method were off in a lab; None if the method is not known here.
     """
 
     profile: ClusterProfile
@@ -40,10 +42,13 @@ class ClusterTime:
     link_use: float
     carrying: float
     doubt: str = ""
+    check: ReplayCheck | None = None
 
 
 def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> ClusterTime:
-    """Train time on `profile` at each number of local `steps`, also inside a round.
+    """Train time on `profile` at each number of local `steps`, also inside a round, where a run could evaluate.
+
+    An evaluation waits for all messages and work under way, without which its weights do not exist yet.
 
     After a step inside a round comes the exchange that closes the round, as at the end of a run's budget. The
     replay repeats the sample until it covers all steps or reaches a steady state. Each later repetition takes as
@@ -71,10 +76,13 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
 
     round_steps = sample // trace.rounds if sample % trace.rounds == 0 else 1
     closing = _closing_seconds(reached, round_steps)
+    drain = drain_seconds(found)
 
     def at(step: int) -> float:
+        if not step:
+            return 0.0
         whole = -(-step // round_steps) * round_steps
-        return min(passed(step) + (closing if whole > step else 0.0), passed(whole))
+        return drain + min(passed(step) + (closing if whole > step else 0.0), passed(whole))
 
     end = found.finish_s[:, -1]
     compute, communication, idle = (
@@ -97,6 +105,11 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
     """Price of `nodes` machines of `profile` for this many seconds, USD."""
     return profile.price_per_hour * nodes * seconds / 3600
+
+
+def drain_seconds(found: "Replay") -> float:
+    """Seconds from the last step of a replay until the last message and work are done, as before an evaluation."""
+    return max(0.0, found.seconds - float(found.finish_s[:, -1].max()))
 
 
 def _closing_seconds(reached: Sequence[float], round_steps: int) -> float:

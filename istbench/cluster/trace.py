@@ -19,9 +19,10 @@ Floats = NDArray[np.float64]
 TRACE_VERSION = 1
 
 # Codes of events and marks, as saved. Only append to these.
-EVENTS = ("compute", "post", "wait", "mark", "after")
+EVENTS = ("compute", "post", "wait", "mark", "after", "wait_before")
 MARKS = ("step", "round")
-COMPUTE, POST, WAIT, MARK, AFTER = range(5)
+# A wait_before waits for an operation of the sample before this one, where a replay repeats the sample.
+COMPUTE, POST, WAIT, MARK, AFTER, WAIT_BEFORE = range(6)
 STEP, ROUND = range(2)
 # Codes of operations; `collectives` has the others.
 SEND, RECEIVE, WORK = 1, 2, 6
@@ -44,7 +45,7 @@ EVENT = np.dtype(
     [
         ("code", "<u1"),  # index into EVENTS
         ("kind", "<u1"),  # of a post: index into KINDS; of a mark: index into MARKS
-        ("op", "<i4"),  # of a post, wait, after: the operation, numbered from 0 on this node
+        ("op", "<i4"),  # but in computing and marks: the operation, numbered from 0 on this node
         ("peer", "<i4"),  # of a send, receive: the other rank; of a broadcast: the root; else -1
         ("priority", "<i4"),  # of a post: lower is more urgent
         ("match", "<i4"),  # of a post: collectives, transfers from one node to another, work: each from 0

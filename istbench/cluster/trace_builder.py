@@ -17,6 +17,7 @@ from istbench.cluster.trace import (
     NOT_COLLECTIVE,
     POST,
     WAIT,
+    WAIT_BEFORE,
     WITH_PEER,
     Trace,
     TraceMeta,
@@ -82,13 +83,39 @@ class TraceBuilder:
         if op < self._operations:
             self._events.append((WAIT, 0, op, -1, 0, -1, 0, 0.0, self._clock()))
 
+    def wait_before(self, kind: str, peers: Sequence[int], from_last: int) -> None:
+        """Record that this node waits for an operation from before the sample.
+
+        In a replay that repeats the sample, this is the operation of this kind with this peer that the sample posts
+        as the last but `from_last`. `to_arrays` leaves out the wait if the sample posts fewer.
+        """
+        code = _KIND_CODE[kind]
+        peer = peers[0] if code in WITH_PEER else -1
+        self._events.append((WAIT_BEFORE, code, -1, peer, 0, from_last, 0, 0.0, self._clock()))
+
     def mark(self, what: str) -> None:
         """Record the end of a "step" or a "round"."""
         self._events.append((MARK, _MARK_CODE[what], -1, -1, 0, -1, 0, 0.0, self._clock()))
 
-    def to_arrays(self) -> NDArray[Any]:
-        """The events so far, as an array [events] of dtype `EVENT`."""
-        return np.array(self._events, dtype=EVENT)
+    def to_arrays(self, count: int | None = None) -> NDArray[Any]:
+        """The first `count` events, by default all so far, as an array [events] of dtype `EVENT`."""
+        return _resolved(np.array(self._events[:count], dtype=EVENT))
+
+
+def _resolved(events: NDArray[Any]) -> NDArray[Any]:
+    """`events` with the operations that a `wait_before` waits for."""
+    waits = np.flatnonzero(events["code"] == WAIT_BEFORE)
+    if not len(waits):
+        return events
+    posts = events[events["code"] == POST]
+    kept = np.ones(len(events), dtype=bool)
+    for wait in waits:
+        alike = posts["op"][(posts["kind"] == events["kind"][wait]) & (posts["peer"] == events["peer"][wait])]
+        place = len(alike) - 1 - int(events["match"][wait])
+        kept[wait] = place >= 0
+        events["op"][wait] = alike[place] if place >= 0 else -1
+    events["kind"][waits], events["peer"][waits], events["match"][waits] = 0, -1, -1
+    return events[kept]
 
 
 def merge(nodes: Sequence[NDArray[Any]], **meta: Any) -> Trace:

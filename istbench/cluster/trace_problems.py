@@ -18,6 +18,7 @@ from istbench.cluster.trace import (
     RECEIVE,
     SEND,
     WAIT,
+    WAIT_BEFORE,
     WITH_PEER,
     Trace,
 )
@@ -66,6 +67,9 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
     posted = np.cumsum(events["code"] == POST)
     if np.any(events["op"][uses] < 0) or np.any(events["op"][uses] >= posted[uses]):
         return "it waits for an operation that was not posted"
+    before = events["op"][events["code"] == WAIT_BEFORE]
+    if np.any((before < 0) | (before >= len(posts))):
+        return "it waits for an operation that the sample before did not post"
     peers = posts["peer"][np.isin(posts["kind"], WITH_PEER)]
     if np.any(peers < 0) or np.any(peers >= world_size):
         return f"a peer outside the {world_size} nodes"

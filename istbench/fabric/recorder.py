@@ -1,6 +1,7 @@
 """Records the computation and messages of a node in some rounds after warm-up."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -30,9 +31,14 @@ class Recorder:
         self._waits: _Waits = _CudaWaits() if device.type == "cuda" else _HostWaits()
         self._stopwatch: _Stopwatch = _CudaStopwatch() if device.type == "cuda" else _ThreadStopwatch()
         self._laps: list[Any] = []
+        self._beside_s = 0.0
+        self._beside: dict[int, float] = {}  # by lap
         self._running = self._round_ended = False
         self._rounds = self._steps = 0
         self._unawaited: dict[int, str] = {}  # their kinds, by number
+        # Operations from before the sample: kind and peers, in order; by number, the later ones alike too.
+        self._earlier: list[tuple[str, tuple[int, ...]]] = []
+        self._under_way: dict[int, tuple[str, tuple[int, ...], int]] = {}
         self._worked: dict[int, float] = {}
         self._whole_rounds = 0
         self.finished = False
@@ -52,15 +58,21 @@ class Recorder:
 
     def resume(self) -> None:
         """Restart the stopwatch: the time since the last event was not training."""
-        self._stopwatch.restart()
+        self._restart()
 
     def post(
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
     ) -> int:
-        """Record the start of an operation, now or after operations `after`; returns its number for `waiting`."""
+        """Record the start of an operation, now or after operations `after`; returns its number for `waiting`.
+
+        An operation from before the sample has a number below -1: the sample may wait for it.
+        """
         self._waits.posted()
-        if not self._running:
+        if self.finished:
             return -1
+        if not self._running:
+            self._earlier.append((kind, tuple(peers)))
+            return -1 - len(self._earlier)
         self._compute()
         op = self._builder.post(kind, bytes, peers, priority, after)
         self._unawaited[op] = kind
@@ -71,13 +83,17 @@ class Recorder:
         if op >= 0:
             self._worked[op] = seconds
 
+    def computed_beside(self, seconds: float) -> None:
+        """Count `seconds` of computing in which this thread waited for other threads of a pool of its own."""
+        self._beside_s += seconds
+
     @contextmanager
     def waiting(self, *ops: int, for_nodes: bool = True) -> Iterator[None]:
         """Inside, the node waits for the operations `ops` and computes nothing. -1 means an unrecorded operation.
 
         for_nodes: whether `waited_s` counts the wait, because other nodes take part.
         """
-        recorded = [op for op in ops if op >= 0]
+        recorded = [op for op in ops if op >= 0 or op in self._under_way]
         if recorded:
             self._compute()
         started = self._waits.now() if for_nodes else None
@@ -108,6 +124,9 @@ class Recorder:
         self._round_ended = what == "round"
 
     def _compute(self) -> None:
+        if self._beside_s:
+            self._beside[len(self._laps)] = self._beside_s
+            self._beside_s = 0.0
         self._laps.append(self._stopwatch.lap())
         self._builder.compute(0.0)
 
@@ -116,7 +135,13 @@ class Recorder:
             if op in self._unawaited:
                 self._builder.wait(op)
                 del self._unawaited[op]
+            elif op in self._under_way:
+                self._builder.wait_before(*self._under_way.pop(op))
+        self._restart()
+
+    def _restart(self) -> None:
         self._stopwatch.restart()
+        self._beside_s = 0.0
 
     def _between_rounds(self) -> None:
         """After the last step of a round: start or stop recording."""
@@ -127,16 +152,28 @@ class Recorder:
         elif not self.finished:
             self._running = True
             self._rounds = self._steps = 0
+            self._note_earlier()
             self.resume()
+
+    def _note_earlier(self) -> None:
+        """Number the operations from before the sample by kind and peer, the last one first."""
+        later: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        for place in reversed(range(len(self._earlier))):
+            alike = self._earlier[place]
+            self._under_way[-2 - place] = (*alike, later[alike])
+            later[alike] += 1
+        self._earlier.clear()
 
     def events(self) -> NDArray[Any]:
         """The recorded whole rounds, as an array of dtype `istbench.cluster.trace.EVENT`; may be empty."""
-        events = self._builder.to_arrays()
-        seconds = [self._stopwatch.seconds(lap) for lap in self._laps]
-        events["seconds"][events["code"] == COMPUTE] = seconds
+        events = self._builder.to_arrays(self._whole_rounds)
+        laps = self._laps[: int(np.count_nonzero(events["code"] == COMPUTE))]
+        events["seconds"][events["code"] == COMPUTE] = [
+            self._stopwatch.seconds(lap) + self._beside.get(number, 0.0) for number, lap in enumerate(laps)
+        ]
         for post in np.flatnonzero((events["code"] == POST) & (events["kind"] == WORK)):
             events["seconds"][post] = self._worked.get(int(events["op"][post]), 0.0)
-        return events[: self._whole_rounds]
+        return events
 
 
 class _Waits(Protocol):

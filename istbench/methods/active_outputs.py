@@ -109,7 +109,7 @@ class ActiveOutputs(Method):
         self._part = self._cut.part
         self._exchange = HiddenExchange(fabric, self._cut.units)
         self._times, self._active = StepTimes(), list[float]()
-        self._threads = _threads(torch.get_num_threads())
+        self._threads = _threads(torch.get_num_threads()).telling(fabric.recorder.computed_beside)
         weights = self._softmax.output_weights(self._part)
         self._rows = self._cut.outputs[fabric.rank]
         outputs = {id(own) for own in weights}

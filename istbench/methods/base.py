@@ -45,6 +45,7 @@ class Method(ABC):
     own_kernels: whether it computes with its own kernels, in float32 and on CPUs only.
     total_steps: local steps of the budget, set before `setup`; 0 without a budget.
     local_step: number of the next local step, from 0; set before each call of `step`.
+    tuning_s: seconds in which `setup` tried settings, on the slowest node. No clock counts them.
     """
 
     name: ClassVar[str]
@@ -59,6 +60,7 @@ class Method(ABC):
 
     total_steps: int = 0
     local_step: int = 0
+    tuning_s: float = 0.0
 
     def __init__(self, options: Any = None, *, seed: int = 0) -> None:
         self.options = self.Options() if options is None else options

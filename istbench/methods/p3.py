@@ -66,7 +66,9 @@ class P3(ParameterServer):
         self._workload, self._fabric = workload, fabric
         self._setting = Setting(slice_params=self.options.slice_params, window=self.options.window)
         if self.options.autotune:
+            started = time.perf_counter()
             self._setting = self._fastest()
+            self.tuning_s = fabric.maximum(time.perf_counter() - started)
         super().setup(model, workload, fabric)
 
     def _serve(self, model: nn.Module) -> ServedModel:

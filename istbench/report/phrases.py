@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.report.targets import Target, standard_error
@@ -63,3 +64,26 @@ def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:
             f"Careful: {profile.name} computes as fast as GPUs do, but these runs were recorded on processors. The "
             "seconds are a lower bound; runs recorded on a GPU give better ones."
         )
+
+
+def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
+    """A warning for a footer if replays of some methods were never checked in a lab, or were over 5 % off there."""
+    checks = {time.check.method: time.check for time in times if time is not None and time.check is not None}
+    said = [
+        f"replays of {method} were off by up to {abs(check.check.largest):.1%} in a lab ({check.check.where})"
+        for method, check in checks.items()
+        if check.check is not None and check.is_off
+    ]
+    unknown = [method for method, check in checks.items() if check.check is None]
+    if unknown:
+        said.append(
+            f"replays of {_listed(unknown)} were never checked in a lab: `istbench lab validate --methods "
+            f"{','.join(unknown)}` checks them"
+        )
+    if said:
+        yield f"Careful: {'; '.join(said)}."
+
+
+def _listed(names: list[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

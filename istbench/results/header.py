@@ -69,6 +69,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         peak_memory_bytes_per_node: during training; None if the system does not report it.
         weights_sha256: of the assembled model's parameters and buffers.
         node_seconds: of each node, by rank; empty if a part of the run did not measure them.
+        tuning_s: seconds in which the method tried settings before training, in the last part of the run. No clock
+            counts them. None if they were not recorded.
     """
 
     steps: Natural
@@ -82,6 +84,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes_per_node: Natural | None = None
     weights_sha256: str = ""
     node_seconds: tuple[NodeSeconds, ...] = ()
+    tuning_s: Duration | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

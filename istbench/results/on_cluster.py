@@ -5,9 +5,11 @@ their times change.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from istbench.cluster.checked import Check, checks_in, replay_check
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
@@ -19,14 +21,39 @@ if TYPE_CHECKING:
 _NAMED_AT_MOST = 8
 
 
-def run_on_cluster(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
+def run_on_cluster(
+    run: Run, trace: "Trace", profile: ClusterProfile, checks: Mapping[str, Check] | None = None
+) -> Run:
     """`run` with its curve on the clock of `profile`, and the shares of its time there in `cluster`.
+
+    checks: the user's own checks of replays, by method; by default those in the results directory, if readable.
 
     Raises:
         UserError: if the trace cannot be replayed.
     """
     time = cluster_time(trace, profile, [evaluation.step for evaluation in run.curve.evaluations])
+    own = _own_checks(run)[0] if checks is None else checks
+    time = dataclasses.replace(time, check=replay_check(_checked_method(run), own))
     return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", time.seconds), cluster=time)
+
+
+def _checked_method(run: Run) -> str:
+    """The method under which the replays of `run` are checked. `ist` once streamed by an option."""
+    header = run.header
+    streams = header.method == "ist" and header.config.method_options.get("streaming") is True
+    return "streaming_ist" if streams else header.method
+
+
+def _own_checks(run: Run) -> tuple[Mapping[str, Check], list[str]]:
+    """The checks in the results directory of `run`, by method, and a line if they are unreadable."""
+    try:
+        return checks_in(_validation(run)), []
+    except UserError as error:
+        return {}, [f"checks of replays: {error}"]
+
+
+def _validation(run: Run) -> Path:
+    return run.directory.path.parent.parent / "validation"
 
 
 def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tuple[list[list[Run]], list[str]]:
@@ -39,6 +66,7 @@ def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) ->
     on_clusters: list[list[Run]] = [[] for _ in profiles]
     problems: list[str] = []
     untraced: list[str] = []
+    checks: dict[Path, Mapping[str, Check]] = {}
     for run in runs:
         cell = run.header.cell
         if not run.done:
@@ -49,7 +77,11 @@ def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) ->
         else:
             try:
                 trace = load_trace(run.directory.trace)
-                moved = [run_on_cluster(run, trace, profile) for profile in profiles]
+                if _validation(run) not in checks:
+                    checks[_validation(run)], unreadable = _own_checks(run)
+                    problems += unreadable
+                own = checks[_validation(run)]
+                moved = [run_on_cluster(run, trace, profile, own) for profile in profiles]
             except UserError as error:
                 problems.append(f"{cell}: {error}")
                 continue

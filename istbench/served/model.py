@@ -109,8 +109,11 @@ class ServedModel:
             loss.backward()
 
     def drain(self) -> None:
-        """Wait until the model and the server of this node are up to date."""
-        self._values.wait(range(len(self._parameters)))
+        """Wait until the model and the server of this node are up to date.
+
+        The trace has no wait here: a run without this evaluation would wait in its next forward pass.
+        """
+        self._values.wait(range(len(self._parameters)), recorded=False)
 
     def describe(self) -> str:
         """A line on the slices of this model and the order in which its parameters are sent."""

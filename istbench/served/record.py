@@ -28,7 +28,7 @@ class ServedRecord:
 
     def backward_starts(self, ready_order: Sequence[int]) -> None:
         """Post every receive of this round. Parameters become ready in `ready_order`, that of the last round."""
-        if not self._recorder.running:
+        if self._recorder.finished:
             return
         for parameter in ready_order:
             self._awaited[parameter] = []
@@ -46,7 +46,7 @@ class ServedRecord:
 
         orders: the priorities of its slices.
         """
-        if not self._recorder.running:
+        if self._recorder.finished:
             return
         slices = self._slices[parameter]
         for peer in self._peers:

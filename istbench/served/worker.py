@@ -67,10 +67,13 @@ class NewValues:
         self._missing[number] -= 1
         return self._missing[number] == 0
 
-    def wait(self, numbers: Iterable[int]) -> None:
-        """Return when the parameters `numbers` are up to date in the model."""
+    def wait(self, numbers: Iterable[int], *, recorded: bool = True) -> None:
+        """Return when the parameters `numbers` are up to date in the model.
+
+        recorded: the trace gets the wait. Otherwise the next call that records waits has it.
+        """
         for number in numbers:
-            ops = self._record.awaited(number)
+            ops = self._record.awaited(number) if recorded else ()
             if self._missing[number] or ops:
                 with self._fabric.recorder.waiting(*ops):
                     self._wait_for_messages(number)

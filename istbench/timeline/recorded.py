@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WORK, Floats, Trace
+from istbench.cluster.trace import COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Floats, Trace
 from istbench.timeline.timeline import (
     NodeActivity,
     Timeline,
@@ -97,8 +97,12 @@ def _activities(
             yield NodeActivity(node=node, kind="idle", start=start, end=middle)
             yield NodeActivity(node=node, kind="communication", start=middle, end=end)
             continue
+        if code == WAIT_BEFORE:  # the time of its post is not recorded
+            yield NodeActivity(node=node, kind="communication", start=start, end=end)
+            continue
         busy = min(float(events["seconds"][place]), end - start) if code == COMPUTE else 0.0
-        if code == COMPUTE and place + 1 < len(events) and events["code"][place + 1] == WAIT:
+        waits_next = place + 1 < len(events) and events["code"][place + 1] in (WAIT, WAIT_BEFORE)
+        if code == COMPUTE and waits_next:
             end = before = start + busy
         yield NodeActivity(node=node, kind="compute", start=start, end=end, busy_s=busy)
 

@@ -1,65 +1,56 @@
 """Errors of replays: their seconds compared with the same training on shaped links."""
 
-import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from istbench.cluster.checked import Measurement
 from istbench.cluster.profile import MessageCosts
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayError:
+class ReplayError(Measurement, frozen=True, kw_only=True):
     """One measurement: local steps of a method, timed on shaped links and replayed.
 
     Attributes:
-        bandwidth: bandwidth of the links, as the user wrote it.
-        measured_s: seconds of the steps on the shaped links.
-        replayed_s: seconds of its replayed trace, which holds CPU seconds and message sizes, no waiting.
+        repeat: number of the repetition, from 0. steps: local steps of a node in `measured_s`.
         recorded_elsewhere_s: seconds of a replayed trace of another run, on the loopback interface. They include
             the change of the machine's speed between the two runs.
+        scale: seconds of computing in the replay for one recorded second.
         dilation: the factor by which the lab slows down computing and links.
         data: the training data. doubt: a reason to distrust the seconds in the traces; may be empty.
-        carrying: cost of the run's messages, measured before in the same lab.
+        carrying: cost of the run's messages, measured before in the same lab; None without links.
     """
 
-    method: str
-    nodes: int
-    bandwidth: str
     repeat: int
-    measured_s: float
-    replayed_s: float
+    steps: int = 0
     recorded_elsewhere_s: float
+    scale: float = 1.0
     dilation: float
     data: str
     doubt: str
-    carrying: MessageCosts
-
-    @property
-    def error(self) -> float:
-        """Replayed over measured, less one."""
-        return self.replayed_s / self.measured_s - 1
+    carrying: MessageCosts | None
 
     @property
     def error_recorded_elsewhere(self) -> float:
-        """The same of the trace recorded in another run."""
+        """The error of the trace recorded in another run."""
         return self.recorded_elsewhere_s / self.measured_s - 1
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         errors = {"error": self.error, "error_recorded_elsewhere": self.error_recorded_elsewhere}
-        return dataclasses.asdict(self) | {"carrying": msgspec.to_builtins(self.carrying)} | errors
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain | errors
 
 
 def by_setting(errors: Iterable[ReplayError]) -> list[list[ReplayError]]:
-    """The repeats of each method, number of nodes and bandwidth, in the order of their first."""
-    settings: dict[tuple[str, int, str], list[ReplayError]] = defaultdict(list)
+    """The repeats of each setting, from the workload to the environment, in the order of their first."""
+    settings: dict[tuple[str, str, int, str, str], list[ReplayError]] = defaultdict(list)
     for error in errors:
-        settings[error.method, error.nodes, error.bandwidth].append(error)
+        key = error.workload, error.method, error.nodes, error.bandwidth, error.environment
+        settings[key].append(error)
     return list(settings.values())
 
 

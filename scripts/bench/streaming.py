@@ -1,19 +1,23 @@
 """The effect of streaming on the exchange of IST: bytes per round and exposed communication, replayed.
 
-Each cell is a short training of the speech network, ordinary and streaming in turns, replayed on a cluster at
-several bandwidths. Communication and idle are the shares of time in which nodes wait. `--hidden 4096 --nodes 2,4,8`
-gives the full table.
+Each cell is a short training of the speech network, ordinary and streaming in turns, `--repeats` times, replayed on
+a cluster at several bandwidths. The table has medians over the repeats, and the ratio of each pair of turns.
+Communication and idle are the shares of time in which nodes wait. Streaming only adds work: where it computes less
+than the ordinary exchange in the median, the machine changed its speed, and a line says so. `--hidden 4096
+--nodes 2,4,8` gives the full table.
 """
 
 import argparse
+import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cells import run_cell
 
 from istbench.cluster.clock import cluster_time
-from istbench.cluster.profile import parse_bandwidth, select_clusters
+from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.results.store import RunDirectory
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, help="rounds; the first is not recorded, and a sample has three"
     )
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each kind, in turns")
     parser.add_argument("--clips", type=int, default=60, help="clips of a word")
     parser.add_argument("--cluster", default="m5.2xlarge")
     parser.add_argument(
@@ -54,23 +59,87 @@ def main() -> None:
     arguments = parser.parse_args()
     bandwidths = [parse_bandwidth(text) for text in filter(None, arguments.bandwidth.split(","))]
     ((_, profiles),) = select_clusters([arguments.cluster], bandwidths).items()
-    print("| nodes | ist | MB per round | of ordinary | replayed on | step, ms | compute | communication | idle |")
-    print("| ---: | :--- | ---: | ---: | :--- | ---: | ---: | ---: | ---: |")
+    print(
+        "| nodes | ist | MB per round | of ordinary | replayed on | step, ms | ordinary over it, median [min-max] "
+        "| computing a step, ms | communication | idle |"
+    )
+    print("| ---: | :--- | ---: | ---: | :--- | ---: | ---: | ---: | ---: | ---: |")
+    doubts = []
     for nodes in map(int, arguments.nodes.split(",")):
-        ordinary = 0.0
-        for streaming in (False, True):
-            result, trace = trained(arguments, nodes, streaming=streaming)
-            sent = result["bytes_sent_per_node"] / arguments.rounds
-            ordinary = ordinary or sent
-            for profile in profiles:
-                time = cluster_time(trace, profile, [result["steps"]])
-                shares = " | ".join(f"{share:.1%}" for share in (time.compute, time.communication, time.idle))
-                print(
-                    f"| {nodes} | {'streaming' if streaming else 'ordinary'} | {sent / 1e6:.2f} "
-                    f"| {sent / ordinary:.3f} | {profile.name} | {1e3 * time.seconds[0] / result['steps']:.2f} "
-                    f"| {shares} |",
-                    flush=True,
-                )
+        runs = in_turns(arguments, nodes)
+        for profile in profiles:
+            times = {kind: [step_of(turn, profile) for turn in turns] for kind, turns in runs.items()}
+            for streaming, steps in times.items():
+                print(row(nodes, streaming, profile.name, runs, times, steps, arguments.rounds), flush=True)
+            less = computing(times[True]) / computing(times[False])
+            if less < 1:
+                doubts.append(f"{nodes} nodes, {profile.name}: {less:.2f}")
+    for doubt in doubts:
+        print(f"\nCareful: streaming only adds work, but computed less than ordinary ({doubt}). Record again.")
+
+
+Turn = tuple[dict[str, Any], Trace]
+
+
+class Step(NamedTuple):
+    """Seconds of a local step on a cluster, the seconds of computing in it, and the shares of waiting."""
+
+    seconds: float
+    computing: float
+    communication: float
+    idle: float
+
+
+def in_turns(arguments: argparse.Namespace, nodes: int) -> dict[bool, list[Turn]]:
+    """The runs of each kind, streaming or not; the kind that goes first alternates."""
+    runs: dict[bool, list[Turn]] = {False: [], True: []}
+    for repeat in range(arguments.repeats):
+        for streaming in (False, True) if repeat % 2 == 0 else (True, False):
+            runs[streaming].append(trained(arguments, nodes, streaming=streaming))
+    return runs
+
+
+def step_of(turn: Turn, profile: ClusterProfile) -> Step:
+    """A local step of `turn` on `profile`."""
+    result, trace = turn
+    time = cluster_time(trace, profile, [result["steps"]])
+    seconds = time.seconds[0] / result["steps"]
+    return Step(seconds, time.compute * seconds, time.communication, time.idle)
+
+
+def computing(steps: Sequence[Step]) -> float:
+    """The median of the seconds of computing."""
+    return statistics.median(step.computing for step in steps)
+
+
+def row(
+    nodes: int,
+    streaming: bool,
+    profile: str,
+    runs: dict[bool, list[Turn]],
+    times: dict[bool, list[Step]],
+    steps: Sequence[Step],
+    rounds: int,
+) -> str:
+    """A row of the table."""
+    sent, ordinary = (
+        statistics.median(result["bytes_sent_per_node"] / rounds for result, _ in runs[kind])
+        for kind in (streaming, False)
+    )
+    ratios = [other.seconds / own.seconds for other, own in zip(times[False], steps, strict=True)]
+    cells = [
+        nodes,
+        "streaming" if streaming else "ordinary",
+        f"{sent / 1e6:.2f}",
+        f"{sent / ordinary:.3f}",
+        profile,
+        f"{1e3 * statistics.median(step.seconds for step in steps):.2f}",
+        f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]",
+        f"{1e3 * computing(steps):.2f}",
+        f"{statistics.median(step.communication for step in steps):.1%}",
+        f"{statistics.median(step.idle for step in steps):.1%}",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 
 from istbench.errors import UserError
 from istbench.lab import network
+from istbench.machine import cores
 
 
 @pytest.fixture
@@ -33,19 +34,39 @@ def test_a_run_on_shaped_links_says_so(namespaces, tmp_path, istbench):
     assert outside["weights_sha256"] == result["weights_sha256"]
 
 
+QUICK = ["--workload", "toy", "--seconds", "0.5"]
+
+
 def test_replays_are_measured_against_shaped_links(namespaces, tmp_path, istbench):
-    asked = ["--methods", "ddp,ist", "--workload", "toy", "--nodes", "2", "--bandwidth", "20mbit,50mbit"]
-    status, out, said = istbench("lab", "validate", *asked, "--out", tmp_path, "--json")
+    asked = ["--methods", "ddp,ist", "--nodes", "2", "--bandwidth", "20mbit,50mbit"]
+    status, out, said = istbench("lab", "validate", *asked, *QUICK, "--out", tmp_path, "--json")
     assert status == 0, said
+    assert "4 runs of at least 0.5 s each, about " in said
+    assert "2 of 4: toy by ddp, 2 nodes, 50mbit: measured " in said
     errors = json.loads(out)
     assert [(e["method"], e["bandwidth"]) for e in errors] == [
         ("ddp", "20mbit"), ("ddp", "50mbit"), ("ist", "20mbit"), ("ist", "50mbit"),
     ]  # fmt: skip
     for error in errors:
-        assert error["measured_s"] > 0
+        assert error["measured_s"] > 0.25
+        assert error["steps"] > 0
         assert math.isclose(error["error"], error["replayed_s"] / error["measured_s"] - 1)
     written = {path.name for path in (tmp_path / "validation").iterdir()}
-    assert written == {"toy-n2.json", "toy-n2.md", "toy-n2.png", "toy-n2.svg"}
+    assert written == {"toy-n2.json", "toy-n2.md", "toy-n2.png", "toy-n2.svg", "summary.md"}
+
+
+def test_slower_nodes_and_more_threads_are_replayed_from_one_recording(namespaces, tmp_path, istbench):
+    asked = ["--methods", "local_sgd", "--bandwidth", "50mbit", "--scaling"]
+    status, out, said = istbench("lab", "validate", *asked, *QUICK, "--out", tmp_path, "--json")
+    assert status == 0, said
+    half, *threads = json.loads(out)
+    assert (half["environment"], half["nodes"]) == ("0.5 of a core", 2)
+    assert 1 < half["scale"] < 4
+    assert [(error["nodes"], error["environment"]) for error in threads] == (
+        [(1, f"{cores()} threads")] if cores() > 1 else []
+    )
+    assert (tmp_path / "validation" / "toy-n2-scaling.md").exists()
+    assert not (tmp_path / "validation" / "summary.md").exists()
 
 
 FAILS = """
@@ -55,7 +76,9 @@ class Fails(LocalSGD):
     name = "fails"
 
     def step(self, batch):
-        raise ValueError("out of luck")
+        if self.local_step > 40:  # after the rehearsal
+            raise ValueError("out of luck")
+        return super().step(batch)
 """
 
 
@@ -63,8 +86,8 @@ def test_what_was_measured_before_a_run_fails_is_not_lost_nor_what_stood_there(n
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "toy-n2.json").write_text("[]")
     (tmp_path / "fails.py").write_text(FAILS)
-    asked = ["--methods", "ddp,fails", "--workload", "toy", "--bandwidth", "50mbit", "--out", tmp_path]
-    status, out, said = istbench("lab", "validate", *asked, "--plugin", tmp_path / "fails.py")
+    asked = ["--methods", "ddp,fails", "--bandwidth", "50mbit", "--out", tmp_path]
+    status, out, said = istbench("lab", "validate", *asked, *QUICK, "--plugin", tmp_path / "fails.py")
     assert status == 1
     assert "out of luck" in said
     assert "2 nodes, unfinished" in out
@@ -94,6 +117,9 @@ def test_links_named_before_validate_are_not_passed_over(istbench, given, named)
         (["--nodes", "3", "--", "run", "--method", "ist", "--workload", "toy", "--nodes", "2"], "lab has 3 nodes"),
         (["validate", "--bandwidth", "fast"], "'fast' is not a bandwidth"),
         (["validate", "--methods", "its"], "did you mean 'ist'"),
+        (["validate", "--nodes", "2,1"], "--nodes"),
+        (["validate", "--methods", "dslide", "--workload", "toy"], "toy"),
+        (["validate", "--workload", "toy", "--workload-set", "none=1"], "toy have no such option"),
     ],
 )
 def test_wrong_use_is_one_line(namespaces, istbench, arguments, message):

@@ -83,6 +83,20 @@ def test_no_step_is_earlier_than_the_one_before():
     assert all(one <= other for one, other in pairwise(seconds))
 
 
+def test_an_evaluation_waits_for_the_messages_under_way():
+    """Each round ends with 1 MB that leaves each node while the next computes: a second, and some of the cores."""
+    builders = [TraceBuilder(clock=lambda: 0.0) for _ in range(2)]
+    for rank, builder in enumerate(builders):
+        for _ in range(3):
+            builder.compute(4.0)
+            builder.post("receive", 1_000_000, (1 - rank,))
+            builder.post("send", 1_000_000, (1 - rank,))
+            builder.mark("round")
+            builder.mark("step")
+    trace = merge([builder.to_arrays() for builder in builders], gflops=100.0)
+    assert cluster_time(trace, BARE, [0, 1, 2, 100]).seconds == pytest.approx([0.0, 5.0, 9.0, 401.0], rel=1e-3)
+
+
 def test_compute_is_scaled_by_the_speed_of_the_machines():
     trace = averaging_trace(1, compute=(0.01,), gflops=100.0)
     twice = dataclasses.replace(BARE, gflops=200.0)

@@ -10,6 +10,7 @@ from istbench.cluster.trace import (
     MARK,
     POST,
     WAIT,
+    WAIT_BEFORE,
     Trace,
     TraceMeta,
 )
@@ -55,6 +56,21 @@ def test_a_wait_for_what_was_posted_before_recording_began_is_left_out():
     assert len(builder) == 0
     builder.wait(builder.post("all_reduce", 1))
     assert builder.to_arrays()["code"].tolist() == [POST, WAIT]
+
+
+def test_a_wait_for_the_sample_before_names_the_last_such_operations():
+    events = built(
+        ("wait_before", "receive", (1,), 1),
+        ("wait_before", "send", (1,), 0),
+        ("wait_before", "send", (1,), 1),  # this sample sends only once
+        ("post", "receive", 1, (1,)),
+        ("post", "receive", 1, (2,)),
+        ("post", "receive", 1, (1,)),
+        ("post", "send", 1, (1,)),
+    )
+    waits = events[events["code"] == WAIT_BEFORE]
+    assert waits["op"].tolist() == [0, 3]
+    assert waits["peer"].tolist() == waits["match"].tolist() == [-1, -1]
 
 
 def test_events_are_timed_from_the_first_of_any_node():

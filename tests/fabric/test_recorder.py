@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from istbench.cluster.trace import COMPUTE, MARK, POST, ROUND, STEP, WAIT
+from istbench.cluster.trace import COMPUTE, MARK, POST, ROUND, STEP, WAIT, WAIT_BEFORE
 from istbench.fabric.recorder import Recorder
 
 
@@ -57,6 +57,25 @@ def test_waiting_and_what_happens_off_the_clock_is_not_compute():
     assert 0.09 < seconds < 0.15  # with one wait it would be 0.19
 
 
+def test_the_first_wait_of_a_sample_is_for_operations_from_before_it():
+    """Messages leave after a step and are awaited after the next one, also after a drain between the two."""
+    recorder, flying = Recorder(torch.device("cpu")), ()
+    for step in range(40):
+        with recorder.waiting(*flying, for_nodes=False):
+            pass
+        flying = tuple(recorder.post(kind, 10 + step % 2, (1,)) for kind in ("receive", "send"))
+        recorder.mark("round")
+        recorder.mark("step")
+        with recorder.waiting():
+            pass
+    events = recorder.events()
+    assert recorder.finished
+    before = events[events["code"] == WAIT_BEFORE]
+    assert before["op"].tolist() == [38, 39]
+    assert events[events["code"] == WAIT]["op"].tolist() == list(range(38))
+    assert flying == (-1, -1)
+
+
 def test_what_is_awaited_without_names_is_awaited_once():
     recorder = Recorder(torch.device("cpu"))
     train(recorder, 1, 1)
@@ -69,6 +88,19 @@ def test_what_is_awaited_without_names_is_awaited_once():
     recorder.mark("step")
     events = recorder.events()
     assert events[events["code"] == WAIT]["op"].tolist() == [second, first]
+
+
+def test_the_seconds_of_a_pool_count_as_computing_of_their_lap_alone():
+    recorder = Recorder(torch.device("cpu"))
+    train(recorder, 1, 1)
+    recorder.computed_beside(5.0)
+    recorder.resume()  # an evaluation used the pool
+    recorder.computed_beside(2.0)
+    recorder.mark("round")
+    recorder.computed_beside(1.0)
+    recorder.mark("step")
+    events = recorder.events()
+    assert events["seconds"][events["code"] == COMPUTE].tolist() == pytest.approx([2.0, 1.0], abs=0.01)
 
 
 def test_waits_for_other_nodes_add_up_over_all_rounds_and_no_others():

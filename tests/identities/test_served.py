@@ -133,13 +133,16 @@ def node_autotuned(fabric, steps):
     second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
     train(fabric, workload, second, steps // 2, steps)
     wanted, got = (method.state_dict()["model"] for method in (whole, second))
-    return [all(torch.equal(wanted[name], got[name]) for name in wanted), tuned, second.note()]
+    same = all(torch.equal(wanted[name], got[name]) for name in wanted)
+    return [same, tuned, second.note(), [method.tuning_s for method in (whole, second)]]
 
 
 def test_autotuning_agrees_on_a_setting_and_a_resumed_run_keeps_that_of_its_checkpoint():
     results = on_nodes(node_autotuned, 2, 6)
-    assert all(same for same, _, _ in results)
+    assert all(same for same, *_ in results)
     assert results[0][1] == results[1][1]
+    (untuned, tuned), other = results[0][3], results[1][3]
+    assert untuned == 0 < tuned == other[1]
     assert (
         "slices of at most 777 parameters, window 2, most urgent first: linear1.weight, linear1.bias"
         in results[0][2]

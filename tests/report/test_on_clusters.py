@@ -1,5 +1,7 @@
 """A report on runs as they would have gone on other clusters."""
 
+import json
+
 import pytest
 from fake_clusters import M5
 from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
@@ -9,6 +11,8 @@ from istbench.cluster.profile import select_clusters
 from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.pictures import draw_plots
+from istbench.results.load import load_runs
+from istbench.results.on_cluster import run_on_cluster
 
 
 def test_unfinished_runs_stand_below_the_table_of_the_others(results):
@@ -28,6 +32,54 @@ def test_nothing_to_replay_is_an_error_with_the_reason(results):
     write_run(results / "other", header(status="failed"), [])
     with pytest.raises(UserError, match="no run is finished"):
         build_report_on_clusters(results / "other", clusters)
+
+
+def write_check(results, method, error, *, name="toy-n2"):
+    (results / "validation").mkdir(exist_ok=True)
+    measured = {"method": method, "nodes": 2, "bandwidth": "1gbit", "measured_s": 1.0, "replayed_s": 1 + error}
+    (results / "validation" / f"{name}.json").write_text(json.dumps([measured]))
+
+
+def test_replays_that_were_never_checked_or_were_off_say_so_in_every_replayed_table(results):
+    for method in ("ddp", "local_sgd", "mine", "yours"):
+        write_run(results, header(method), ramp(9.0), trace=averaging_trace())
+
+    def said():
+        clusters = select_clusters(["m5.2xlarge"], [1e8, 1e9])
+        tables = build_report_on_clusters(results, clusters).tables
+        lines = {line for table in tables for line in table.footer if "in a lab" in line}
+        assert len(tables) == 5
+        assert all(any(line in table.footer for line in lines) for table in tables) or not lines
+        return "".join(lines)
+
+    assert said() == (
+        "Careful: replays of mine and yours were never checked in a lab: `istbench lab validate --methods "
+        "mine,yours` checks them."
+    )
+    write_check(results, "mine", 0.097, name="mine")
+    write_check(results, "yours", 0.049, name="yours")
+    assert said() == "Careful: replays of mine were off by up to 9.7% in a lab (1gbit on 2 nodes)."
+    write_check(results, "mine", -0.01, name="mine")
+    assert said() == ""
+
+
+def test_unreadable_checks_are_one_problem_and_the_replays_stay(results):
+    for method in ("ddp", "ist"):
+        write_plausible(results, method, traced=True)
+    (results / "validation").mkdir()
+    (results / "validation" / "toy-n2.json").write_text("[{}]")
+    report = build_report_on_clusters(results, {"m5.2xlarge": [M5]})
+    assert len(report.problems) == 1
+    assert "toy-n2.json" in report.problems[0]
+    assert len(report.tables[0].rows) == 2
+
+
+def test_ist_that_streams_by_its_former_option_has_the_check_of_streaming_ist(results):
+    write_run(results, header("ist", options="streaming=True"), ramp(9.0), trace=averaging_trace())
+    (run,), _ = load_runs(results)
+    run.header.config.method_options["streaming"] = True
+    replayed = run_on_cluster(run, averaging_trace(), M5)
+    assert replayed.cluster.check.method == "streaming_ist"
 
 
 def test_pictures_of_every_cluster_bandwidth_and_number_of_nodes(results):

@@ -1,6 +1,7 @@
 """Blocks of work on threads: each once, errors reach the caller."""
 
 import threading
+import time
 
 import pytest
 
@@ -46,3 +47,28 @@ def test_an_error_reaches_the_caller(count):
 def test_there_is_at_least_one_thread():
     with pytest.raises(ValueError, match="0 threads cannot work"):
         Threads(0)
+
+
+def spin(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_the_seconds_of_the_busiest_thread_beyond_the_callers_are_told():
+    told = []
+    threads = Threads(2)
+    both = threading.Barrier(2)
+
+    def work(number):
+        both.wait(30)  # so each thread takes one block
+        spin(0.03 if threading.current_thread() is threading.main_thread() else 0.08)
+
+    threads.telling(told.append).run(work, 2)
+    threads.run(lambda number: None, 2)
+    assert len(told) == 1
+    assert 0.04 < told[0] < 0.08
+    alone = Threads(1, told.append)
+    alone.run(lambda number: spin(0.001), 3)
+    assert len(told) == 1
+    threads.close()

@@ -17,6 +17,7 @@ from istbench.cluster.trace import (
     RECEIVE,
     SEND,
     WAIT,
+    WAIT_BEFORE,
     Ints,
     Trace,
     round_ends,
@@ -97,7 +98,7 @@ def compile_trace(
 
 
 def _check_rules(trace: Trace) -> None:
-    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER), (*NOT_COLLECTIVE, *COLLECTIVES)
+    events, operations = (COMPUTE, POST, WAIT, MARK, AFTER, WAIT_BEFORE), (*NOT_COLLECTIVE, *COLLECTIVES)
     for rank, node in enumerate(trace.nodes):
         posted = node["kind"][node["code"] == POST]
         found = [f"has an event {code}" for code in np.setdiff1d(node["code"], events)]

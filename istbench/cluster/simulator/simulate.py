@@ -16,7 +16,7 @@ from istbench.cluster.simulator.operations import (
 from istbench.cluster.simulator.processors import carry_message, compute, next_work, pace
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
-from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WORK, Ints
+from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Ints
 from istbench.jit import jit
 
 
@@ -143,14 +143,17 @@ def _enter_next(program: Program, state: State) -> bool:
 
 @jit
 def _may_enter(program: Program, state: State, number: int) -> bool:
-    """Whether repetition `number` has room: all operations that it replaces are done, and no node needs them."""
+    """Whether repetition `number` has room: all operations that it replaces are done, and no node needs them.
+
+    A node may wait for operations of the repetition before its own.
+    """
     replaced = state.repetition[number % len(state.repetition)]
     if program.ops == 0 or replaced.number == number or replaced.number < 0:
         return True
     if replaced.open_ops > 0:
         return False
-    for rank in range(program.n):  # noqa: SIM110  (numba compiles no generators)
-        if state.node[rank].repetition <= replaced.number:
+    for rank in range(program.n):  # numba compiles no generators
+        if state.node[rank].repetition <= replaced.number + state.shared[0].looks_back:
             return False
     return True
 
@@ -194,7 +197,11 @@ def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> 
                 return
         elif event.code == POST:
             _post(program, state, slot, rank, now)
-        elif event.code == WAIT:
+        elif event.code == WAIT or event.code == WAIT_BEFORE:
+            if event.code == WAIT_BEFORE:
+                if repetition == 0:
+                    continue  # nothing is under way when a replay begins
+                slot = (repetition - 1) % len(state.repetition) * program.ops + event.argument
             if not state.slot[slot].done:
                 node.waits_for = slot
                 node.wait_since = now

@@ -6,14 +6,14 @@ import numpy as np
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.simulator.program import Program, Records, records
-from istbench.cluster.trace import Floats, Ints
+from istbench.cluster.trace import WAIT_BEFORE, Floats, Ints
 
 SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
-    "window streams duplex flowing links_changed todo runnable stalled overflow "
+    "window streams duplex looks_back flowing links_changed todo runnable stalled overflow "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
     "latency overhead capacity_out capacity_in burst cores cpu_byte cpu_message next_end next_computed",
 )
@@ -94,6 +94,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             window=window,
             streams=streams,
             duplex=profile.full_duplex,
+            looks_back=np.any(program.event.code == WAIT_BEFORE),  # to the repetition before
             latency=profile.latency_s,
             overhead=profile.overhead_s,
             capacity_out=profile.bandwidth_out / 8,

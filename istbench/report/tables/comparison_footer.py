@@ -8,12 +8,14 @@ from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
 from istbench.report.phrases import (
     ROUGH_LINE,
+    checks_line,
     close_targets_line,
     count_nodes,
     data_line,
     guide_line,
     lower_bound_line,
-)  # fmt: skip
+)
+from istbench.report.tables.numbers import number
 from istbench.report.tables.of_group import shared_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
@@ -38,7 +40,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     elif crowded:
         yield f"More nodes than cores: nodes took turns on {cores} cores. Separate machines would not."
     yield (
-        f"Budget: {group.budget} for every row, {group.batch_words}. Tuning: none; each method has the "
+        f"Budget: {group.budget} for every row, {group.batch_words}. {_tuning(group)}each method has the "
         "workload's default settings, except for the options that the table names."
     )
     yield from shared_line(group)
@@ -60,6 +62,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
         yield from lower_bound_line(group.device, group.profile)
+    yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
     if runs:
         first = runs[0]
@@ -75,6 +78,21 @@ def _node_line(profile: ClusterProfile) -> str:
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
     return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
+
+
+def _tuning(group: Group) -> str:
+    """The beginning of a sentence: the rows whose method tried settings before training, and its seconds."""
+    tuned = []
+    for row in group.contenders:
+        seconds = [value for value in row.result("tuning_s") if value]
+        if seconds:
+            spent = " to ".join(dict.fromkeys([number(min(seconds)), number(max(seconds))]))
+            tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for {spent} s")
+        elif row.settings.get("autotune") is True:
+            tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for an unknown time")
+    if not tuned:
+        return "Tuning: none; "
+    return f"Tuning: before training, {'; '.join(tuned)}. No clock counts these seconds. Apart from that, "
 
 
 def _targets_line(group: Group) -> Iterable[str]:

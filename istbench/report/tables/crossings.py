@@ -9,7 +9,7 @@ from functools import partial
 from istbench.cluster.profile import bandwidth_text
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Group, Sweep
-from istbench.report.phrases import close_targets_line, data_line, guide_line
+from istbench.report.phrases import checks_line, close_targets_line, data_line, guide_line
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.of_group import group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -94,6 +94,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
             f"Clock: cluster_s, replayed at {', '.join(replayed)}.",
             *shared_line(group),
             *close_targets_line(group.close_targets, group.source.test),
+            *checks_line(run.cluster for contender in group.contenders for run in contender.runs),
             guide_line("crossings"),
         ),
         keys=0,

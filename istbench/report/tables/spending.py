@@ -7,7 +7,7 @@ from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import data_line, guide_line
+from istbench.report.phrases import checks_line, data_line, guide_line
 from istbench.report.tables.numbers import rounded
 from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -29,6 +29,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
             data_line(group.source),
             *shared_line(group),
             f"Clock: cluster_s. {_price_line(group.profile)}",
+            *checks_line(run.cluster for contender in group.contenders for run in contender.runs),
             *_careful(group),
             guide_line("where-the-time-goes"),
         ),

@@ -1,7 +1,7 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.report.phrases import ROUGH, ROUGH_LINE, count_nodes, data_line, lower_bound_line
+from istbench.report.phrases import ROUGH, ROUGH_LINE, checks_line, count_nodes, data_line, lower_bound_line
 from istbench.report.tables.numbers import METRIC, number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
@@ -137,6 +137,7 @@ def _replay_line(replayed: Run | None) -> list[str]:
     time = replayed.cluster
     lines = [f"Seconds and dollars on {time.profile.name}: replayed, not measured."]
     lines += lower_bound_line(replayed.header.config.device, time.profile)
+    lines += checks_line([time])
     if time.doubt:
         lines.append(
             f"Careful: they may be far off, {time.doubt}. Run the cell again with --again on a quiet machine."

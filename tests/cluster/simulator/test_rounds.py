@@ -42,6 +42,21 @@ def test_a_part_of_the_sample_ends_with_a_round_and_its_step(order):
     assert replay(work, cluster(), rounds=1).steps == 2
 
 
+@pytest.mark.parametrize("compute", [HOP / 4, 2 * HOP])
+def test_a_sample_waits_for_messages_of_the_sample_before(compute):
+    """A message leaves at the end of each round, while the next round computes, which then waits for it."""
+
+    def program(peer):
+        lands, leaves = [("wait_before", kind, (peer,), 0) for kind in ("receive", "send")], [
+            ("post", "receive", SIZE, (peer,)), ("post", "send", SIZE, (peer,)),
+        ]  # fmt: skip
+        return [("compute", compute), *lands, *leaves, ("mark", "round"), ("mark", "step")]
+
+    result = replay(trace(program(1), program(0)), cluster(), rounds=7)
+    assert result.finish_s[:, -1] == exactly(np.full(2, compute + 6 * max(compute, HOP)))
+    assert result.seconds == exactly(result.finish_s[0, -1] + HOP)
+
+
 @pytest.fixture
 def four_repetitions_at_once(monkeypatch):
     monkeypatch.setattr(run, "_SLOTS_AT_ONCE", 1)

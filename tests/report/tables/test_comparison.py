@@ -225,6 +225,25 @@ def test_synthetic_data_clock_rule_and_budget_are_said(results):
     assert table.context["clock"] == "train_s"
 
 
+def test_seconds_of_tuning_are_said_since_no_clock_counts_them(results):
+    write_run(results, header("ddp"), ramp(9.0))
+    assert "Tuning: none; each method has the workload's default settings" in footer(table_of(results))
+    for seed, seconds in enumerate((3.25, 2.5)):
+        head = header("p3", seed=seed, options="autotune=true")
+        write_run(results, head, ramp(9.0), tuning_s=seconds)
+    assert (
+        "Tuning: before training, p3 autotune=true on 2 nodes tried settings for 2.50 to 3.25 s. No clock counts "
+        "these seconds. Apart from that, each method has the workload's default settings"
+    ) in footer(table_of(results))
+
+
+def test_a_run_from_before_tuning_was_counted_has_an_unknown_time(results):
+    head = header("p3", options="autotune=true")
+    head["config"]["method_options"]["autotune"] = True
+    write_run(results, head, ramp(9.0), tuning_s=None)
+    assert "p3 autotune=true on 2 nodes tried settings for an unknown time" in footer(table_of(results))
+
+
 def test_several_hosts_have_the_cores_of_all_of_them(results):
     host = {"name": "a, b, c", "cores": 6, "count": 3, "machine": "x86_64"}
     write_run(results, header(nodes=3, host=host), ramp(9.0))

@@ -1,0 +1,103 @@
+"""The files of a validation: for each workload and number of nodes, and a summary of all measurements."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from istbench.cluster.checked import UNFINISHED, measurement_files, read_measurements
+from istbench.door import decode_json, read_bytes
+from istbench.errors import UserError
+from istbench.report.output.formats import table_markdown
+from istbench.report.tables.table import Table
+from istbench.validation.measurement import ReplayError
+from istbench.validation.picture import draw_errors
+from istbench.validation.table import error_table, scaling_table, summary_table
+
+TITLE, SCALED_TITLE = "Replayed against measured", "Replayed for another computing speed, against measured"
+SUMMARY = "summary.md"
+SCALED = "-scaling"
+
+
+class ValidationFiles:
+    """The files in directory `folder`.
+
+    A file has the newest measurements of each method: those of methods that are not measured again stay.
+    """
+
+    def __init__(self, folder: Path, *, scaling: bool) -> None:
+        self._folder, self._scaling = folder, scaling
+
+    def check(self, settings: Iterable[tuple[str, int]]) -> None:
+        """Read the files of the workloads and numbers of nodes that will be measured.
+
+        Raises:
+            UserError: if one is not readable, before hours of measuring.
+        """
+        for workload, nodes in settings:
+            self._before(self._stem(workload, nodes))
+
+    def write(self, errors: Sequence[ReplayError], *, finished: bool) -> list[Path]:
+        """Write the files with `errors`, and the summary; returns their stems, without an ending.
+
+        Raises:
+            UserError: if they cannot be written.
+        """
+        stems: dict[Path, list[ReplayError]] = {}
+        for error in errors:
+            stems.setdefault(self._stem(error.workload, error.nodes), []).append(error)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for stem, own in stems.items():
+                if finished:
+                    measured = {error.method for error in own}
+                    self._write(stem, [*(old for old in self._before(stem) if old.method not in measured), *own])
+                else:
+                    self._write(stem.with_name(f"{stem.name}{UNFINISHED}"), own)
+            if finished and not self._scaling:
+                self.write_summary()
+        except OSError as error:
+            raise UserError(f"cannot write {self._folder}: {error.strerror}; choose another --out") from None
+        return [stem if finished else stem.with_name(f"{stem.name}{UNFINISHED}") for stem in stems]
+
+    def write_summary(self) -> None:
+        """Write the table of all measurements in the folder, by method."""
+        found = [error for path in measurement_files(self._folder) for error in read_measurements(path)]
+        if any(not error.environment for error in found):
+            (self._folder / SUMMARY).write_text(table_markdown(summary_table(found, f"{TITLE}, by method")))
+
+    def _stem(self, workload: str, nodes: int) -> Path:
+        return self._folder / f"{workload}-n{nodes}{SCALED if self._scaling else ''}"
+
+    def _before(self, stem: Path) -> list[ReplayError]:
+        path = stem.with_name(f"{stem.name}.json")
+        return read_errors(path) if path.exists() else []
+
+    def _write(self, stem: Path, errors: Sequence[ReplayError]) -> None:
+        title = f"{self.title(errors)}{', unfinished' if stem.name.endswith(UNFINISHED) else ''}"
+        figures = json.dumps([error.to_json() for error in errors], indent=1)
+        stem.with_name(f"{stem.name}.json").write_text(f"{figures}\n")
+        stem.with_name(f"{stem.name}.md").write_text(table_markdown(self.table(errors, title)))
+        draw_errors(errors, title, stem)
+
+    def title(self, errors: Sequence[ReplayError]) -> str:
+        """The title of a table of `errors`."""
+        workloads = ", ".join(dict.fromkeys(error.workload for error in errors))
+        counts = sorted({error.nodes for error in errors})
+        nodes = "1 node" if counts == [1] else f"{' and '.join(map(str, counts))} nodes"
+        return f"{SCALED_TITLE if self._scaling else TITLE}: {workloads}, {nodes}"
+
+    @property
+    def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
+        """Makes a table of errors with a title."""
+        return scaling_table if self._scaling else error_table
+
+
+def read_errors(path: Path) -> list[ReplayError]:
+    """The measurements in `path`, with all their fields.
+
+    Raises:
+        UserError: if it does not hold measurements.
+    """
+    read_measurements(path)
+    content = read_bytes(path, "the measurements of `istbench lab validate`", path.stat().st_size + 1)
+    return decode_json(content, list[ReplayError], str(path), "delete it, or run `istbench lab validate` again")

@@ -1,0 +1,131 @@
+"""Turn the measurements of `istbench lab validate` into the repository's: its tables, texts and packaged checks.
+
+    python scripts/freeze_validation.py RESULTS
+
+RESULTS/validation holds the measurements. The script adds them to results/validation, where they replace older ones
+of the same methods. From all measurements there it writes the tables, pictures and README.md of results/validation,
+the paragraph of README.md between its two marks, and istbench/cluster/checked.json, which tells replayed tables how
+far the replays of each method are off. Without RESULTS it writes these again from results/validation.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from istbench.cluster.checked import checks_of, measurement_files
+from istbench.cluster.profile import parse_bandwidth
+from istbench.report.output.formats import table_markdown
+from istbench.validation.measurement import ReplayError, summary_of
+from istbench.validation.record import SCALED, ValidationFiles, read_errors
+from istbench.validation.table import scaling_table, summary_table
+
+ROOT = Path(__file__).parent.parent
+FROZEN = ROOT / "results" / "validation"
+CHECKED = ROOT / "istbench" / "cluster" / "checked.json"
+BEGIN, END = "<!-- validation: scripts/freeze_validation.py writes these lines -->\n", "<!-- validation: end -->\n"
+_DIGITS = 4
+
+
+def main() -> None:
+    """Add the measurements and write all texts that follow from them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="?", help="results directory of `lab validate`")
+    results = parser.parse_args().results
+    if results is not None:
+        add(results / "validation", FROZEN)
+    ValidationFiles(FROZEN, scaling=False).write_summary()
+    (FROZEN / "README.md").write_text(page(FROZEN))
+    CHECKED.write_bytes(checked(FROZEN))
+    readme = ROOT / "README.md"
+    readme.write_text(with_paragraph(readme.read_text(), FROZEN))
+
+
+def add(measured: Path, frozen: Path) -> None:
+    """Add the measurements in `measured` to the files in `frozen`."""
+    for path in measurement_files(measured):
+        scaling = path.stem.endswith(SCALED)
+        ValidationFiles(frozen, scaling=scaling).write(read_errors(path), finished=True)
+
+
+def checked(folder: Path) -> bytes:
+    """The packaged checks of the measurements in `folder`, as JSON."""
+    found = checks_of(errors_in(folder))
+    rounded = [
+        msgspec.structs.replace(
+            check, **{name: round(getattr(check, name), _DIGITS) for name in ("median", "mean", "largest")}
+        )
+        for _, check in sorted(found.items())
+    ]
+    return msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n"
+
+
+def errors_in(folder: Path) -> list[ReplayError]:
+    """All measurements in `folder`."""
+    return [error for path in measurement_files(folder) for error in read_errors(path)]
+
+
+def page(folder: Path) -> str:
+    """README.md of `folder`."""
+    errors = errors_in(folder)
+    network, scaled = ([error for error in errors if bool(error.environment) == there] for there in (False, True))
+    parts = [
+        "# Replays against measured runs\n",
+        "`istbench lab validate` trains on links that `tc` shapes, and replays the trace of the same run.\n",
+        "**These are errors of the network's model alone**: a replay has the computing that its run recorded.\n",
+        table_markdown(summary_table(network, "Errors by method")),
+        f"**Other computing speeds.** {scaling_words(scaled)}\n",
+        *([table_markdown(scaling_table(scaled, "Errors of replays for other speeds"))] if scaled else []),
+        "**All tables.** Four or more nodes share two cores.\n",
+        *(f"- [{path.stem}]({path.stem}.md)" for path in measurement_files(folder)),
+        "",
+        *(f"![Errors of replays, {path.stem}]({path.stem}.png)" for path in measurement_files(folder)),
+        "",
+        "`scripts/freeze_validation.py` writes this page from the measurements.",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def scaling_words(scaled: Sequence[ReplayError]) -> str:
+    """A sentence on replays for other computing speeds."""
+    if not scaled:
+        return "Replays for other computing speeds are not measured yet (`istbench lab validate --scaling`)."
+    errors = summary_of([error.error for error in scaled])
+    return f"Replays for other computing speeds, {len(scaled)} measurements: {errors}."
+
+
+def with_paragraph(text: str, folder: Path) -> str:
+    """README.md's `text` with the measurements of `folder` between the marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{paragraph(folder)}{END}{after}"
+
+
+def paragraph(folder: Path) -> str:
+    """The lines of README.md: a row for each method, and the errors of all."""
+    errors = [error for error in errors_in(folder) if not error.environment]
+    scaled = [error for error in errors_in(folder) if error.environment]
+    slow = [error.error for error in errors if parse_bandwidth(error.bandwidth) <= 1e9]
+    rows = [
+        f"| `{check.method}` | {', '.join(map(str, check.nodes))} | {check.slowest} to {check.fastest} | "
+        f"{check.measurements} | {check.median:.1%} | {check.mean:+.1%} | {check.largest:+.1%} ({check.where}) |"
+        for _, check in sorted(checks_of(errors).items())
+    ]
+    lines = [
+        "| method | nodes | links | measurements | median error, without sign | mean | largest |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+        *rows,
+        "",
+        f"- All {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
+        f"- Up to 1 Gbit/s: {summary_of(slow)}.",
+        "- Traces from another run, recorded on the loopback interface (the speed of the machine changes):",
+        f"  {summary_of([error.error_recorded_elsewhere for error in errors])}.",
+        f"- {scaling_words(scaled)}",
+        f"- Trained on {', '.join(sorted({error.data for error in errors}))}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
