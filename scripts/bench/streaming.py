@@ -3,6 +3,8 @@
 Each cell is a short training of the speech network, ordinary and streaming in turns, replayed on a cluster at
 several bandwidths. Communication and idle are the shares of time in which nodes wait. `--hidden 4096 --nodes 2,4,8`
 gives the full table.
+
+    python scripts/bench/streaming.py --hidden 16 --nodes 2 --local-steps 2 --clips 12    # to try it
 """
 
 import argparse
