@@ -2,6 +2,7 @@
 
     python scripts/freeze_results.py RESULTS results/speech-synthetic
     python scripts/freeze_results.py RESULTS results/light-cifar10 --cluster m5.2xlarge,p3.2xlarge
+    python scripts/freeze_results.py RESULTS TARGET --cluster m5.2xlarge --bandwidth 1gbit            # to try it
 
 With --cluster it adds the same runs replayed there, with --bandwidth at each of these bandwidths. It writes
 README.md (the tables), report.json, evaluations.csv (a row for each evaluation) and the pictures.

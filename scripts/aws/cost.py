@@ -1,8 +1,9 @@
 """The cost of the IST paper's published runs on AWS, from their seconds and the prices of the profiles.
 
-    python scripts/aws/cost.py        # the table in docs/aws.md
+A run takes as long as the published one to its highest level, on 8 machines as in the figures. This prints the
+table in docs/aws.md:
 
-A run takes as long as the published one to its highest level, on 8 machines as in the figures.
+    python scripts/aws/cost.py    # to try it
 """
 
 from collections import defaultdict

@@ -2,6 +2,8 @@
 
 Run alone, it is a plain loop. Under torchrun, it uses torch's DistributedDataParallel as in its tutorial. It prints
 the seconds of STEPS steps after a warm-up, the maximum over ranks.
+
+    python scripts/bench/bare_loops.py --hidden 16 --steps 1 --clips 12    # to try it
 """
 
 import argparse
@@ -16,20 +18,22 @@ from torch.nn.parallel import DistributedDataParallel
 from istbench.workloads.base import DataSource
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 WARM_UP = 3
 
 
 def main() -> None:
     """Train and print seconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clips", type=int, default=CLIPS_PER_WORD, help="clips of a word")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    workload = Speech(SpeechOptions(hidden=arguments.hidden))
+    workload = Speech(SpeechOptions(hidden=arguments.hidden, clips_per_word=arguments.clips))
     source: DataSource = workload.prepare(None, cache_directory(), lambda *_: None)
     workload.open(source)
     torch.manual_seed(0)

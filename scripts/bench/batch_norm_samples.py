@@ -7,6 +7,7 @@ training samples, which every draw estimates. The second is the accuracy with 2,
 256, the rule of earlier versions.
 
     python scripts/bench/batch_norm_samples.py --hidden 1024 --epochs 2,6,14
+    python scripts/bench/batch_norm_samples.py --nodes 2 --hidden 16 --epochs 1 --draws 1 --clips 12    # to try it
 """
 
 import argparse
@@ -24,6 +25,7 @@ from istbench.node.evaluate import calibration_batches, evaluate, statistics_of
 from istbench.processes.on_nodes import on_nodes
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 METHODS = ("ist", "ddp")
 Draw = tuple[str, int, int]
@@ -33,9 +35,11 @@ BEFORE: Draw = ("random", 2048, 256)
 RANDOM, BY_WORD = "256,512,1024,4096", "256,512,640,768,1024,2048"
 
 
-def measure(fabric: Fabric, method: str, hidden: int, moments: list[int], draws: list[Draw], seeds: int) -> Any:
+def measure(
+    fabric: Fabric, method: str, options: SpeechOptions, moments: list[int], draws: list[Draw], seeds: int
+) -> Any:
     """By epoch: the accuracy with all samples; and for each of `draws` the accuracies and seconds of its seeds."""
-    workload = Speech(SpeechOptions(hidden=hidden))
+    workload = Speech(options)
     workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
     trained = set_up(fabric, workload, method, {})
     an_epoch = batches_of(fabric, workload, trained).steps_per_epoch
@@ -82,7 +86,9 @@ def main() -> None:
     parser.add_argument("--by-word", default=BY_WORD, help="numbers of samples with every word in its proportion")
     parser.add_argument("--draws", type=int, default=6, help="of each")
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--clips", type=int, default=CLIPS_PER_WORD, help="clips of a word")
     arguments = parser.parse_args()
+    options = SpeechOptions(hidden=arguments.hidden, clips_per_word=arguments.clips)
     moments = [int(epoch) for epoch in arguments.epochs.split(",")]
     draws: list[Draw] = [BEFORE]
     draws += [("random", int(samples), 256) for samples in arguments.random.split(",") if samples]
@@ -90,7 +96,7 @@ def main() -> None:
     models = []
     for method in arguments.methods.split(","):
         found = on_nodes(
-            measure, arguments.nodes, method, arguments.hidden, moments, draws, arguments.draws, timeout_s=900.0
+            measure, arguments.nodes, method, options, moments, draws, arguments.draws, timeout_s=900.0
         )[0]
         models += [(f"{method}, {epoch}", *values) for epoch, values in found.items()]
     print("Accuracy with all samples: " + "; ".join(f"{name}: {whole:.2f}" for name, whole, _ in models) + ".\n")

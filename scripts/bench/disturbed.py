@@ -1,6 +1,6 @@
 """`cluster_s` and its warning for the same cell, on a quiet machine and beside a busy loop on every core.
 
-`python scripts/bench/disturbed.py [--repeats N]`
+python scripts/bench/disturbed.py --hidden 16 --epochs 90 --clips 12 --repeats 1    # to try it
 """
 
 import argparse
@@ -10,22 +10,28 @@ import sys
 from cells import run_cell
 
 from istbench.machine import cores
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
-CELL = ("--method", "ist", "--workload", "speech", "--workload-set", "hidden=1024", "--nodes", 2, "--epochs", 2)
 LOOP = [sys.executable, "-c", "while True: pass"]
 
 
 def main() -> None:
     """Print a row for each run, quiet and disturbed in turns."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--clips", type=int, default=CLIPS_PER_WORD, help="clips of a word")
+    arguments = parser.parse_args()
+    sizes = [f"hidden={arguments.hidden}", "--workload-set", f"clips_per_word={arguments.clips}"]
+    cell = ["--method", "ist", "--workload", "speech", "--nodes", 2, "--epochs", arguments.epochs]
     print("| machine | train s | cluster s | warning |")
     print("| :--- | ---: | ---: | :--- |")
-    for _ in range(parser.parse_args().repeats):
+    for _ in range(arguments.repeats):
         for busy in (False, True):
             loops = [subprocess.Popen(LOOP) for _ in range(cores())] if busy else []
             try:
-                row = run_cell(*CELL)
+                row = run_cell(*cell, "--workload-set", *sizes)
             finally:
                 for loop in loops:
                     loop.kill()

@@ -6,7 +6,7 @@ processes that still run on the hosts. It repairs the fault, or names a spare ho
 the same command again. The weights must equal those of a run on this machine without a fault. The script prints
 Markdown, each row as soon as it is known, and a summary. It needs Linux and root.
 
-`python scripts/bench/fault_table.py [--only PATTERN] [--tree DIR] [--timeout S] [--jobs N]`
+    python scripts/bench/fault_table.py --nodes 2 --only "kill -9, training, rank 1"    # to try it, as root
 """
 
 import argparse
@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from cells import run_cell
 from host_faults import (
     DeadServer,
     Hosts,
@@ -52,7 +53,7 @@ OPERATIONS = {
 }
 """By phase, words of an operation. The message must have one of them, outside its way out."""
 _WAY_OUT = r"(?:the same command|run the same|goes? on|resume|start anew|checkpoint (?:came|is) home)[^;]*"
-_NODES, _OTHER = 3, 1
+_OTHER = 1
 _SLOW = "2mbit"
 _SHORT_S = {"link down 5 s": 5.0, "SIGSTOP 20 s": 20.0}
 _PATIENT_S = 60.0  # --timeout of runs that must not time out
@@ -61,7 +62,7 @@ _NOTICES_S = 80.0  # after the time-out: 20 s until ssh gives up, 15 s for last 
 _SILENCE_S = 120.0  # until a host without a link ends its processes: after a minute, in up to 50 s
 _RUN = [
     *("--method", "held", "--workload", "held", "--workload-set", "hidden=1024", "--seed", 1, "--steps", 32),
-    *("--eval-every", 8, "--checkpoint-every", 0, "--threads", 1, "--json"),
+    *("--eval-every", 8, "--checkpoint-every", 0, "--threads", 1),
 ]
 
 
@@ -188,16 +189,16 @@ def lacking(fault: Fault, said: str, resumed: str) -> list[str]:
 
 
 class Trial:
-    """A run on running hosts."""
+    """A run on the first `nodes` of running hosts."""
 
-    def __init__(self, found: Hosts, folder: Path, timeout_s: float) -> None:
-        self.hosts, self.folder, self.timeout_s = found, folder, timeout_s
-        self.names = list(found.names[:_NODES])
+    def __init__(self, found: Hosts, folder: Path, nodes: int, timeout_s: float) -> None:
+        self.hosts, self.folder, self.nodes, self.timeout_s = found, folder, nodes, timeout_s
+        self.names = list(found.names[:nodes])
         self.mend: Callable[[], object] = lambda: None
 
     def start(self, timeout_s: float, name: str) -> "Command":
         """Start the run, for the first time or again."""
-        words = [*_RUN, "--out", self.hosts.out, "--timeout", timeout_s, "--hosts", ",".join(self.names)]
+        words = [*_RUN, "--json", "--out", self.hosts.out, "--timeout", timeout_s, "--hosts", ",".join(self.names)]
         return Command(words, self.folder, name, self.hosts.environment)
 
     def row(self, fault: Fault, digest: str) -> Row:
@@ -228,7 +229,7 @@ class Trial:
             return row
         (self.folder / "phase").unlink()
         if fault.loses_host:
-            self.names[fault.rank] = self.hosts.names[_NODES]
+            self.names[fault.rank] = self.hosts.names[self.nodes]
         with self.start(_PATIENT_S, "again") as again:
             await_that(lambda: again.ended, _RESUMES_S)
             row.same = again.digest == digest
@@ -240,14 +241,14 @@ class Trial:
 
     def reach(self, fault: Fault, asked: "Command") -> None:
         """Bring the run into the phase of `fault`."""
-        ranks = range(_NODES) if fault.phase != "evaluating" else range(1)
+        ranks = range(self.nodes) if fault.phase != "evaluating" else range(1)
         at, past = ([self.folder / f"{word}-{rank}" for rank in ranks] for word in ("at", "past"))
         if not await_that(lambda: asked.ended or all(path.exists() for path in at), _STARTS_S) or asked.ended:
             raise Unmade(f"no rank reached phase {fault.phase}: {asked.said}")
         if fault.loses_host and fault.rank == 0:
             await_that(lambda: list(self.hosts.out.glob("runs/*/checkpoint/latest.json")), _HOME_S)
         if self.sends(fault.phase):
-            for number in range(_NODES):
+            for number in range(self.nodes):
                 shape_link(self.hosts, number, _SLOW)
         (self.folder / "go").touch()
         await_that(lambda: asked.ended, _UNDER_WAY_S)
@@ -260,7 +261,7 @@ class Trial:
 
     def go_quickly(self, fault: Fault) -> None:
         """Remove the limits from the links."""
-        for number in range(_NODES) if self.sends(fault.phase) else ():
+        for number in range(self.nodes) if self.sends(fault.phase) else ():
             unshape_link(self.hosts, number)
 
     def make(self, fault: Fault) -> None:
@@ -376,27 +377,24 @@ def wake(process: int) -> None:
 
 
 @contextlib.contextmanager
-def trial(timeout_s: float, count: int = _NODES) -> Iterator[Trial]:
+def trial(nodes: int, spare: int, timeout_s: float) -> Iterator[Trial]:
     """Hosts for one row."""
     temporary = tempfile.TemporaryDirectory(prefix="istbench-faults-", ignore_cleanup_errors=True)
-    with temporary as folder, hosts(count, Path(folder) / "hosts") as found:
-        yield Trial(found, Path(folder), timeout_s)
+    with temporary as folder, hosts(nodes + spare, Path(folder) / "hosts") as found:
+        yield Trial(found, Path(folder), nodes, timeout_s)
 
 
-def undisturbed() -> str:
+def undisturbed(nodes: int) -> str:
     """The digest of a run without a fault, on this machine alone."""
     with tempfile.TemporaryDirectory(prefix="istbench-faults-") as folder:
-        words = [*_RUN, "--nodes", _NODES, "--out", f"{folder}/out"]
-        with Command(words, Path(folder), "quiet", os.environ) as asked:
-            if not await_that(lambda: asked.ended, _STARTS_S) or asked.digest is None:
-                raise SystemExit(f"the run fails without a fault: {asked.said}")
-            return asked.digest
+        plugin = shutil.copy(PLUGIN, folder)
+        return str(run_cell(*_RUN, "--nodes", nodes, "--plugin", plugin)["weights_sha256"])
 
 
-def tried(fault: Fault, digest: str, timeout_s: float) -> Row:
+def tried(fault: Fault, nodes: int, digest: str, timeout_s: float) -> Row:
     """The row of `fault`."""
     try:
-        with trial(timeout_s, _NODES + fault.loses_host) as made:
+        with trial(nodes, int(fault.loses_host), timeout_s) as made:
             return made.row(fault, digest)
     except Ended:
         raise
@@ -431,6 +429,7 @@ def main() -> int:
     parser.add_argument(
         "--timeout", type=float, default=10.0, metavar="S", help="--timeout of runs with a lasting fault"
     )
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="hosts of a run")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of rows at a time")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     asked = parser.parse_args()
@@ -444,14 +443,15 @@ def main() -> int:
         raise SystemExit(reason)
     signal.signal(signal.SIGTERM, interrupted)
     started = time.monotonic()
-    digest = undisturbed()
+    digest = undisturbed(asked.nodes)
     print(f"Without a fault: {digest[:12]} in {time.monotonic() - started:.0f} s\n")
     print("| fault | phase | rank | noticed, s | status | run.json | message | it lacks | resumed | same | left |")
     print("| :--- | :--- | ---: | ---: | ---: | :--- | :--- | :--- | ---: | :--- | :--- |", flush=True)
     rows = []
     with ThreadPoolExecutor(asked.jobs) as pool:
         try:
-            for done in as_completed([pool.submit(tried, fault, digest, asked.timeout) for fault in chosen]):
+            trials = [pool.submit(tried, fault, asked.nodes, digest, asked.timeout) for fault in chosen]
+            for done in as_completed(trials):
                 rows.append(done.result())
                 print(rows[-1], flush=True)
         except BaseException as error:

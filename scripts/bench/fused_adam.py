@@ -3,6 +3,7 @@
 Each step updates all numbers of a parameter from its gradient and two moments. The two kinds take turns.
 
     python scripts/bench/fused_adam.py --sizes 1000000,20000000 --threads 1,2
+    python scripts/bench/fused_adam.py --sizes 1000 --turns 2    # to try it
 """
 
 import argparse

@@ -2,8 +2,11 @@
 
 The hosts are network namespaces of this machine. As in the tests, each has its own sshd, address, host name and
 results directory. The script needs Linux and root, and prints Markdown.
+
+    python scripts/bench/hosts_show.py --only "no Python"    # to try it, as root
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -25,23 +28,30 @@ _LATE = "import time\n_now = time.time\ntime.time = lambda: _now() + 3600\n"
 
 def main() -> None:
     """Print the digests, the messages and the findings of `doctor`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="only faults that match, or digests, or slow link"
+    )
+    only = re.compile(parser.parse_args().only)
     if why_not():
         raise SystemExit(why_not())
     folder = Path(tempfile.mkdtemp(prefix="istbench-show-"))
     with hosts(4, folder / "hosts") as found:
-        show = Show(found, folder)
-        show.digests()
+        show = Show(found, folder, only)
+        if only.search("digests"):
+            show.digests()
         print("\n| fault | exit status | message |\n| --- | ---: | --- |")
         show.at_rest()
         show.on_the_way()
-        show.slow_link()
+        if only.search("slow link"):
+            show.slow_link()
 
 
 class Show:
     """Shows messages and digests on running hosts."""
 
-    def __init__(self, found: Hosts, folder: Path) -> None:
-        self.hosts, self.folder = found, folder
+    def __init__(self, found: Hosts, folder: Path, only: re.Pattern[str]) -> None:
+        self.hosts, self.folder, self.only = found, folder, only
 
     def digests(self) -> None:
         """The same cell here, over ssh and under torchrun on each host."""
@@ -104,11 +114,14 @@ class Show:
 
     def fault(self, what: str, *words: object) -> None:
         """Print the message of a fault, and the processes that still run."""
-        asked = self.istbench(*words, "--out", self.hosts.out)
-        self.row(what, asked.returncode, asked.stderr)
+        if self.only.search(what):
+            asked = self.istbench(*words, "--out", self.hosts.out)
+            self.row(what, asked.returncode, asked.stderr)
 
     def fault_amid(self, what: str, happens: Callable[[subprocess.Popen[str]], object]) -> None:
         """The same for a fault that `happens` after the first checkpoint of a run."""
+        if not self.only.search(what):
+            return
         out = self.hosts.out / re.sub(r"\W+", "-", what)
         command = self.hosts.command("run", *_LONG, *self.named(), "--out", out, "--json")
         asked = subprocess.Popen(

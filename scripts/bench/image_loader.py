@@ -2,6 +2,8 @@
 
 Both use all cores: the loader has one thread for each core, a training step as many intra-op threads. Rounds of the
 two alternate, so that other work of the machine affects both.
+
+    python scripts/bench/image_loader.py --workload-set images=64 --batch-size 2 --seconds .1 --times 1  # to try it
 """
 
 import argparse

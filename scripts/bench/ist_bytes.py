@@ -3,6 +3,8 @@
 Least possible: the values that change their holder between the partitions of two rounds, counted entry by entry for
 the busiest node. Formula: 4 (D h/n + (L-1) h^2/n^2 + C h/n + 2 L h/n) bytes, a whole new subnet, with L hidden
 layers of h units, D inputs and C labels.
+
+    python scripts/bench/ist_bytes.py --hidden 16 --rounds 1 --layers 2 --nodes 3 --clips 12    # to try it
 """
 
 import argparse
@@ -57,16 +59,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clips", type=int, default=6, help="clips of a word")
+    parser.add_argument("--layers", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 3, 4, 8])
     arguments = parser.parse_args()
     hidden, rounds = arguments.hidden, arguments.rounds
     print("| layers | nodes | MB sent per round | least possible | sent / least | formula | sent / formula |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for layers in (2, 3):
-        for nodes in (2, 3, 4, 8):
+    for layers in arguments.layers:
+        for nodes in arguments.nodes:
             result = run_cell(
                 "--workload", "speech", "--method", "ist", "--nodes", nodes, "--steps", rounds, "--batch-size", 4,
                 "--set", "local_steps=1", "--workload-set", f"hidden={hidden}",
-                "--workload-set", f"layers={layers}", "--workload-set", "clips_per_word=6",
+                "--workload-set", f"layers={layers}", "--workload-set", f"clips_per_word={arguments.clips}",
             )  # fmt: skip
             measured = result["bytes_sent_per_node"] / rounds
             possible, whole = least(hidden, layers, nodes, rounds), formula(hidden, layers, nodes)

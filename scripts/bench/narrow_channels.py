@@ -8,7 +8,8 @@ channels-last        weights and images with the channels innermost, as istbench
 channels-last-torch  the same, with torch's own BatchNorm of few channels
 padded               channels with zero weights, in no subnet, fill every group up to a multiple of `--multiple`
 
-`python scripts/bench/narrow_channels.py --model resnet18 --width 16 [--layouts contiguous,padded,channels-last]`
+    python scripts/bench/narrow_channels.py --model resnet18 --width 16 --layouts contiguous,padded,channels-last
+    python scripts/bench/narrow_channels.py --width 8 --pixels 8 --batch 2 --repeats 1    # to try it
 """
 
 import argparse

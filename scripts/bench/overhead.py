@@ -3,6 +3,8 @@
 One node runs against a plain loop. n nodes of `ddp` run against a bare DistributedDataParallel script under
 torchrun. Model, batches, data and threads are the same (see bare_loops.py). A pair runs one after the other. The
 script takes the ratio of each pair, because the speed of a shared machine drifts.
+
+    python scripts/bench/overhead.py --cells ddp:2:1 --hidden 16 --pairs 1 --steps 1 --clips 12    # to try it
 """
 
 import argparse
@@ -13,12 +15,15 @@ from pathlib import Path
 
 from cells import run_cell
 
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
+
 BARE = Path(__file__).with_name("bare_loops.py")
+CELLS = "local_sgd:1:2,ddp:1:2,ist:1:2,ddp:4:1"
 
 
-def bare_seconds(nodes: int, threads: int, steps: int, hidden: int) -> float:
+def bare_seconds(nodes: int, threads: int, steps: int, hidden: int, clips: int) -> float:
     """Seconds of `steps` steps without istbench."""
-    flags = ["--steps", str(steps), "--threads", str(threads), "--hidden", str(hidden)]
+    flags = ["--steps", str(steps), "--threads", str(threads), "--hidden", str(hidden), "--clips", str(clips)]
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nodes)]
     command = [*(start if nodes > 1 else [sys.executable]), str(BARE), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -31,20 +36,24 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--cells", default=CELLS, help="METHOD:NODES:THREADS, separated by commas")
+    parser.add_argument("--clips", type=int, default=CLIPS_PER_WORD, help="clips of a word")
     arguments = parser.parse_args()
+    hidden, steps, clips = arguments.hidden, arguments.steps, arguments.clips
     print("| method | nodes | threads | bare ms per step | istbench ms per step | ratio, median [min-max] |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for method, nodes, threads in (("local_sgd", 1, 2), ("ddp", 1, 2), ("ist", 1, 2), ("ddp", 4, 1)):
+    for cell in arguments.cells.split(","):
+        method, nodes, threads = cell.split(":")
         bare, ours = [], []
         for _ in range(arguments.pairs):
-            bare.append(bare_seconds(nodes, threads, arguments.steps, arguments.hidden))
+            bare.append(bare_seconds(int(nodes), int(threads), steps, hidden, clips))
             result = run_cell(
                 "--workload", "speech", "--method", method, "--nodes", nodes, "--threads", threads,
-                "--steps", arguments.steps, "--workload-set", f"hidden={arguments.hidden}",
+                "--steps", steps, "--workload-set", f"hidden={hidden}", "--workload-set", f"clips_per_word={clips}",
             )  # fmt: skip
             ours.append(result["train_s"])
         ratios = [b / a for a, b in zip(bare, ours, strict=True)]
-        bare_ms, our_ms = (1000 * statistics.median(times) / arguments.steps for times in (bare, ours))
+        bare_ms, our_ms = (1000 * statistics.median(times) / steps for times in (bare, ours))
         spread = f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
         print(f"| {method} | {nodes} | {threads} | {bare_ms:.1f} | {our_ms:.1f} | {spread} |", flush=True)
 

@@ -8,6 +8,8 @@ and backward pass. Inputs are random, so the network learns nothing.
 By default the script starts its nodes on this machine's loopback interface, or in a lab's namespaces behind links
 of `--bandwidth`. With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, as under torchrun, it is
 one node and joins the others, on a real or shaped network.
+
+    python scripts/bench/p3_throughput.py --widths 16,8,4 --batch-size 4 --turns 1 --steps 1    # to try it
 """
 
 import argparse
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,6 +59,7 @@ class FullyConnected(Toy):
 def measure(fabric: Fabric, widths: Sequence[int], size: int, turns: int, steps: int, own: dict[str, Any]) -> Any:
     """Seconds of every turn by method, on the slowest node."""
     workload = FullyConnected(widths)
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
     batch = workload.train_batch(torch.arange(size), torch.Generator().manual_seed(fabric.rank))
     alone = workload.build_model()
     parts: dict[str, tuple[Callable[[], object], Callable[[], None]]] = {

@@ -1,4 +1,7 @@
-"""Planned memory of a node over the measured peak, for small real cells of every method, as a markdown table."""
+"""Planned memory of a node over the measured peak, for small real cells of every method, as a markdown table.
+
+python scripts/bench/plan_memory.py --widths 16 --methods zero --workload-set clips_per_word=12    # to try it
+"""
 
 import argparse
 import os
@@ -14,7 +17,7 @@ _GIVEN_BACK = 2**18  # the allocator returns freed blocks of this many bytes to 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", default="speech")
     parser.add_argument("--workload-set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--widths", type=int, nargs="+", default=[1024, 2048, 4096])

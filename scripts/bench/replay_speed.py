@@ -1,6 +1,8 @@
 """The speed of replays, as a markdown table. The trace is like data parallel's: four all-reduces in a round.
 
 The first replay of a process loads the compiled simulation, or compiles it if this machine never did.
+
+    python scripts/bench/replay_speed.py --nodes 2 --rounds 40 --times 1    # to try it
 """
 
 import argparse
@@ -33,6 +35,7 @@ def data_parallel_trace(nodes: int) -> Trace:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--times", type=int, default=5)
     arguments = parser.parse_args()
@@ -42,7 +45,7 @@ def main() -> None:
     print(f"First replay of this process: {time.perf_counter() - started:.1f} s.\n")
     print("| nodes | rounds | seconds, median [min-max] | trace events | messages | both a second |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
-    for nodes in (2, 4, 8):
+    for nodes in arguments.nodes:
         trace, seconds = data_parallel_trace(nodes), []
         for _ in range(arguments.times):
             started = time.perf_counter()

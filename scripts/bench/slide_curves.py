@@ -3,6 +3,7 @@
     istbench compare configs/light/wide.toml --out RESULTS       # with its data = "DIR"
     python scripts/bench/slide_curves.py RESULTS results/slide
     python scripts/bench/slide_curves.py --redraw results/slide  # only the picture, from its curves.csv
+    python scripts/bench/slide_curves.py RESULTS TARGET          # to try it
 
 The script writes curves.csv, with a line for each evaluation, and a picture. It prints tables of precision at the
 end of every epoch, and of train seconds to some levels. Seconds count only if nothing else ran; `--no-seconds`

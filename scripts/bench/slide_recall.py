@@ -4,7 +4,8 @@ The script trains a network with one hidden layer on synthetic points of the ama
 Then it looks up hidden vectors of test points in tables over the output rows: both families, several K, rising L.
 It writes recall.csv, recall.png and recall.svg to `--out`.
 
-`python scripts/bench/slide_recall.py [--labels 50000 --points 80000 --steps 500] --out results/slide`
+    python scripts/bench/slide_recall.py --labels 30000 --steps 250 --out results/slide
+    python scripts/bench/slide_recall.py --labels 200 --points 300 --steps 1 --out TARGET    # to try it
 """
 
 import argparse

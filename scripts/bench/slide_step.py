@@ -7,7 +7,8 @@ labels each. The dense step is plain torch operations on all outputs at once, wi
 finds two fifths of them, two fifths are common to all samples, and one fifth is random, as in the method `dslide`.
 A step counts one part in `--rebuild-every` of the seconds of a rebuild.
 
-`python scripts/bench/slide_step.py [--family dwta] [--rule adam] [--rounds 7] [--dense none]`
+    python scripts/bench/slide_step.py --family simhash --rule adam --rounds 7 --dense none
+    python scripts/bench/slide_step.py --outputs 500 --hidden 8 --batch 4 --active 50 --rounds 1    # to try it
 """
 
 import argparse

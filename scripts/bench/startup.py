@@ -1,6 +1,8 @@
 """Seconds from the start of the command to the first finished training step, as a markdown table.
 
 The data is in the cache. The script detects the first step in the counter that workers share with the launcher.
+
+    python scripts/bench/startup.py --nodes 2 --times 1 --clips 12    # to try it
 """
 
 import argparse
@@ -13,12 +15,14 @@ import time
 from pathlib import Path
 
 from istbench.node.sinks import read_step
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 
-def seconds_to_first_step(nodes: int) -> float:
+def seconds_to_first_step(nodes: int, clips: int) -> float:
     """Start a run, wait for its first step, and end it."""
     with tempfile.TemporaryDirectory() as scratch:
         flags = ["--method", "ist", "--workload", "speech", "--nodes", str(nodes), "--out", f"{scratch}/out"]
+        flags += ["--workload-set", f"clips_per_word={clips}"]
         started = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "istbench", "run", *flags],
@@ -40,11 +44,13 @@ def seconds_to_first_step(nodes: int) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--clips", type=int, default=CLIPS_PER_WORD, help="clips of a word")
     arguments = parser.parse_args()
     print("| nodes | seconds to the first step, median [min-max] |\n| ---: | ---: |")
-    for nodes in (2, 4, 8):
-        seconds = [seconds_to_first_step(nodes) for _ in range(arguments.times)]
+    for nodes in arguments.nodes:
+        seconds = [seconds_to_first_step(nodes, arguments.clips) for _ in range(arguments.times)]
         print(f"| {nodes} | {statistics.median(seconds):.1f} [{min(seconds):.1f}-{max(seconds):.1f}] |", flush=True)
 
 

@@ -5,6 +5,8 @@ and the script takes ratios turn by turn. The network has the sizes of the speec
 travel over the transport of P3, as in a run, or in gloo's asynchronous messages. Both must end with the same
 weights. The CPU seconds of all threads of a node stand beside: streaming only adds work, and a line says where it
 took less than the ordinary exchange.
+
+    python scripts/bench/streaming_lab.py --bandwidth 1gbit --hidden 16 --turns 1    # to try it, as root
 """
 
 import argparse
@@ -23,7 +25,7 @@ from istbench.lab.network import ShapedNetwork
 from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
 
-_SIZES = {"features": 4096, "hidden": 4096, "layers": 2, "classes": 35, "batch_norm": True, "samples": 2048}
+_SIZES = {"features": 4096, "layers": 2, "classes": 35, "batch_norm": True, "samples": 2048}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "ordinary": ("ist", {}),
     "streaming": ("streaming_ist", {}),
@@ -33,10 +35,10 @@ MESSAGES = ", in messages"
 
 
 def measure(
-    fabric: Fabric, size: int, local_steps: int, turns: int, rounds: int
+    fabric: Fabric, hidden: int, size: int, local_steps: int, turns: int, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Seconds and CPU seconds per round of every turn by variant, on the slowest node."""
-    workload = open_workload("toy", _SIZES)
+    workload = open_workload("toy", {**_SIZES, "hidden": hidden})
     workload.batch_size = size
     over: Any = OverMessages(fabric)
     methods = {}
@@ -72,13 +74,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--batch-size", type=int, default=128, help="samples of a node in a step")
     parser.add_argument("--local-steps", type=int, default=20)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2, help="a turn")
     parser.add_argument("--bandwidth", default="1gbit,300mbit", help="bandwidths of the links; needs root")
     arguments = parser.parse_args()
-    what = (arguments.batch_size, arguments.local_steps, arguments.turns, arguments.rounds)
+    what = (arguments.hidden, arguments.batch_size, arguments.local_steps, arguments.turns, arguments.rounds)
     print(
         "| bandwidth | ist | s per round | CPU s per round | of ordinary, median [min-max] "
         "| of the same over P3's transport |"

@@ -4,7 +4,8 @@ One process computes the steps of four data parallel nodes with minibatches of 1
 The corpus is right if the accuracy levels off near 80 %, as on recorded words. The script prints two accuracies:
 with BatchNorm's running statistics, and with statistics estimated again on training clips.
 
-    python scripts/bench/tune_synthetic_speech.py --hidden 1024 --clips 400,600 --snr 5:30,10:35
+    python scripts/bench/tune_synthetic_speech.py --hidden 1024 --clips 400,600 --snr 5:30,10:35 --cache CACHE
+    python scripts/bench/tune_synthetic_speech.py --hidden 16 --clips 20 --epochs 1 --cache CACHE    # to try it
 """
 
 import argparse

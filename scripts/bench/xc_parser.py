@@ -2,6 +2,8 @@
 
 scikit-learn reads the same points as SVMlight text. Rounds of the readers alternate, so that other work of the
 machine affects all of them.
+
+    python scripts/bench/xc_parser.py TEXT --times 1    # to try it
 """
 
 import argparse

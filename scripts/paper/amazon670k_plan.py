@@ -1,6 +1,8 @@
 """Memory of a node for the Amazon-670K network, by width and method, as in the IST paper's column of failures.
 
 Prints the table of results/paper-amazon670k/README.md in markdown.
+
+    python scripts/paper/amazon670k_plan.py --widths 512 --methods fsdp --optimizers sgd    # to try it
 """
 
 import argparse
@@ -12,7 +14,7 @@ from istbench.plan.planner import PlanRequest, make_plan
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", type=int, nargs="+", default=[512, 1024, 1536, 2048, 2560])
     parser.add_argument("--methods", nargs="+", default=["ddp", "zero", "fsdp", "ist"])
     parser.add_argument("--nodes", type=int, default=8)

@@ -2,6 +2,7 @@
 
     istbench compare configs/paper/cifar10.toml --data DIR --out RESULTS      # on a GPU: hours
     python scripts/paper/image_curves.py RESULTS results/paper-cifar10
+    python scripts/paper/image_curves.py RESULTS TARGET                       # to try it
 
 Any results of `cifar10` do, such as those of configs/light/cifar10.toml. Nothing is fitted: every run is replayed
 on the clusters as their profiles have them. The table's footer says what differs from the published runs. Writes

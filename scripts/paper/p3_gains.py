@@ -2,6 +2,7 @@
 
     istbench compare configs/paper/p3.toml --out RESULTS      # or a part of it
     python scripts/paper/p3_gains.py RESULTS results/paper-p3
+    python scripts/paper/p3_gains.py RESULTS TARGET           # to try it
 
 Traces recorded here, their compute stretched to a P4000's, are replayed from 1 to 30 Gbit/s. Nothing is fitted to
 the published gains. Writes README.md, gains.csv, slices.csv and two pictures.

@@ -3,6 +3,7 @@
     istbench compare configs/paper/speech-curves.toml --out RESULTS
     python scripts/paper/speech_curves.py RESULTS results/paper-speech
     python scripts/paper/speech_curves.py --redraw results/paper-speech    # the picture alone, of its seconds.csv
+    python scripts/paper/speech_curves.py RESULTS TARGET                   # to try it
 
 An m5.2xlarge's speed in training and effective bandwidth are fixed from two published points, local SGD and data
 parallel at 77 % with two layers. Every other curve is then a prediction: our steps to each accuracy, our trace,

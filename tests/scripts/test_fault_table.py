@@ -1,24 +1,13 @@
-"""The fault table: how it judges a message, and one row of it on real hosts."""
+"""How the fault table judges a message. test_programs.py makes one row of it on real hosts."""
 
-import io
-import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-import ssh_hosts
-
-from istbench.cli import main
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
 sys.path.append(str(SCRIPTS))
 
-import fault_table  # noqa: E402
 from fault_table import PHASES, Fault, Row, faults, lacking, summary  # noqa: E402
 
 STOPPED = Fault("SIGSTOP for good", "exchanging", 1)
@@ -71,41 +60,3 @@ def test_the_summary_counts_rows_that_came_out_well():
         "- nothing left running: 3 of 4",
         "- rows that could not be made: 1",
     ]
-
-
-@pytest.fixture
-def two_nodes(monkeypatch, tmp_path):
-    """The script on two nodes, its run without a fault on this process's own workers."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def undisturbed():
-        plugin = shutil.copy(fault_table.PLUGIN, tmp_path)
-        words = ["run", *fault_table._RUN, "--nodes", 2, "--out", tmp_path / "out", "--plugin", plugin]
-        with redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-            main([str(word) for word in words])
-        return json.loads(out.getvalue().splitlines()[-1])["weights_sha256"]
-
-    monkeypatch.setattr(fault_table, "_NODES", 2)
-    monkeypatch.setattr(fault_table, "undisturbed", undisturbed)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def networks():
-    """The network namespaces of this process."""
-    listed = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, check=True).stdout
-    return {name for name in listed.split() if name.startswith(f"istbench-ssh-{os.getpid()}-")}
-
-
-def test_a_worker_killed_in_training_is_a_row_and_no_host_is_left(two_nodes, monkeypatch, capsys):
-    if reason := ssh_hosts.why_not():
-        pytest.skip(reason)
-    monkeypatch.setattr(sys, "argv", ["fault_table.py", "--only", "kill -9, training, rank 1"])
-    before = networks()
-    assert fault_table.main() == 0
-    printed = capsys.readouterr().out
-    rows = [line.split(" | ")[:3] for line in printed.splitlines() if "kill -9" in line]
-    assert rows == [["| kill -9", "training", "1"]]
-    for outcome in ("noticed in time", "ended with the digest of a run without a fault", "nothing left running"):
-        assert f"- {outcome}: 1 of 1" in printed
-    assert networks() <= before

@@ -1,0 +1,217 @@
+"""Every program of scripts/ runs, at the tiny size that its docstring shows.
+
+A program's docstring has one line such as `python scripts/bench/memory.py --hidden 16    # to try it`. After a
+comma, the line says who can run it: `as root` (network namespaces), or `on a GPU`. Words in capitals are paths that
+`place_of` makes.
+"""
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import ssh_hosts
+import torch
+from fake_runs import averaging_trace, header, ramp, write_run
+
+from istbench.errors import UserError
+from istbench.lab import network
+from istbench.subnets.layout import layout_of
+from istbench.workloads.imagenet import ImageNetOptions
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "scripts").rglob("*.py"))
+TRIED = re.compile(r"^ *python (.+?) +# to try it(?:, (as root|on a GPU))?$", re.MULTILINE)
+PROGRAMS = [path for path in FILES if '\nif __name__ == "__main__":' in path.read_text()]
+QUOTES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("results/**/*.md"),
+    *ROOT.glob("configs/**/*.toml"),
+]
+FAULT_TABLE = (
+    "| kill -9 | training | 1 |",
+    "- noticed in time: 1 of 1",
+    "- ended with the digest of a run without a fault: 1 of 1",
+    "- nothing left running: 1 of 1",
+)
+SAYS = {"fault_table": FAULT_TABLE, "hosts_show": ("| no Python | 2 | host0: no Python",)}
+"""By program, parts of its output."""
+
+
+def tried(path):
+    """The tiny commands in the docstring of a file: their words, and who can run them."""
+    found = TRIED.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
+    return [(shlex.split(words), who) for words, who in found]
+
+
+def config(head, **changed):
+    """`head` with changed fields of its config."""
+    return {**head, "config": {**head["config"], **changed}}
+
+
+def write_speech_curves(results):
+    """Runs of two published curves, which fix the cluster, and of one that is predicted."""
+    for method, local_steps in (("local_sgd", 20), ("ddp", 1), ("ist", 20)):
+        own = {"local_steps": local_steps} if local_steps > 1 else {}
+        head = config(header(method), workload_options={"layers": 2}, method_options=own)
+        write_run(results, head, ramp(9.0), trace=averaging_trace(local_steps=local_steps))
+
+
+def write_image_curves(results):
+    head = header("ist", workload="cifar10", options="local_steps=5")
+    head = config(head, workload_options={"width": 64})
+    write_run(results, head, ramp(9.0), trace=averaging_trace(local_steps=5))
+
+
+def write_p3_gains(results):
+    cells = {
+        "baseline": ("parameter_server", {"slice_params": 0, "split_params": 1_000_000}),
+        "whole": ("parameter_server", {"slice_params": 0, "split_params": 0}),
+        "alone": ("p3", {"slice_params": 50_000, "split_params": 0, "priority": False}),
+        **{
+            str(size): ("p3", {"slice_params": size, "split_params": 0, "priority": True})
+            for size in (10, 20, 50_000)
+        },
+    }
+    for model, workload in (("translation", "translation"), ("resnet50", "imagenet")):
+        for cell, (method, options) in cells.items():
+            head = header(method, workload=workload, cell=f"{model}-{cell}", nodes=4)
+            sizes = {"model": model, "samples": 2} if workload == "imagenet" else {"samples": 32}
+            head = config(head, workload=workload, workload_options=sizes, method_options=options)
+            write_run(results, head, ramp(1.0), trace=averaging_trace(4))
+
+
+def write_slide_curves(results):
+    events = [
+        msgspec.structs.replace(event, metrics={"precision@1": event.step / 150, "active_outputs": 30.0})
+        for event in ramp(9.0)
+    ]
+    write_run(results, header("dslide", workload="amazon670k", budget="2 epochs"), events)
+
+
+def write_results(results):
+    write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace())
+
+
+RUNS = {
+    "freeze_results": write_results,
+    "image_curves": write_image_curves,
+    "p3_gains": write_p3_gains,
+    "slide_curves": write_slide_curves,
+    "speech_curves": write_speech_curves,
+}
+"""By program, a function that writes finished runs for it."""
+
+
+def place_of(word, folder, program):
+    """The path for a word in capitals; None for another word."""
+    if word not in ("RESULTS", "TARGET", "CACHE", "TEXT"):
+        return None
+    path = folder / word.lower()
+    if word == "RESULTS":
+        RUNS[program](path)
+    elif word == "TEXT":
+        path.write_text("2 5 3\n0,1 0:0.5 4:1.5\n2 1:1\n")
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_written_to_the_checkout():
+    def seen():
+        folders = [ROOT / name for name in ("results", "scripts", "docs", "configs")]
+        files = [path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts]
+        return {path: path.stat().st_mtime_ns for path in files if path.is_file()}
+
+    before = seen()
+    yield
+    assert seen() == before
+
+
+@pytest.fixture
+def as_before(monkeypatch, tmp_path):
+    """Put back the state of this process that programs set for themselves."""
+    threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
+    environment = dict(os.environ)
+    monkeypatch.chdir(tmp_path)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def require(who):
+    if who == "on a GPU" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    if who == "as root":
+        try:
+            network.check()
+        except UserError as error:
+            pytest.skip(str(error))
+        if reason := ssh_hosts.why_not():
+            pytest.skip(reason)
+
+
+def test_programs_are_found():
+    assert {"p3_throughput.py", "speech_curves.py", "cost.py", "freeze_results.py"} <= {
+        path.name for path in PROGRAMS
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "scripts")))
+def test_every_file_is_a_program_to_try_or_a_part_of_one(path):
+    commands = tried(path)
+    if path in PROGRAMS:
+        assert len(commands) == 1, "one line of the docstring must end in `# to try it`"
+        assert commands[0][0][0] == str(path.relative_to(ROOT))
+    else:
+        others = [other.read_text() for other in [*FILES, *ROOT.glob("configs/**/*.toml")] if other != path]
+        assert any(re.search(rf"\b{path.stem}\b", other) for other in others), "nothing uses this file"
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_makes_something_that_is_quoted(path):
+    assert any(path.name in quote.read_text() for quote in QUOTES) or any(
+        path.name in other.read_text() for other in FILES if other != path
+    )
+
+
+def networks_of_this_process():
+    """The network namespaces of hosts that this process made."""
+    return list(Path("/run/netns").glob(f"istbench-ssh-{os.getpid()}-*"))
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_runs(path, request, monkeypatch, capsys, tmp_path):
+    ((script, *words), who) = tried(path)[0]
+    if who:
+        require(who)
+        request.getfixturevalue("only_lab")
+    words = [place_of(word, tmp_path, path.stem) or word for word in words]
+    monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
+    monkeypatch.syspath_prepend(str(path.parent))
+    assert not importlib.import_module(path.stem).main()
+    printed, target = capsys.readouterr().out, tmp_path / "target"
+    assert re.search(r"\d", printed) or list(target.iterdir())
+    assert not re.search(r"\bnan\b|Traceback", printed)
+    for part in SAYS.get(path.stem, ()):
+        assert part in printed
+    assert not networks_of_this_process()
+
+
+def test_networks_of_the_plugin_are_cut_into_subnets(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "bench"))
+    cut = importlib.import_module("cut_layers")
+    vgg12 = ImageNetOptions(model="vgg12")
+    for workload in (cut.Alternate(vgg12), cut.Late(vgg12), cut.Linears(vgg12), cut.ThinBlocks()):
+        with torch.device("meta"):
+            model = workload.build_model()
+        assert layout_of(model, workload.neuron_groups(model)).cut
