@@ -174,15 +174,15 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0) -> int:
 def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float | None:
     """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
 
-    If all nodes do the same and exchange on rings, two nodes stand for all. In lockstep a node's messages take the
-    same time, whether its two neighbours are one node or two.
+    If all nodes do the same and exchange on rings of a uniform cluster, two nodes stand for all. In lockstep a
+    node's messages take the same time, whether its two neighbours are one node or two.
 
     Raises:
         UserError: if the rounds do not replay.
     """
     from istbench.cluster.simulator import replay
 
-    alike = _alike_on_rings(nodes)
+    alike = profile.uniform and _alike_on_rings(nodes)
     if not alike and _messages(nodes) > _MOST_MESSAGES:
         return None
     trace = merge(nodes[:2] if alike else nodes, window=window)

@@ -53,10 +53,12 @@ class Program(NamedTuple):
     message: Records
 
 
-def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -> Program:
+def compile_trace(
+    trace: Trace, compute_scale: float, ring: int | None = None, speeds: Sequence[float] = ()
+) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    ring: as `replay` takes it.
+    ring: as `replay` takes it. speeds: computing speed of each node; by default 1.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
@@ -82,6 +84,9 @@ def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
+    if len(speeds):
+        op.seconds /= np.asarray(speeds)[node]
+        event.seconds /= np.repeat(speeds, [len(own) for own in trace.nodes])
     return Program(
         n=n,
         ops=len(posts),
