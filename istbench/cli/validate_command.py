@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from istbench.cli.options import lab_nodes_option, latency_option, out_option, parse_time, plugin_option, split_list
-from istbench.cluster.profile import parse_bandwidth
+from istbench.cli.options import (
+    lab_nodes_option,
+    latency_option,
+    out_option,
+    parse_time,
+    plugin_option,
+    racks_options,
+    split_list,
+)
+from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
 )
 @latency_option
+@racks_options
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
 )
@@ -48,6 +57,7 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     for text in bandwidths:
         parse_bandwidth(text)
     latency_s = parse_time(given["latency"], "--latency")
+    uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"])
     network.check()
     from istbench.processes.local import preload
 
@@ -56,11 +66,16 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
     from istbench.validation.measure import validate
 
     named = f"Replayed against measured: {given['workload']}, {given['nodes']} nodes"
+    if uplink is not None:
+        named += f" in {given['racks']} racks, uplinks of {bandwidth_text(uplink)}"
     stem = out / "validation" / f"{given['workload']}-n{given['nodes']}"
+    if uplink is not None:
+        stem = stem.with_name(f"{stem.name}-racks{given['racks']}")
     errors: list[ReplayError] = []
     try:
         with Display() as display:
-            errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display))
+            racks = given["racks"], uplink
+            errors.extend(validate(requests, bandwidths, given["repeats"], latency_s, display, *racks))
     except BaseException:
         if errors:  # keep hours of measurements, and complete files from before
             _show(errors, f"{named}, unfinished", stem.with_name(f"{stem.name}-unfinished"), as_json=as_json)

@@ -10,7 +10,7 @@ import msgspec
 
 from istbench.backends.here import Here
 from istbench.cells.resolve import prepare_cell
-from istbench.cluster.profile import ClusterProfile, MessageCosts, parse_bandwidth
+from istbench.cluster.profile import ClusterProfile, MessageCosts, Rack, parse_bandwidth
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
@@ -44,21 +44,32 @@ class Timed:
 
 
 def validate(
-    requests: Sequence[RunRequest], bandwidths: Sequence[str], repeats: int, latency_s: float, display: Any
+    requests: Sequence[RunRequest],
+    bandwidths: Sequence[str],
+    repeats: int,
+    latency_s: float,
+    display: Any,
+    racks: int = 1,
+    uplink: float | None = None,
 ) -> Iterator[ReplayError]:
     """Run each of `requests` on loopback and in a lab of each bandwidth, `repeats` times in turn, and replay.
+
+    racks, uplink: of the labs, as `ShapedNetwork` takes them.
 
     Raises:
         UserError: if a request or bandwidth cannot work, or this machine cannot make a lab.
         RunFailed: if a run does not finish.
     """
+    nodes = requests[0].nodes
     networks = {
-        text: ShapedNetwork(nodes=requests[0].nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s)
+        text: ShapedNetwork(
+            nodes=nodes, bandwidth=parse_bandwidth(text), latency_s=latency_s, racks=racks, uplink=uplink
+        )
         for text in bandwidths
     }
     timed = [_in_whole_rounds(request, display) for request in requests]
     # The cost of a message does not depend on the bandwidth, and slow links make its measurement slow.
-    fast = ShapedNetwork(nodes=requests[0].nodes, bandwidth=_CARRYING_BANDWIDTH)
+    fast = ShapedNetwork(nodes=nodes, bandwidth=_CARRYING_BANDWIDTH)
     ways = measure_carrying(fast.nodes, fast, fast.lab.dilation)
     for repeat in range(repeats):
         for request in timed:
@@ -123,6 +134,7 @@ def lab_profile(lab: Lab, carrying: MessageCosts, share: int) -> ClusterProfile:
         price_date="",
         price_source="",
         burst_bytes=lab.burst_bytes * _PAYLOAD,
+        rack=Rack(hosts=lab.uplink.nodes, uplink=lab.uplink.bandwidth * _PAYLOAD) if lab.uplink else None,
         cores=float(share),
         cpu_s_per_byte=carrying.cpu_s_per_byte,
         cpu_s_per_message=carrying.cpu_s_per_message,
