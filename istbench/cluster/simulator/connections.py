@@ -132,21 +132,16 @@ def end_flow(state: State, n: int, which: int, now: float) -> int:
     for hop in range(flow.more):
         state.link[state.route[which, hop]].bytes += size
     shared.flowing -= 1
-    _move_flow(state, shared.flowing, which)
+    last = state.flow[shared.flowing]
+    flow.pair, flow.out, flow.into, flow.more = last.pair, last.out, last.into, last.more
+    for hop in range(last.more):
+        state.route[which, hop] = state.route[shared.flowing, hop]
     shared.links_changed = 1
     shared.messages += 1
     _send_off(state, slot, pair % n, now + connection.latency)
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(slot)
-
-
-@jit
-def _move_flow(state: State, source: int, target: int) -> None:
-    flow, moved = state.flow[target], state.flow[source]
-    flow.pair, flow.out, flow.into, flow.more = moved.pair, moved.out, moved.into, moved.more
-    for hop in range(flow.more):
-        state.route[target, hop] = state.route[source, hop]
 
 
 @jit
@@ -157,10 +152,12 @@ def _send_off(state: State, slot: int, target: int, at: float) -> None:
         shared.overflow = 1
         return
     place, size = shared.arrival_tail, len(state.arrival)
-    while place > shared.arrival_head and state.arrival[(place - 1) % size].at > at:
+    # Only where latencies differ does a message overtake another.
+    while at < shared.last_arrival and place > shared.arrival_head and state.arrival[(place - 1) % size].at > at:
         earlier, later = state.arrival[(place - 1) % size], state.arrival[place % size]
         later.slot, later.target, later.counts, later.at = earlier.slot, earlier.target, earlier.counts, earlier.at
         place -= 1
     arrival = state.arrival[place % size]
     arrival.slot, arrival.target, arrival.counts, arrival.at = slot, target, state.slot[slot].counts, at
     shared.arrival_tail += 1
+    shared.last_arrival = max(shared.last_arrival, at)

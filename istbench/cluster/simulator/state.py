@@ -17,7 +17,7 @@ _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
     "window streams flowing links_changed todo runnable stalled overflow more_links backplane "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "overhead burst cores cpu_byte cpu_message next_end next_computed",
+    "overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
 )
 _CONNECTION: _Fields = (
     "queue_head queue_tail wire_head wire_tail in_window out into",
