@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istbench.cells.resolve import prepare_cell
-from istbench.cluster.profile import load_profile
+from istbench.cluster.profile import Rack, load_profile
 from istbench.config.run import RunRequest
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.errors import UserError
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.plan.step import step_cost
+from istbench.plan.table import plan_table
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload
 
@@ -205,6 +206,17 @@ def test_slower_links_make_longer_rounds_and_computing_is_the_least():
     for method in METHODS:
         fast, slow = (plan(method, cluster=CLUSTER.with_bandwidth(bits)) for bits in (1e12, 1e6))
         assert 0 < fast.compute_seconds < fast.seconds < slow.seconds
+
+
+def test_an_uplink_or_a_slow_node_makes_rounds_longer():
+    plain = plan("local_sgd", nodes=4)
+    narrow = dataclasses.replace(CLUSTER, rack=Rack(hosts=2, uplink=CLUSTER.bandwidth_out / 4))
+    assert plan("local_sgd", nodes=4, cluster=narrow).seconds > plain.seconds
+    slow = plan("local_sgd", nodes=4, cluster=dataclasses.replace(CLUSTER, speeds=(1.0, 0.5)))
+    assert slow.compute_seconds == pytest.approx(2 * plain.compute_seconds)
+    assert slow.seconds == pytest.approx(plain.seconds + plain.compute_seconds)
+    table = plan_table(plan("local_sgd", nodes=4, cluster=narrow))
+    assert any("2 hosts share an uplink of" in line for line in table.footer)
 
 
 @pytest.mark.parametrize("method", ["ddp", "local_sgd", "fsdp"])

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
-from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, guide_line, lower_bound_line
+from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, guide_line, lower_bound_line, sustained_line
 from istbench.report.tables.of_group import shared_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
@@ -51,6 +51,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield f"Clock: cluster_s, recorded on {group.device}, replayed on {group.machine}."
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
+        yield from sustained_line(group.profile)
         yield from lower_bound_line(group.device, group.profile)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
     if runs:
@@ -66,7 +67,8 @@ def _node_line(profile: ClusterProfile) -> str:
     out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
-    return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
+    latency = f"{profile.latency_s * 1e6:g} µs to another {'node' if profile.host is None else 'host'}"
+    return "; ".join([f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {latency}", *network_words(profile)])
 
 
 def _targets_line(group: Group) -> Iterable[str]:
