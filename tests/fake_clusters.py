@@ -11,7 +11,7 @@ from istbench.results.on_cluster import runs_on_clusters
 
 M5 = load_profile("m5.2xlarge")
 # Machines as fast as the one that recorded, on links whose only cost is bytes: 1 MB/s.
-BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0, bandwidth_out=8e6, bandwidth_in=8e6)
+BARE = dataclasses.replace(M5, gflops=100.0, latency_s=0.0, overhead_s=0.0).with_bandwidth(8e6)
 
 
 def sweep_of(results, *bandwidths):

@@ -148,10 +148,11 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(count: int, folder: Path, install: str = "") -> Iterator[Hosts]:
+def hosts(count: int, folder: Path, install: str = "", rack: int = 0, uplink: str = "") -> Iterator[Hosts]:
     """Have `count` hosts inside, which keep what they need in `folder`.
 
-    `install` is where their Pythons look for packages first.
+    `install` is where their Pythons look for packages first. Every `rack` hosts have a switch with an `uplink`, the
+    words for `tc` that shape it; without racks, all have one switch.
     """
     names = [f"host{number}" for number in range(count)]
     servers: list[subprocess.Popen[bytes]] = []
@@ -173,11 +174,21 @@ def hosts(count: int, folder: Path, install: str = "") -> Iterator[Hosts]:
         _ip(f"-n {ask} addr add {_SUBNET}.254/24 dev switch")
         _ip(f"-n {ask} link set switch up")
         _ip(f"-n {ask} link set lo up")
+        for number in range(-(-count // rack) if rack else 0):
+            _ip(f"-n {ask} link add rack{number} type bridge")
+            _ip(f"-n {ask} link set rack{number} up")
+            _ip(f"-n {ask} link add up{number} type veth peer name down{number}")
+            _ip(f"-n {ask} link set up{number} master rack{number} up")
+            _ip(f"-n {ask} link set down{number} master switch up")
+            for end in ("up", "down"):
+                shape = f"tc -n {ask} qdisc add dev {end}{number} root {uplink}"
+                subprocess.run(shape.split(), check=True)
         for number, name in enumerate(names):
             own = found.named(number)
             _ip(f"netns add {own}")
             _ip(f"link add port{number} netns {ask} type veth peer name eth0 netns {own}")
-            _ip(f"-n {ask} link set port{number} master switch up")
+            switch = f"rack{number // rack}" if rack else "switch"
+            _ip(f"-n {ask} link set port{number} master {switch} up")
             _ip(f"-n {own} addr add {_address(number)}/24 dev eth0")
             _ip(f"-n {own} link set eth0 up")
             _ip(f"-n {own} link set lo up")

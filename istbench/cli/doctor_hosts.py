@@ -13,9 +13,10 @@ from istbench.door import convert
 from istbench.errors import UserError, printable
 from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
 from istbench.hosts.group import HostGroup, Needs, Unfit, gather
-from istbench.hosts.links import MEASURES_S, HostLink, measure_links, measure_ring, shared_links, slow_links
+from istbench.hosts.links import MEASURES_S, HostLink, measure_links, measure_together, shared_links, slow_links
 from istbench.hosts.names import Host
 from istbench.hosts.profile import MeasuredNode, profile_toml
+from istbench.hosts.shared import shared_link
 from istbench.processes.launcher import Signals
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
@@ -42,14 +43,15 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
                 where = f"{facts.host} at {group.addresses[name]}"
                 _finding("ok", name, f"{where}: {facts.cores} cores{gpus}, {has}, clock {group.clocks[name]}")
             links = measure_links(connections, group.addresses, MEASURES_S, _measured)
-            ring = measure_ring(connections, group.addresses, MEASURES_S, links) if links else []
+            together = measure_together(connections, group.addresses, MEASURES_S, links)
             if links:
                 click.echo()
-                print_table(links_table(links, ring), sys.stdout)
-            for line in (*slow_links(links), *shared_links(links, ring)):
+                print_table(links_table(links, together), sys.stdout)
+            shared = shared_link(links, together)
+            for line in (*slow_links(links), *([shared.words] if shared else shared_links(links, together))):
                 _finding("slow", "link", line)
             if profile is not None:
-                _write(profile, profile_of(connections, hosts, group, links, ring))
+                _write(profile, profile_of(connections, hosts, group, links, together))
         except Unfit as unfit:
             for problem in unfit.problems:
                 name, _, detail = problem.partition(": ")
@@ -58,11 +60,11 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
     return 0
 
 
-def links_table(links: Sequence[HostLink], ring: Sequence[HostLink]) -> Table:
+def links_table(links: Sequence[HostLink], together: Sequence[HostLink]) -> Table:
     """Bandwidth and latency of every link."""
-    together = {(link.source, link.target): link.bandwidth for link in ring}
+    at_once = {(link.source, link.target): link.bandwidth for link in together}
     return Table(
-        title="Links, one TCP connection at a time; together, while every host sends to the next",
+        title="Links, one TCP connection at a time; together, while every host sends to one other",
         columns=(
             Column(key="from", title="from", align="left"),
             Column(key="to", title="to", align="left"),
@@ -75,7 +77,7 @@ def links_table(links: Sequence[HostLink], ring: Sequence[HostLink]) -> Table:
                 Entry(text=link.source, value=link.source),
                 Entry(text=link.target, value=link.target),
                 _bandwidth_entry(link.bandwidth),
-                _bandwidth_entry(together.get((link.source, link.target))),
+                _bandwidth_entry(at_once.get((link.source, link.target))),
                 Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
             )
             for link in links
@@ -101,10 +103,9 @@ def profile_of(
     hosts: Sequence[Host],
     group: HostGroup,
     links: Sequence[HostLink],
-    ring: Sequence[HostLink],
+    together: Sequence[HostLink],
 ) -> str:
-    """Write the file of a cluster profile: links, alone and in a ring, and the computing speed of all hosts at
-    once.
+    """Write the file of a cluster profile: links, alone and together, and the computing speed of all hosts at once.
 
     Raises:
         Unfit: if a host cannot answer.
@@ -131,7 +132,7 @@ def profile_of(
             convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying
         )
     assert carrying is not None
-    return profile_toml(nodes, slots, links, ring, carrying, datetime.date.today().isoformat())
+    return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat())
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@ import click
 
 from istbench.backends.here import Here
 from istbench.cli import compare_command, run_command, validate_command
-from istbench.cli.options import lab_nodes_option, latency_option, parse_time, typed_options
+from istbench.cli.options import lab_nodes_option, latency_option, parse_time, racks_options, typed_options
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
 from istbench.errors import UserError
 from istbench.lab.network import ShapedNetwork, check
@@ -21,16 +21,21 @@ from istbench.lab.network import ShapedNetwork, check
     help="Bandwidth of every link in each direction, such as 300mbit.",
 )
 @latency_option
+@racks_options
 @click.pass_context
-def command(context: click.Context, nodes: int, bandwidth: str, latency: str) -> None:
+def command(
+    context: click.Context, nodes: int, bandwidth: str, latency: str, racks: int, uplink: str | None
+) -> None:
     """Run a command on a shaped network inside this machine (Linux, root).
 
     \b
     istbench lab --nodes 2 --bandwidth 100mbit -- run --method ist --workload speech
+    istbench lab --nodes 4 --bandwidth 1gbit --racks 2 --uplink 1gbit -- run --method ist --workload speech
     istbench lab validate
 
-    Each node has its own network namespace, and token buckets shape both ends of its link. With more nodes than
-    cores, compute and links run slower by the same factor, and istbench divides the clocks by it.
+    Each node has its own network namespace, and token buckets shape both ends of its link. --racks puts the nodes
+    on several switches, and the nodes of each share its --uplink. With more nodes than cores, compute and links run
+    slower by the same factor, and istbench divides the clocks by it.
     """
     # torch warns that namespaces have no host names, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -38,7 +43,11 @@ def command(context: click.Context, nodes: int, bandwidth: str, latency: str) ->
         _check_nothing_named(context)
         return
     place = ShapedNetwork(
-        nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=parse_time(latency, "--latency")
+        nodes=nodes,
+        bandwidth=parse_bandwidth(bandwidth),
+        latency_s=parse_time(latency, "--latency"),
+        racks=racks,
+        uplink=None if uplink is None else parse_bandwidth(uplink),
     )
     check()
     context.obj = Here(lab=place)

@@ -1,8 +1,9 @@
 """`istbench list`: the methods, workloads and clusters."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -43,9 +44,17 @@ def _print_clusters(with_fields: bool) -> None:
     for name, line in lines.items():
         click.echo(f"{name:<{width}}  {line}")
         if with_fields:
-            for field, value in dataclasses.asdict(load_profile(name)).items():
+            for field, value in _figures(dataclasses.asdict(load_profile(name))):
                 if field not in ("name", "summary"):
                     click.echo(f"    {field} = {value}")
+
+
+def _figures(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", own) for inner, own in value.items())
+        else:
+            yield name, value
 
 
 def _print_options(kind: Kind, name: str, plugins: tuple[str, ...]) -> None:

@@ -114,6 +114,20 @@ def latency_option(command: _Command) -> _Command:
     )(command)
 
 
+def racks_options(command: _Command) -> _Command:
+    """`--racks N` and `--uplink BANDWIDTH`, of a lab."""
+    uplink = click.option(
+        "--uplink", metavar="BANDWIDTH", help="Bandwidth from each rack to the others, each way, such as 100mbit."
+    )
+    return click.option(
+        "--racks",
+        type=click.IntRange(1, MOST_NODES),
+        default=1,
+        show_default=True,
+        help="Switches, each with as many of the nodes; with --uplink.",
+    )(uplink(command))
+
+
 def _as_levels(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...]:
     if text is None:
         return ()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--bandwidth",
     "bandwidths",
     metavar="BANDWIDTH,...",
-    help="Bandwidths of the link of a node, such as 100mbit,1gbit,10gbit. Default: that of the cluster.",
+    help="Bandwidths of the link of a host, such as 100mbit,1gbit,10gbit. Default: that of the cluster.",
 )
 @report_options
 def command(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: show it as recorded."
 )
-@click.option("--bandwidth", help="Bandwidth of the links, such as 100mbit or 1gbit. Default: that of the cluster.")
+@click.option("--bandwidth", help="Bandwidth of a host's link, such as 100mbit. Default: that of the cluster.")
 @click.option(
     "--round",
     "round_number",

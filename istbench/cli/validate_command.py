@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from msgspec import Meta
 
-from istbench.cli.options import latency_option, out_option, parse_time, plugin_option, split_list
+from istbench.cli.options import latency_option, out_option, parse_time, plugin_option, racks_options, split_list
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
@@ -44,6 +44,7 @@ _SMALL = {"speech": {"hidden": "512"}}
     "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
 )
 @latency_option
+@racks_options
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
 )
@@ -74,6 +75,9 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     for text in bandwidths:
         parse_bandwidth(text)
     latency_s = parse_time(given["latency"], "--latency")
+    uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"])
+    if scaling and uplink is not None:
+        raise UserError("--scaling checks computing, --uplink the network; leave one out")
     network.check()
     from istbench.processes.local import preload
 
@@ -83,7 +87,7 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     from istbench.validation.plan import fitting
     from istbench.validation.record import ValidationFiles
 
-    files = ValidationFiles(out / "validation", scaling=scaling)
+    files = ValidationFiles(out / "validation", scaling=scaling, racks=given["racks"], uplink=uplink)
     files.check({(request.workload, request.nodes) for request in candidates})
     errors: list[ReplayError] = []
     try:
@@ -96,6 +100,8 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
                 repeats=given["repeats"],
                 seconds=given["seconds"],
                 latency_s=latency_s,
+                racks=given["racks"],
+                uplink=uplink,
                 display=display,
             )
             errors.extend(validation.of_scaling() if scaling else validation.of_the_network())

@@ -24,10 +24,10 @@ class ClusterTime:
 
     Attributes:
         profile: the cluster.
-        nodes: number of its machines.
+        nodes: number of them.
         seconds: until the last node has done each requested number of local steps.
         compute, communication, idle: shares of the time as in `Replay`, mean over nodes.
-        link_use: payload over capacity of the busiest link, in its busier direction.
+        link_use: payload over capacity of the busiest link or uplink, in its busier direction.
         carrying: share of the busiest node's cores that messages take; 0 if the profile leaves it out.
         doubt: a reason to doubt the seconds in the trace, in a few words; empty without a reason.
         check: how far replays of the run's method were off in a lab; None if the method is not known here.
@@ -103,8 +103,8 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
 
 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
-    """Price of `nodes` machines of `profile` for this many seconds, USD."""
-    return profile.price_per_hour * nodes * seconds / 3600
+    """Price of the hosts of `nodes` nodes of `profile` for this many seconds, USD."""
+    return profile.price_per_hour * -(-nodes // profile.host_nodes) * seconds / 3600
 
 
 def drain_seconds(found: "Replay") -> float:
@@ -121,6 +121,8 @@ def _closing_seconds(reached: Sequence[float], round_steps: int) -> float:
 
 
 def _link_use(found: "Replay") -> float:
+    if not found.profile.uniform:
+        return found.link_use
     if found.profile.full_duplex:
         return float(max(found.utilisation_out.max(), found.utilisation_in.max()))
     both_ways = (found.bytes_sent + found.bytes_received).max() * 8

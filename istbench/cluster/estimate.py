@@ -174,16 +174,16 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0, backend: Ba
 def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float | None:
     """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
 
-    If all nodes do the same and exchange in turns, two nodes stand for all. In lockstep a node's messages take the
-    same time, whether they go to one node or to several. Collectives that overlap use one connection of two nodes
-    in turn, and share the links to several: up to 3 % apart in tests.
+    If all nodes do the same and exchange in turns on a uniform cluster, two nodes stand for all. In lockstep a node's
+    messages take the same time, whether they go to one node or to several. Collectives that overlap use one
+    connection of two nodes in turn, and share the links to several: up to 3 % apart in tests.
 
     Raises:
         UserError: if the rounds do not replay.
     """
     from istbench.cluster.simulator import replay
 
-    alike = _alike_in_turns(nodes, profile.collectives)
+    alike = profile.uniform and _alike_in_turns(nodes, profile.collectives)
     if not alike and _messages(nodes, profile.collectives) > _MOST_MESSAGES:
         return None
     trace = merge(nodes[:2] if alike else nodes, window=window)

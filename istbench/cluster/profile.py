@@ -2,10 +2,13 @@
 
 import dataclasses
 import datetime
+import functools
 import math
+import operator
 import re
+import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from istbench.cluster.collectives import Backend
+from istbench.config.numbers import MOST_NODES
 from istbench.door import convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError, shown, unknown_name
 
@@ -28,28 +32,59 @@ NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Cores = Annotated[float, Meta(ge=0.01, le=1e6)]
 CpuSeconds = Annotated[float, Meta(ge=0, le=10)]
 BitsPerSecond = Annotated[float, Meta(gt=0, le=_FASTEST)]
+Speeds = Annotated[tuple[Annotated[float, Meta(ge=1e-3, le=1e3)], ...], Meta(max_length=MOST_NODES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine with several nodes, such as GPUs. Nodes are on hosts in order of rank.
+
+    Attributes:
+        nodes: of a host.
+        bandwidth: of a node's link to the other nodes of its host, bits/s each way. latency_s: one way, seconds.
+    """
+
+    nodes: Annotated[int, Meta(ge=2, le=MOST_NODES)]
+    bandwidth: BitsPerSecond
+    latency_s: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rack:
+    """Hosts on one switch. Hosts are in racks in order.
+
+    Attributes:
+        hosts: of a rack. uplink: bandwidth from the rack to all others, bits/s each way.
+    """
+
+    hosts: Annotated[int, Meta(ge=1, le=MOST_NODES)]
+    uplink: BitsPerSecond
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterProfile:
-    """A cluster of equal nodes on a switch that is no bottleneck.
+    """A cluster. By default all nodes are equal, each with one link to a switch that is no bottleneck.
 
     Attributes:
         name: as given on the command line.
         summary: one line, for listings.
-        gflops: effective fp32 GFLOP/s of a node in matrix products of training.
+        gflops: effective fp32 GFLOP/s of a node of speed 1 in matrix products of training.
         source: the origin of `gflops` and the network figures, or the word estimate.
         memory_gib: memory of a node for a model, GiB; on a GPU, the GPU's.
-        bandwidth_out, bandwidth_in: effective bandwidth of a node's link, bits/s.
-        latency_s: from one node to another, seconds one way.
+        bandwidth_out, bandwidth_in: effective bandwidth of a host's link, bits/s. Without `host`, every node is a
+            host. latency_s: from one host to another, seconds one way.
         overhead_s: to prepare a message, seconds. A connection prepares one message at a time, while others flow.
         full_duplex: sending and receiving each have their bandwidth; otherwise they share `bandwidth_out`.
-        burst_bytes: bytes that an idle link carries at once, as a token bucket.
+        burst_bytes: bytes that an idle link or uplink carries at once, as a token bucket.
+        burst_bandwidth: of a host's link for a limited time, bits/s. The simulation leaves it out; tables name it.
         cores: cores that compute. Messages and updates of served parameters take time from them. None if a
             GPU computes, or where this time does not count.
         cpu_s_per_byte, cpu_s_per_message: seconds of one core to send or to receive.
         backend: the library of its collectives; by default nccl if a GPU computes (no `cores`), else gloo.
-        price_per_hour: of a node, USD. price_date: its date. price_source: its origin.
+        price_per_hour: of a host, USD. price_date: its date. price_source: its origin.
+        speeds: computing speed of each node, relative to `gflops`, in order of rank. More nodes repeat the list.
+        backplane: bandwidth that all messages between hosts share, bits/s; None if it is no bottleneck.
+        host: several nodes on one machine. rack: several hosts on one switch with an uplink.
     """
 
     name: str
@@ -70,15 +105,46 @@ class ClusterProfile:
     cpu_s_per_byte: CpuSeconds = 0.0
     cpu_s_per_message: CpuSeconds = 0.0
     backend: Backend | None = None
+    burst_bandwidth: BitsPerSecond | None = None
+    speeds: Speeds = ()
+    backplane: BitsPerSecond | None = None
+    host: Host | None = None
+    rack: Rack | None = None
 
     @property
     def collectives(self) -> Backend:
         """The library of its collectives."""
         return self.backend or ("nccl" if self.cores is None else "gloo")
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all nodes are equal, each with one link of its own to a switch that is no bottleneck."""
+        one_link_each = self.host is None and self.narrow_rack is None and self.backplane is None
+        return one_link_each and len(set(self.speeds)) < 2
+
+    @property
+    def narrow_rack(self) -> Rack | None:
+        """The rack, unless its uplink carries all that its hosts can send or receive."""
+        if self.rack is None:
+            return None
+        most = max(self.bandwidth_out, self.bandwidth_in if self.full_duplex else 0.0)
+        return self.rack if self.rack.uplink < self.rack.hosts * most else None
+
+    @property
+    def host_nodes(self) -> int:
+        """Nodes of a host."""
+        return 1 if self.host is None else self.host.nodes
+
+    def speeds_of(self, nodes: int) -> tuple[float, ...]:
+        """Computing speed of each of `nodes` nodes, relative to `gflops`."""
+        speeds = self.speeds or (1.0,)
+        return tuple(speeds[rank % len(speeds)] for rank in range(nodes))
+
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
-        """The same cluster with another bandwidth of links, in both directions."""
-        return dataclasses.replace(self, bandwidth_out=bits_per_second, bandwidth_in=bits_per_second)
+        """The same cluster with another bandwidth of the hosts' links, in both directions, at all times."""
+        return dataclasses.replace(
+            self, bandwidth_out=bits_per_second, bandwidth_in=bits_per_second, burst_bandwidth=None
+        )
 
 
 class MessageCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,28 +192,32 @@ class _Date(str):
         return cls(value)
 
 
+def _table(name: str, described: type) -> type:
+    """A table of a file with the fields of the dataclass `described`."""
+    kinds = typing.get_type_hints(described, include_extras=True)
+    fields = [
+        (field.name, _in_a_file(field.name, kinds[field.name]), _default(field))
+        for field in dataclasses.fields(described)
+        if field.name != "name"
+    ]
+    return msgspec.defstruct(name, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
+
+
 def _in_a_file(name: str, kind: Any) -> Any:
-    if kind is BitsPerSecond:
-        return _Bandwidth
-    return _Date if name == "price_date" else kind
+    if name == "price_date":
+        return _Date
+    union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    options = typing.get_args(kind) if union else (kind,)
+    return functools.reduce(operator.or_, [_IN_A_FILE.get(option, option) for option in options])
 
 
-def _fields_in_a_file() -> Iterator[tuple[str, Any, Any]]:
-    kinds = typing.get_type_hints(ClusterProfile, include_extras=True)
-    for field in dataclasses.fields(ClusterProfile):
-        if field.name != "name":
-            required = field.default is dataclasses.MISSING
-            default = msgspec.NODEFAULT if required else field.default
-            yield field.name, _in_a_file(field.name, kinds[field.name]), default
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    return msgspec.NODEFAULT if field.default is dataclasses.MISSING else field.default
 
 
-_ProfileTable = msgspec.defstruct(
-    "profile",
-    _fields_in_a_file(),
-    kw_only=True,
-    frozen=True,
-    forbid_unknown_fields=True,
-)
+_IN_A_FILE: dict[Any, Any] = {BitsPerSecond: _Bandwidth}
+_IN_A_FILE.update({kind: _table(kind.__name__.lower(), kind) for kind in (Host, Rack)})
+_ProfileTable = _table("profile", ClusterProfile)
 
 
 def parse_bandwidth(text: str) -> float:
@@ -171,6 +241,26 @@ def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
     rounded = float(f"{bits_per_second:.{digits}g}")
     scale, unit = next((pair for pair in _READABLE if rounded >= pair[0]), (1.0, "bit/s"))
     return f"{rounded / scale:.{digits}g} {unit}"
+
+
+def network_words(profile: ClusterProfile) -> list[str]:
+    """The network beyond one link of each node, and unequal nodes: a phrase for each; none for a plain cluster."""
+    words = []
+    if profile.host is not None:
+        inside = bandwidth_text(profile.host.bandwidth)
+        words.append(
+            f"{profile.host.nodes} nodes share the link of a host; inside it each has {inside} out and in, "
+            f"{profile.host.latency_s * 1e6:g} µs to another"
+        )
+    if profile.rack is not None:
+        uplink = bandwidth_text(profile.rack.uplink)
+        hosts = "1 host has" if profile.rack.hosts == 1 else f"{profile.rack.hosts} hosts share"
+        words.append(f"{hosts} an uplink of {uplink} up and down")
+    if profile.backplane is not None:
+        words.append(f"all messages between hosts share {bandwidth_text(profile.backplane)}")
+    if profile.speeds:
+        words.append(f"computing speeds {', '.join(f'{speed:g}' for speed in profile.speeds)}, repeated")
+    return words
 
 
 def names() -> list[str]:
@@ -228,10 +318,16 @@ def parse_profile(text: str, *, name: str, where: str) -> ClusterProfile:
     Raises:
         UserError: as `load_profile` does.
     """
-    table = convert(parse_toml(text, where), _ProfileTable, toml_lines(text, where))
+    table: Any = convert(parse_toml(text, where), _ProfileTable, toml_lines(text, where))
+    values = _plain(table)
+    for key, kind in (("host", Host), ("rack", Rack)):
+        values[key] = None if values[key] is None else kind(**_plain(values[key]))
+    return ClusterProfile(name=name, **{**values, "price_date": str(values["price_date"])})
+
+
+def _plain(table: Any) -> dict[str, Any]:
     values = msgspec.structs.asdict(table)
-    numbers = {key: float(value) for key, value in values.items() if isinstance(value, _Bandwidth)}
-    return ClusterProfile(name=name, **{**values, **numbers, "price_date": str(values["price_date"])})
+    return {key: float(value) if isinstance(value, _Bandwidth) else value for key, value in values.items()}
 
 
 def _builtin() -> dict[str, str]:
@@ -245,4 +341,6 @@ def _builtin() -> dict[str, str]:
 
 def _one_line(profile: ClusterProfile) -> str:
     price = f"${profile.price_per_hour:g}/h" if profile.price_per_hour else "no rent"
-    return f"{profile.summary} ({profile.gflops:g} GFLOP/s, {profile.bandwidth_out / 1e9:g} Gbit/s, {price})"
+    price += " a host" if profile.host is not None else ""
+    figures = f"{profile.gflops:g} GFLOP/s, {profile.bandwidth_out / 1e9:g} Gbit/s, {price}"
+    return f"{profile.summary} ({'; '.join([figures, *network_words(profile)])})"

@@ -64,6 +64,13 @@ class Described(Recorded):
     of_machine: bool = False
 
 
+class Uplink(msgspec.Struct, frozen=True, kw_only=True):
+    """A shaped link of each rack of a lab: its nodes, and its bandwidth in each direction, bits/s."""
+
+    nodes: Count
+    bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
+
+
 class Lab(msgspec.Struct, frozen=True, kw_only=True):
     """A shaped network inside one machine, as a run records it.
 
@@ -74,6 +81,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
         latency_s: added to each message between two nodes, seconds. fabric_latency_s: the part of it that the
             fabric adds by sleeping.
         dilation: everything runs this many times slower than requested; clocks are divided by it.
+        uplink: of racks; a lab without racks has none, as all labs of earlier versions.
     """
 
     summary: str
@@ -82,6 +90,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: Duration = 0.0
     fabric_latency_s: Duration = 0.0
     dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
+    uplink: Uplink | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from istbench.hosts.connection import Connection, Lost, Refused, each
 from istbench.hosts.group import Unfit, listening
 
 MEASURES_S = 1.0
-_SLOW = 0.7  # share of the usual bandwidth, or of the bandwidth of a link alone
+SLOW = 0.7  # share of the usual bandwidth, or of the bandwidth of a link alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,30 +49,42 @@ def measure_links(
     return found
 
 
-def measure_ring(
+def permutations(hosts: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Rounds in which every host sends to one other and receives from one. Together they have every pair once."""
+    return [
+        [(name, hosts[(place + further) % len(hosts)]) for place, name in enumerate(hosts)]
+        for further in range(1, len(hosts))
+    ]
+
+
+def measure_together(
     connections: Sequence[Connection], addresses: Mapping[str, str], seconds: float, links: Sequence[HostLink]
 ) -> list[HostLink]:
-    """The links from every host to the next, with their bandwidth while all hosts send, as in training.
+    """Every link of `links`, with its bandwidth while all hosts send to one other each, as in training.
 
-    Links that share Wi-Fi, a half-duplex line or a small switch carry less than each one alone. If one carries
-    much less, all are measured again and the faster result counts: a shared link is slow both times, but a host
-    may have been busy the first time.
+    Links that share Wi-Fi, a half-duplex line, a small switch or an uplink carry less than each one alone. If one
+    of a round carries much less, that round is measured again and the faster result counts: a shared link is slow
+    both times, but a host may have been busy the first time.
 
     Raises:
         Unfit: if a host fails.
     """
-    ring = dict(zip(connections, [*connections[1:], connections[0]], strict=True))
+    hosts = {connection.name: connection for connection in connections}
     alone = {(link.source, link.target): link for link in links}
+    found: dict[tuple[str, str], HostLink] = {}
     with _measuring(connections, addresses, seconds) as begin:
 
-        def together() -> list[HostLink]:
-            ends = [(source, target, begin("bandwidth", source, target)) for source, target in ring.items()]
-            return [replace(alone[source.name, target.name], bandwidth=end()) for source, target, end in ends]
+        def at_once(pairs: Sequence[tuple[str, str]]) -> list[HostLink]:
+            ends = [(pair, begin("bandwidth", hosts[pair[0]], hosts[pair[1]])) for pair in pairs]
+            return [replace(alone[pair], bandwidth=end()) for pair, end in ends]
 
-        found = together()
-        if shared_links(links, found):
-            found = [max(pair, key=lambda link: link.bandwidth) for pair in zip(found, together(), strict=True)]
-        return found
+        for pairs in permutations(list(hosts)):
+            rates = at_once(pairs)
+            if shared_links(links, rates):
+                both = zip(rates, at_once(pairs), strict=True)
+                rates = [max(pair, key=lambda link: link.bandwidth) for pair in both]
+            found.update(zip(pairs, rates, strict=True))
+    return [found[pair] for pair in alone]
 
 
 @contextmanager
@@ -100,14 +112,14 @@ def _measuring(
         each(connections, lambda connection: connection.do("stop_listening"))
 
 
-def shared_links(links: Sequence[HostLink], ring: Sequence[HostLink]) -> list[str]:
-    """A line for each link of `ring` that carries much less while all hosts send than it does alone in `links`."""
+def shared_links(links: Sequence[HostLink], together: Sequence[HostLink]) -> list[str]:
+    """A line for each link of `together` that carries much less while all hosts send than it does in `links`."""
     alone = {(link.source, link.target): link.bandwidth for link in links}
     return [
         f"{link.source} to {link.target} carries {bandwidth_text(link.bandwidth, 3)} while all hosts send at once, "
         f"{bandwidth_text(alone[link.source, link.target], 3)} alone"
-        for link in ring
-        if link.bandwidth < _SLOW * alone[link.source, link.target]
+        for link in together
+        if link.bandwidth < SLOW * alone[link.source, link.target]
     ]
 
 
@@ -120,12 +132,12 @@ def slow_links(links: Sequence[HostLink]) -> list[str]:
     for verb, end in (("sends to", "source"), ("receives from", "target")):
         for host in dict.fromkeys(getattr(link, end) for link in links):
             own = [link for link in links if getattr(link, end) == host]
-            if len(own) > 1 and max(link.bandwidth for link in own) < _SLOW * usual:
+            if len(own) > 1 and max(link.bandwidth for link in own) < SLOW * usual:
                 most = bandwidth_text(max(link.bandwidth for link in own), 3)
                 lines.append(f"{host} {verb} all others at {most} at most; usual is {bandwidth_text(usual, 3)}")
                 told |= set(own)
     for link in links:
-        if link not in told and link.bandwidth < _SLOW * usual:
+        if link not in told and link.bandwidth < SLOW * usual:
             lines.append(
                 f"{link.source} to {link.target} carries {bandwidth_text(link.bandwidth, 3)}; usual is "
                 f"{bandwidth_text(usual, 3)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
 from istbench.hosts.links import HostLink
+from istbench.hosts.shared import shared_link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ def profile_toml(
     nodes: Mapping[str, MeasuredNode],
     slots: Mapping[str, int],
     links: Sequence[HostLink],
-    ring: Sequence[HostLink],
+    together: Sequence[HostLink],
     carrying: MessageCosts,
     date: str,
 ) -> str:
@@ -30,20 +31,24 @@ def profile_toml(
 
     Args:
         nodes, slots: by host, measurements of a process, and the number of processes that share its links.
-        links, ring: measured alone, and while all hosts send at once.
+        links, together: measured alone, and while all hosts send at once.
     """
-    out = min(link.bandwidth / slots[link.source] for link in (*links, *ring))
-    into = min(link.bandwidth / slots[link.target] for link in (*links, *ring))
+    shared = shared_link(links, together) if len(set(slots.values())) == 1 else None
+    # What a shared link explains is no property of the hosts' own links.
+    counted = links if shared is not None else (*links, *together)
+    out = min(link.bandwidth / slots[link.source] for link in counted)
+    into = min(link.bandwidth / slots[link.target] for link in counted)
     latency = max(link.latency_s for link in links) + max(0.0, carrying.message_s - carrying.next_s)
     slowest = min(nodes, key=lambda name: nodes[name].gflops)
-    rate, together = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, ring))
+    rate, at_once = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, together))
+    assumed = "" if shared is None else f"; assumed: {shared.words}"
     cores = [node.cores for node in nodes.values() if node.cores is not None]
     values: dict[str, Any] = {
         "summary": f"{len(nodes)} hosts measured over ssh: {', '.join(nodes)}",
         "gflops": _rounded(nodes[slowest].gflops),
         "source": (
             f"measured by istbench doctor: a process of {slowest}, the slowest; the slowest of {len(links)} links, "
-            f"{rate} by one TCP connection alone, {together} while all hosts send at once; "
+            f"{rate} by one TCP connection alone, {at_once} while all hosts send at once{assumed}; "
             "a message's cost by all-reduces on the first host"
         ),
         "memory_gib": _rounded(min(node.memory for node in nodes.values()) / 2**30),
@@ -61,7 +66,13 @@ def profile_toml(
         values["cores"] = _rounded(min(cores))
         values["cpu_s_per_byte"] = _rounded(carrying.cpu_s_per_byte)
         values["cpu_s_per_message"] = _rounded(carrying.cpu_s_per_message)
+    if shared is not None and shared.rack is None:
+        values["backplane"] = _rounded(shared.bandwidth)
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    if shared is not None and shared.rack is not None:
+        # Processes of a host count as hosts here, each with its share of the host's link.
+        hosts = shared.rack * next(iter(slots.values()))
+        text += f"\n[rack]\nhosts = {hosts}\nuplink = {_rounded(shared.bandwidth)}\n"
     parse_profile(text, name="measured", where="what was measured")
     return text
 

@@ -1,7 +1,8 @@
 """The lab: nodes in network namespaces of this machine, with links that `tc` shapes (Linux, root).
 
 Every node has a namespace with one interface, `eth0`. A bridge in another namespace connects them, apart from the
-machine's own network. Token buckets shape both ends of every link.
+machine's own network. Token buckets shape both ends of every link. With racks, each rack has a bridge of its own,
+and a shaped link from there to the common bridge: its uplink.
 
 Every node has cores of its own, as machines have: on shared cores, the communication of one node slowed down the
 computation of another. Short time slices let a node's communication threads start at once, as on a machine with a
@@ -20,8 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from istbench.cluster.profile import bandwidth_text
-from istbench.config.run import Lab
+from istbench.config.run import Lab, Uplink
 from istbench.errors import UserError
 from istbench.lab import control_groups, namespaces
 from istbench.lab.time_slices import use_short_time_slices
@@ -51,17 +54,25 @@ class ShapedNetwork:
 
     Attributes:
         bandwidth: of every link, each way, in bit/s. latency_s: added one way between two nodes, in seconds.
+        racks: number of switches, each with as many nodes, the last perhaps with fewer. uplink: bandwidth of a
+            rack's link to the others, each way, in bit/s; None with one rack.
     """
 
     nodes: int
     bandwidth: float
     latency_s: float = 0.0
+    racks: int = 1
+    uplink: float | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= MOST_NODES:
             raise UserError(f"a lab has 2 to {MOST_NODES} nodes, not {self.nodes}; use --nodes")
         if self.latency_s < 0:
             raise UserError(f"latency must not be negative, not {self.latency_s:g} s")
+        if (self.racks > 1) != (self.uplink is not None):
+            raise UserError("racks and an uplink belong together: give lab --racks 2 --uplink 100mbit")
+        if (self.racks - 1) * self._rack_nodes >= self.nodes:
+            raise UserError(f"{self.nodes} nodes leave one of {self.racks} racks empty; give fewer --racks")
 
     @cached_property
     def lab(self) -> Lab:
@@ -70,14 +81,24 @@ class ShapedNetwork:
         dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
         by = "netem" if self._by_netem else "waiting in the fabric"
         latency = f", {self.latency_s * 1e3:g} ms one way by {by}" if self.latency_s else ""
+        racks = (
+            f", racks of {self._rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}"
+            if self.uplink
+            else ""
+        )
         return Lab(
-            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{latency}",
+            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{racks}{latency}",
             bandwidth=self.bandwidth,
             burst_bytes=max(_LEAST_BURST, round(self.bandwidth / dilation / 8 * _BURST_S)),
             latency_s=self.latency_s,
             fabric_latency_s=0.0 if self._by_netem else self.latency_s * dilation,
             dilation=dilation,
+            uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else msgspec.UNSET,
         )
+
+    @property
+    def _rack_nodes(self) -> int:
+        return -(-self.nodes // self.racks)
 
     @cached_property
     def _by_netem(self) -> bool:
@@ -133,12 +154,21 @@ class ShapedNetwork:
             f"-n {_HUB} link set switch up",
             f"-n {_HUB} link set lo up",
         ]
+        for rack in range(self.racks) if self.uplink else ():
+            commands += [
+                f"-n {_HUB} link add rack{rack} type bridge",
+                f"-n {_HUB} link set rack{rack} up",
+                f"-n {_HUB} link add up{rack} type veth peer name down{rack}",
+                f"-n {_HUB} link set up{rack} master rack{rack} up",
+                f"-n {_HUB} link set down{rack} master switch up",
+            ]
         for rank in range(self.nodes):
             node, port = _name(rank), f"port{rank}"
+            switch = f"rack{rank // self._rack_nodes}" if self.uplink else "switch"
             commands += [
                 f"netns add {node}",
                 f"link add {port} netns {_HUB} type veth peer name eth0 netns {node}",
-                f"-n {_HUB} link set {port} master switch up",
+                f"-n {_HUB} link set {port} master {switch} up",
                 f"-n {node} addr add {_SUBNET}.{rank + 1}/24 dev eth0",
                 f"-n {node} link set eth0 up",
                 f"-n {node} link set lo up",
@@ -150,9 +180,7 @@ class ShapedNetwork:
         return {**_TCP, "tcp_limit_output_bytes": str(max(_LEAST_UNSENT, self.lab.burst_bytes))}
 
     def _shape(self) -> None:
-        rate, burst = self.bandwidth / self.lab.dilation, self.lab.burst_bytes
-        bucket = ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst:.0f}", "latency", f"{_QUEUE_MS}ms"]
-        add = ["qdisc", "add", "dev"]
+        bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]
         for rank in range(self.nodes):
             namespaces.run(["tc", "-n", _name(rank), *add, "eth0", "root", "handle", "1:", *bucket])
             namespaces.run(["tc", "-n", _HUB, *add, f"port{rank}", "root", *bucket])
@@ -160,6 +188,14 @@ class ShapedNetwork:
                 delay = f"{self.latency_s * self.lab.dilation * 1e6:.0f}us"
                 netem = ["parent", "1:", "netem", "delay", delay, "limit", "100000"]
                 namespaces.run(["tc", "-n", _name(rank), *add, "eth0", *netem])
+        if self.uplink is not None:
+            uplinks = [f"{end}{rack}" for rack in range(self.racks) for end in ("up", "down")]
+            for end in uplinks:
+                namespaces.run(["tc", "-n", _HUB, *add, end, "root", *self._bucket(self.uplink)])
+
+    def _bucket(self, bandwidth: float) -> list[str]:
+        rate, burst = bandwidth / self.lab.dilation, self.lab.burst_bytes
+        return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst:.0f}", "latency", f"{_QUEUE_MS}ms"]
 
 
 def check() -> None:

@@ -107,13 +107,16 @@ class _Planner:
             memory=memory,
             sent=sent,
             seconds=seconds,
-            compute_seconds=None if computing is None else computing * cell.method.round_steps,
+            compute_seconds=None if computing is None else computing * cell.method.round_steps / self._slowest(),
             round_steps=cell.method.round_steps,
             width=width,
             largest_width=self._largest_width(cell, width) if searched and width else None,
             fewest_nodes=fewest(lambda nodes: self._suits(nodes, None), MOST_NODES) if searched else None,
             assumed=self._assumed(cell, memory, simulated=seconds is not None or computing is None or sent is None),
         )
+
+    def _slowest(self) -> float:
+        return min(self._request.cluster.speeds_of(self._request.nodes))
 
     def _cell(self, nodes: int, width: int | None) -> _Cell:
         request = self._request

@@ -1,7 +1,8 @@
 """A plan as a table."""
 
 from istbench.cluster.estimate import GIB, CellPlan
-from istbench.report.phrases import count_nodes
+from istbench.cluster.profile import network_words
+from istbench.report.phrases import count_nodes, sustained_line
 from istbench.report.tables.numbers import number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 
@@ -35,7 +36,7 @@ def plan_table(plan: CellPlan) -> Table:
         f"batch {plan.batch_size}: planned, not run",
         columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
         rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
-        footer=(*_turns(plan), f"Assumed: {'; '.join(plan.assumed)}."),
+        footer=(*_turns(plan), *_network(plan), f"Assumed: {'; '.join(plan.assumed)}."),
         keys=0,
     )
 
@@ -61,6 +62,11 @@ def _known(value: float | None) -> tuple[str, Scalar]:
 
 def _mb(size: int) -> str:
     return f"{size / _MEGA:,.2f}"
+
+
+def _network(plan: CellPlan) -> list[str]:
+    words = network_words(plan.cluster)
+    return [*([f"{plan.cluster.name}: {'; '.join(words)}."] if words else []), *sustained_line(plan.cluster)]
 
 
 def _turns(plan: CellPlan) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from istbench.cluster.clock import ClusterTime
-from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.data_source import DataSource
 from istbench.report.targets import Target, standard_error
 
@@ -55,6 +55,19 @@ def joined(words: Iterable[str]) -> str:
 def is_lower_bound(device: str, profile: ClusterProfile | None) -> bool:
     """Whether runs were recorded on processors and replayed on a cluster as fast as GPUs."""
     return device == "cpu" and profile is not None and profile.gflops > _PROCESSORS
+
+
+def sustained_line(profile: ClusterProfile) -> Iterable[str]:
+    """A line for a footer if links are faster for a limited time than the replay has them."""
+    if profile.burst_bandwidth is None:
+        return
+    sustained, burst = (bandwidth_text(rate) for rate in (profile.bandwidth_out, profile.burst_bandwidth))
+    times = profile.burst_bandwidth / min(profile.bandwidth_out, profile.bandwidth_in)
+    yield (
+        f"Network: {profile.name} at its sustained {sustained}. While burst credits last, its links may carry "
+        f"{burst}: messages of short runs are up to {times:.2g} times as fast. `istbench replay --bandwidth "
+        f"{profile.burst_bandwidth / 1e9:g}gbit` shows such runs."
+    )
 
 
 def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:

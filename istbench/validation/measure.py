@@ -13,7 +13,7 @@ import msgspec
 
 from istbench.backends.backend import Screen
 from istbench.backends.here import Here
-from istbench.cluster.profile import ClusterProfile, MessageCosts, parse_bandwidth
+from istbench.cluster.profile import ClusterProfile, MessageCosts, Rack, parse_bandwidth
 from istbench.cluster.simulator import Replay, replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
@@ -112,6 +112,8 @@ class Validation:
     Args:
         seconds: to measure in one run, at least, on the clock of this machine.
 
+    racks, uplink: of the labs, as `ShapedNetwork` takes them.
+
     Raises:
         UserError: if a request or a bandwidth cannot work, or this machine cannot make a lab.
         RunFailed: if a run does not finish.
@@ -126,9 +128,12 @@ class Validation:
         seconds: float,
         latency_s: float,
         display: Screen,
+        racks: int = 1,
+        uplink: float | None = None,
     ) -> None:
         self._requests, self._bandwidths = requests, bandwidths
         self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
+        self._racks, self._uplink = racks, uplink
         self._display = _OncePerLine(display)
         self._costs: dict[ShapedNetwork, Ways] = {}
 
@@ -166,7 +171,13 @@ class Validation:
         return self._measure(points, self._replay_from_elsewhere)
 
     def _network(self, nodes: int, bandwidth: str) -> ShapedNetwork:
-        return ShapedNetwork(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=self._latency_s)
+        return ShapedNetwork(
+            nodes=nodes,
+            bandwidth=parse_bandwidth(bandwidth),
+            latency_s=self._latency_s,
+            racks=self._racks,
+            uplink=self._uplink,
+        )
 
     def _rehearse(self, requests: Sequence[RunRequest]) -> list[Rehearsal]:
         self._display.note(f"rehearsing {len(requests)} runs on the loopback interface")
@@ -208,7 +219,7 @@ class Validation:
 
         Slow links would make the measurement slow.
         """
-        fast = dataclasses.replace(network, bandwidth=_CARRYING_BANDWIDTH, latency_s=0.0)
+        fast = dataclasses.replace(network, bandwidth=_CARRYING_BANDWIDTH, latency_s=0.0, racks=1, uplink=None)
         if fast not in self._costs:
             self._display.note(f"measuring messages between {fast.nodes} nodes, {fast.lab.summary}")
             self._costs[fast] = measure_carrying(fast.nodes, fast, fast.lab.dilation)
@@ -338,6 +349,7 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
         price_date="",
         price_source="",
         burst_bytes=links.burst_bytes * _PAYLOAD,
+        rack=Rack(hosts=links.uplink.nodes, uplink=links.uplink.bandwidth * _PAYLOAD) if links.uplink else None,
         cores=node_cores,
         cpu_s_per_byte=costs.cpu_s_per_byte,
         cpu_s_per_message=costs.cpu_s_per_message,

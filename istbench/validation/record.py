@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from istbench.cluster.checked import UNFINISHED, measurement_files, read_measurements
+from istbench.cluster.profile import bandwidth_text
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
 from istbench.report.output.formats import table_markdown
@@ -19,13 +20,14 @@ SCALED = "-scaling"
 
 
 class ValidationFiles:
-    """The files in directory `folder`.
+    """The files in directory `folder`, of networks with `racks` racks and uplinks of `uplink` bits/s, or of none.
 
     A file has the newest measurements of each method: those of methods that are not measured again stay.
     """
 
-    def __init__(self, folder: Path, *, scaling: bool) -> None:
+    def __init__(self, folder: Path, *, scaling: bool, racks: int = 1, uplink: float | None = None) -> None:
         self._folder, self._scaling = folder, scaling
+        self._racks, self._uplink = racks, uplink
 
     def check(self, settings: Iterable[tuple[str, int]]) -> None:
         """Read the files of the workloads and numbers of nodes that will be measured.
@@ -66,7 +68,8 @@ class ValidationFiles:
             (self._folder / SUMMARY).write_text(table_markdown(summary_table(found, f"{TITLE}, by method")))
 
     def _stem(self, workload: str, nodes: int) -> Path:
-        return self._folder / f"{workload}-n{nodes}{SCALED if self._scaling else ''}"
+        kind = SCALED if self._scaling else "" if self._uplink is None else f"-racks{self._racks}"
+        return self._folder / f"{workload}-n{nodes}{kind}"
 
     def _before(self, stem: Path) -> list[ReplayError]:
         path = stem.with_name(f"{stem.name}.json")
@@ -84,6 +87,8 @@ class ValidationFiles:
         workloads = ", ".join(dict.fromkeys(error.workload for error in errors))
         counts = sorted({error.nodes for error in errors})
         nodes = "1 node" if counts == [1] else f"{' and '.join(map(str, counts))} nodes"
+        if self._uplink is not None:
+            nodes += f" in {self._racks} racks, uplinks of {bandwidth_text(self._uplink)}"
         return f"{SCALED_TITLE if self._scaling else TITLE}: {workloads}, {nodes}"
 
     @property

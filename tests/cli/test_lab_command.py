@@ -101,6 +101,7 @@ def test_what_was_measured_before_a_run_fails_is_not_lost_nor_what_stood_there(n
     [
         (["--nodes", "4", "--latency", "5ms", "--bandwidth", "100mbit"], "--nodes, --bandwidth, --latency"),
         (["--nodes", "2"], "--nodes"),
+        (["--racks", "2", "--uplink", "1gbit"], "--racks, --uplink"),
     ],
 )
 def test_links_named_before_validate_are_not_passed_over(istbench, given, named):

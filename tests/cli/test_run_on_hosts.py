@@ -1,6 +1,7 @@
 """`run --hosts` and `doctor --hosts`, on two hosts with networks, sshds and results directories of their own."""
 
 import json
+import re
 import subprocess
 
 import msgspec
@@ -160,6 +161,24 @@ def test_doctor_names_a_slow_link(hosts):
     (slow,) = [words[2] for words in lines if words[0] == "slow"]
     assert slow.startswith("host1 to host0 carries 4")
     hosts.assert_nothing_left()
+
+
+def test_doctor_finds_the_uplink_of_racks(tmp_path):
+    reason = ssh_hosts.why_not()
+    if reason:
+        pytest.skip(reason)
+    bucket = "tbf rate 60mbit burst 32kb latency 10ms"
+    with ssh_hosts.hosts(4, tmp_path / "hosts", rack=2, uplink=bucket) as racks:
+        for number in range(4):
+            racks.inside(number, "tc", *f"qdisc add dev eth0 root {bucket}".split())
+        done = asked(racks, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = [line for line in done.stdout.splitlines() if line.startswith("slow")]
+    uplink = re.search(
+        r"every 2 hosts, in this order, share a switch with an uplink of ([\d.]+) Mbit/s each way", found
+    )
+    # Two hosts start and end a little apart, and each rate is that of its own second.
+    assert 45 < float(uplink[1]) < 75
 
 
 class Answers:

@@ -1,8 +1,10 @@
 """Cluster profiles: the built-in ones, and what is wrong with a user's own."""
 
+import dataclasses
+
 import pytest
 
-from istbench.cluster.profile import load_profile, names, parse_bandwidth, parse_profile, summaries
+from istbench.cluster.profile import Host, Rack, load_profile, names, parse_bandwidth, parse_profile, summaries
 from istbench.errors import UserError
 
 SOUND = """\
@@ -88,7 +90,7 @@ def test_what_is_no_bandwidth(text):
         ("gflops = 100", "gflops = nan", 3, "gflops must be a number above 0, not nan"),
         ("gflops = 100", 'gflops = "fast"', 3, "gflops must be a number, not 'fast'"),
         ("gflops = 100", "glops = 100", 3, "glops: unknown name; did you mean 'gflops'?"),
-        ("gflops = 100", "[zzz]\nqq = 1", 3, "zzz: unknown name. Known: backend, bandwidth_in"),
+        ("gflops = 100", "[zzz]\nqq = 1", 3, "zzz: unknown name. Known: backend, backplane, bandwidth_in"),
         ("gflops = 100", "gflops = ", 3, "not TOML"),
         ("gflops = 100", "summary = 1", 3, "not TOML"),
         ("gflops = 100\n", "", 1, "gflops is missing"),
@@ -110,6 +112,67 @@ def test_mistakes_name_the_file_and_the_line(before, after, line, found):
     message = complaint(SOUND.replace(before, after, 1))
     assert message.startswith(f"mine.toml, line {line}: ")
     assert found in message
+
+
+NETWORK = f"""{SOUND}speeds = [1, 0.5]
+backplane = "3gbit"
+burst_bandwidth = "10gbit"
+
+[host]
+nodes = 4
+bandwidth = "200gbit"
+latency_s = 5e-6
+
+[rack]
+hosts = 8
+uplink = "2gbit"
+"""
+
+
+def test_a_file_of_hosts_and_racks():
+    profile = parse(NETWORK)
+    assert profile.host == Host(nodes=4, bandwidth=2e11, latency_s=5e-6)
+    assert profile.rack == Rack(hosts=8, uplink=2e9)
+    assert (profile.speeds, profile.backplane, profile.burst_bandwidth) == ((1.0, 0.5), 3e9, 10e9)
+    assert profile.speeds_of(3) == (1.0, 0.5, 1.0)
+    other = profile.with_bandwidth(0.1e9)
+    assert (other.host, other.rack, other.burst_bandwidth) == (profile.host, profile.rack, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "found"),
+    [
+        ("speeds = [1, 0.5]", "speeds = [1, 0]", 14, "speeds[1] must be a number of at least 0.001, not 0"),
+        ("speeds = [1, 0.5]", "speeds = 2", 14, "speeds must be a list, not 2"),
+        ("nodes = 4", "nodes = 1", 19, "host.nodes must be a whole number of at least 2, not 1"),
+        ("nodes = 4\n", "", 18, "host.nodes is missing"),
+        ('bandwidth = "200gbit"', "bandwidth = 0", 20, "host.bandwidth must be bits/s above 0"),
+        ("hosts = 8", "host = 8", 24, "rack.host: unknown name; did you mean 'hosts'?"),
+        ('uplink = "2gbit"', 'uplink = "much"', 25, "rack.uplink must be bits/s above 0"),
+        ('[rack]\nhosts = 8\nuplink = "2gbit"\n', "rack = 8", 23, "unknown name"),
+    ],
+)
+def test_mistakes_in_hosts_and_racks_name_the_file_and_the_line(before, after, line, found):
+    assert before in NETWORK
+    message = complaint(NETWORK.replace(before, after, 1))
+    assert message.startswith(f"mine.toml, line {line}: ")
+    assert found in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "uniform"),
+    [
+        ({}, True),
+        ({"speeds": (0.5, 0.5)}, True),
+        ({"speeds": (1.0, 0.5)}, False),
+        ({"backplane": 1e12}, False),
+        ({"host": Host(nodes=2, bandwidth=1e11, latency_s=0.0)}, False),
+        ({"rack": Rack(hosts=8, uplink=7.9e9)}, False),
+        ({"rack": Rack(hosts=8, uplink=8e9)}, True),  # as much as its hosts can send
+    ],
+)
+def test_equal_nodes_on_a_switch_that_is_no_bottleneck_are_uniform(changes, uniform):
+    assert dataclasses.replace(parse(SOUND), **changes).uniform == uniform
 
 
 def test_an_empty_file_lacks_everything():

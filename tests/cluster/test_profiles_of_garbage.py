@@ -16,8 +16,18 @@ PROFILE = {
     "summary": "two desks", "gflops": 100.0, "source": "measured", "memory_gib": 16.0, "bandwidth_out": "1gbit",
     "bandwidth_in": 1e9, "latency_s": 0, "overhead_s": 1e-5, "full_duplex": True, "price_per_hour": 0.0,
     "price_date": "2024-12", "price_source": "none", "burst_bytes": 1e5, "cores": 4, "cpu_s_per_byte": 1e-9,
-    "cpu_s_per_message": 1e-4, "backend": "gloo",
+    "cpu_s_per_message": 1e-4, "backend": "gloo", "burst_bandwidth": "10gbit", "speeds": [1.0, 0.5],
+    "backplane": 3e9, "host": {"nodes": 4, "bandwidth": "200gbit", "latency_s": 5e-6},
+    "rack": {"hosts": 8, "uplink": "1gbit"},
 }  # fmt: skip
+
+
+def numbers(values):
+    for value in values:
+        if isinstance(value, tuple):
+            yield from numbers(value)
+        elif isinstance(value, float):
+            yield value
 
 
 def read(tmp_path_factory, content):
@@ -28,8 +38,9 @@ def read(tmp_path_factory, content):
     except UserError as error:
         refused = one_line(error)
     else:
-        numbers = [value for value in dataclasses.astuple(profile) if isinstance(value, float)]
-        assert all(math.isfinite(number) for number in numbers)
+        assert all(math.isfinite(number) for number in numbers(dataclasses.astuple(profile)))
+        assert isinstance(profile.uniform, bool)
+        assert len(profile.speeds_of(3)) == 3
         return profile
     assert "mine.toml" in refused
     return None

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunConfig
+from istbench.config.run import Lab, RunConfig, Uplink
 from istbench.config.suite import read_suite
 from istbench.door import decode_own, encode_own
 
@@ -51,6 +51,13 @@ def test_a_recorded_configuration_has_its_recorded_name(cell):
     config = msgspec.convert(cell["config"], RunConfig, dec_hook=decode_own)
     assert config.cell(cell["fingerprint"]) == cell["name"]
     assert json.loads(msgspec.json.encode(config, enc_hook=encode_own)) == cell["config"]
+
+
+def test_a_lab_without_racks_is_recorded_as_labs_of_before():
+    lab = Lab(summary="links shaped to 1 Gbit/s", bandwidth=1e9)
+    assert "uplink" not in msgspec.to_builtins(lab)
+    racks = msgspec.structs.replace(lab, uplink=Uplink(nodes=2, bandwidth=1e8))
+    assert msgspec.json.decode(msgspec.json.encode(racks), type=Lab) == racks
 
 
 @pytest.mark.parametrize(("name", "study"), IN_RESULTS.items())

@@ -1,14 +1,16 @@
 """Links that are slower than others, and the cluster profile of what was measured."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from istbench.cluster.profile import MessageCosts, parse_profile
-from istbench.hosts.links import HostLink, measure_ring, shared_links, slow_links
+from istbench.cluster.profile import MessageCosts, Rack, parse_profile
+from istbench.hosts.links import HostLink, measure_together, permutations, shared_links, slow_links
 from istbench.hosts.profile import MeasuredNode as Node
 from istbench.hosts.profile import profile_toml
+from istbench.hosts.shared import shared_link
 
 CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
 
@@ -60,8 +62,73 @@ def test_a_profile_has_no_more_than_what_links_carry_together():
     together = [replace(link, bandwidth=0.45e9) for link in links("ab")]
     text = profile_toml(nodes, {"a": 1, "b": 1}, links("ab"), together, CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
-    assert (profile.bandwidth_out, profile.bandwidth_in) == (0.45e9, 0.45e9)
+    assert (profile.bandwidth_out, profile.bandwidth_in, profile.backplane) == (1e9, 1e9, 0.9e9)
     assert "1 Gbit/s by one TCP connection alone, 450 Mbit/s while all hosts send at once" in profile.source
+
+
+def measured_together(hosts, capacity, route):
+    """Links of 1 Gbit/s, in rounds in which each host sends to one other over the shared links of its `route`."""
+    found = []
+    for pairs in permutations(hosts):
+        users = Counter(link for pair in pairs for link in route(*pair))
+        for source, target in pairs:
+            rate = min([1e9, *(capacity / users[link] for link in route(source, target))])
+            found.append(HostLink(source=source, target=target, bandwidth=rate, latency_s=1e-4))
+    return found
+
+
+def racks_of(size, hosts):
+    def route(*pair):
+        source, target = (hosts.index(name) // size for name in pair)
+        return [] if source == target else [("up", source), ("down", target)]
+
+    return route
+
+
+def backplane(*pair):
+    return ["all"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "route", "capacity", "rack"),
+    [
+        ("abcd", racks_of(2, "abcd"), 1e9, 2),
+        ("abcdef", racks_of(2, "abcdef"), 1e9, 2),
+        ("abcdef", racks_of(3, "abcdef"), 1.5e9, 3),
+        ("abcde", racks_of(3, "abcde"), 0.8e9, 3),
+        ("abcd", backplane, 2e9, None),
+        ("abc", backplane, 1e9, None),
+        ("ab", backplane, 1e9, None),
+    ],
+)
+def test_the_shared_link_that_explains_slower_links_is_found(hosts, route, capacity, rack):
+    found = shared_link(links(hosts), measured_together(hosts, capacity, route))
+    assert (found.rack, found.bandwidth) == (rack, pytest.approx(capacity, rel=0.02))
+    assert found.error < 0.1
+
+
+def test_no_shared_link_is_found_where_none_explains_the_rates():
+    assert shared_link(links("abcd"), links("abcd")) is None
+    # One host is busy.
+    rates = {(a, b): 0.1e9 for a, b in itertools.permutations("abcdef", 2) if a == "a"}
+    assert shared_link(links("abcdef"), links("abcdef", rates)) is None
+
+
+def test_a_profile_has_the_uplink_that_all_hosts_at_once_show():
+    nodes = {name: Node(gflops=200.0, memory=2**34, cores=4) for name in "abcd"}
+    together = measured_together("abcd", 1e9, racks_of(2, "abcd"))
+    text = profile_toml(nodes, dict.fromkeys("abcd", 2), links("abcd"), together, CARRYING, "2026-01-31")
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.bandwidth_out, profile.rack) == (0.5e9, Rack(hosts=4, uplink=1e9))
+    assert (
+        "assumed: every 2 hosts, in this order, share a switch with an uplink of 1 Gbit/s each way"
+        in profile.source
+    )
+    together = measured_together("abcd", 1.5e9, backplane)
+    text = profile_toml(nodes, dict.fromkeys("abcd", 1), links("abcd"), together, CARRYING, "2026-01-31")
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.bandwidth_out, profile.backplane, profile.rack) == (1e9, 1.5e9, None)
+    assert "assumed: all hosts share one switch or medium of 1.5 Gbit/s in total" in profile.source
 
 
 def test_links_that_share_something_are_named():
@@ -90,14 +157,14 @@ class Carries:
 @pytest.mark.parametrize("again", [0.9e9, 0.4e9])
 def test_links_that_seem_to_share_something_are_measured_again(again):
     hosts = [Carries("a", 0.45e9, again), Carries("b", 0.9e9, 0.8e9)]
-    ring = measure_ring(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
+    ring = measure_together(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
     assert [(link.source, link.bandwidth) for link in ring] == [("a", max(again, 0.45e9)), ("b", 0.9e9)]
     assert bool(shared_links(links("ab"), ring)) == (again < 0.45e9)
 
 
 def test_links_that_carry_what_each_does_alone_are_measured_once():
     hosts = [Carries("a", 0.9e9, 1.0), Carries("b", 0.9e9, 1.0)]
-    measure_ring(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
+    measure_together(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
     assert [host.rates for host in hosts] == [[1.0], [1.0]]
 
 

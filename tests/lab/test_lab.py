@@ -35,6 +35,20 @@ def seconds_of_all_reduce(fabric, count):
     return time.perf_counter() - started
 
 
+def seconds_to_the_other_rack(fabric, count):
+    """Nodes 0 and 1 send to nodes 2 and 3, then node 0 alone."""
+    tensor, seconds = torch.ones(count), []
+    for senders in ({0, 1}, {0}):
+        fabric.barrier()
+        started = time.perf_counter()
+        sends = {fabric.rank + 2: tensor} if fabric.rank in senders else {}
+        receives = {fabric.rank - 2: tensor} if fabric.rank - 2 in senders else {}
+        fabric.exchange(sends, receives)
+        fabric.barrier()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
 def seconds_of_work(fabric):
     fabric.barrier()
     started, until = time.perf_counter(), time.thread_time() + 0.2
@@ -78,6 +92,25 @@ def test_a_link_carries_no_more_than_asked():
     # Each of two nodes sends 4 MB; what the buckets give for nothing is 256 kB an end.
     assert min(slow) > (4_000_000 - 2 * 256_000) * 8 / 100e6
     assert traces_of_labs() == []
+
+
+def test_racks_share_an_uplink_and_two_senders_take_twice_as_long():
+    place = ShapedNetwork(nodes=4, bandwidth=100e6, racks=2, uplink=100e6)
+    assert place.lab.summary.startswith("links shaped to 100 Mbit/s, racks of 2 nodes with uplinks of 100 Mbit/s")
+    slow = on_nodes(seconds_to_the_other_rack, 4, 1_000_000, launcher=LocalLauncher(place=place))
+    both, alone = (max(seconds) / place.lab.dilation for seconds in zip(*slow, strict=True))
+    # 4 MB and 8 MB through one uplink; the buckets of both ends of three links give 256 kB each.
+    assert alone > (4_000_000 - 6 * 256_000) * 8 / 100e6
+    assert both > (8_000_000 - 6 * 256_000) * 8 / 100e6
+    assert both > 1.6 * alone
+    assert traces_of_labs() == []
+
+
+def test_racks_and_uplinks_belong_together():
+    with pytest.raises(UserError, match="give lab --racks 2 --uplink 100mbit"):
+        ShapedNetwork(nodes=4, bandwidth=1e9, racks=2)
+    with pytest.raises(UserError, match="4 nodes leave one of 3 racks empty"):
+        ShapedNetwork(nodes=4, bandwidth=1e9, racks=3, uplink=1e9)
 
 
 def test_every_node_has_a_network_of_its_own():

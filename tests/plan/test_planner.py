@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istbench.cells.resolve import prepare_cell
-from istbench.cluster.profile import load_profile
+from istbench.cluster.profile import Rack, load_profile
 from istbench.config.run import RunRequest
 from istbench.conformance.training import open_workload, set_up, train
 from istbench.errors import UserError
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.plan.step import step_cost
+from istbench.plan.table import plan_table
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload
 
@@ -207,6 +208,17 @@ def test_slower_links_make_longer_rounds_and_computing_is_the_least():
         assert 0 < fast.compute_seconds < fast.seconds < slow.seconds
 
 
+def test_an_uplink_or_a_slow_node_makes_rounds_longer():
+    plain = plan("local_sgd", nodes=4)
+    narrow = dataclasses.replace(CLUSTER, rack=Rack(hosts=2, uplink=CLUSTER.bandwidth_out / 4))
+    assert plan("local_sgd", nodes=4, cluster=narrow).seconds > plain.seconds
+    slow = plan("local_sgd", nodes=4, cluster=dataclasses.replace(CLUSTER, speeds=(1.0, 0.5)))
+    assert slow.compute_seconds == pytest.approx(2 * plain.compute_seconds)
+    assert slow.seconds == pytest.approx(plain.seconds + plain.compute_seconds)
+    table = plan_table(plan("local_sgd", nodes=4, cluster=narrow))
+    assert any("2 hosts share an uplink of" in line for line in table.footer)
+
+
 @pytest.mark.parametrize("method", ["ddp", "local_sgd", "fsdp"])
 def test_two_nodes_stand_for_all_that_do_the_same_in_turns(method, monkeypatch):
     for nodes in (3, 8, 17):
@@ -271,8 +283,8 @@ def test_fsdp_on_gpus_holds_no_second_buffer_of_gradients():
         "fsdp", cluster=dataclasses.replace(gpus, backend="gloo"), workload_options={"hidden": 2048}, **cell
     )
     assert on_gpus.fits
-    assert not by_gloo.fits
-    assert by_gloo.memory.total - on_gpus.memory.total == pytest.approx(4 * 2048 * 135_909, rel=1e-3)
+    parts = 4 * 2048 * 135_909 * 7 // 8
+    assert by_gloo.memory.total - on_gpus.memory.total == pytest.approx(parts, rel=1e-3)
     assert on_gpus.memory.total / 2**30 == pytest.approx(14.37, abs=0.01)
 
 

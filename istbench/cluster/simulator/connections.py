@@ -2,8 +2,8 @@
 
 Each ordered pair of nodes has one connection, first in first out, with one message on the wire at a time. A
 connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
-byte arrives `latency` seconds after it left. Sends wait in a priority queue before their connection. The connection
-holds `window` sends and never reorders them.
+byte arrives after the latency, which is another between nodes of one host. Sends wait in a priority queue before
+their connection. The connection holds `window` sends and never reorders them.
 """
 
 import numpy as np
@@ -91,7 +91,10 @@ def _start_head(state: State, pair: int, now: float) -> None:
 @jit
 def start_flow(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
-    state.flow[shared.flowing].pair = pair
+    flow = state.flow[shared.flowing]
+    flow.pair, flow.out, flow.into, flow.more = pair, connection.out, connection.into, 0
+    if shared.more_links:
+        _lay_route(state, shared.flowing)
     shared.flowing += 1
     shared.links_changed = 1
     connection.bytes_left = state.slot[connection.wire_head].bytes
@@ -101,19 +104,41 @@ def start_flow(state: State, pair: int, now: float) -> None:
 
 
 @jit
+def _lay_route(state: State, number: int) -> None:
+    """Add uplinks and the backplane to the links that flow `number` crosses."""
+    n, flow = len(state.node), state.flow[number]
+    source, target = state.node[flow.pair // n], state.node[flow.pair % n]
+    if source.rack != target.rack:
+        state.route[number, 0], state.route[number, 1] = source.uplink_out, target.uplink_in
+        flow.more = 2
+    if state.shared[0].backplane >= 0 and source.host != target.host:
+        state.route[number, flow.more] = state.shared[0].backplane
+        flow.more += 1
+
+
+@jit
 def end_flow(state: State, n: int, which: int, now: float) -> int:
     """Take flow number `which` off the wire; returns its slot. The message arrives later."""
     shared, pair = state.shared[0], state.flow[which].pair
     connection = state.connection[pair]
-    shared.flowing -= 1
-    state.flow[which].pair = state.flow[shared.flowing].pair
-    shared.links_changed = 1
-    shared.messages += 1
     slot = connection.wire_head
     connection.wire_head = state.slot[slot].next
-    state.node[pair // n].bytes_out += state.slot[slot].bytes
-    state.node[pair % n].bytes_in += state.slot[slot].bytes
-    _send_off(state, slot, pair % n, now + shared.latency)
+    size = state.slot[slot].bytes
+    state.node[pair // n].bytes_out += size
+    state.node[pair % n].bytes_in += size
+    flow = state.flow[which]
+    state.link[flow.out].bytes += size
+    state.link[flow.into].bytes += size
+    for hop in range(flow.more):
+        state.link[state.route[which, hop]].bytes += size
+    shared.flowing -= 1
+    last = state.flow[shared.flowing]
+    flow.pair, flow.out, flow.into, flow.more = last.pair, last.out, last.into, last.more
+    for hop in range(last.more):
+        state.route[which, hop] = state.route[shared.flowing, hop]
+    shared.links_changed = 1
+    shared.messages += 1
+    _send_off(state, slot, pair % n, now + connection.latency)
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(slot)
@@ -126,6 +151,13 @@ def _send_off(state: State, slot: int, target: int, at: float) -> None:
     if shared.arrival_tail - shared.arrival_head == len(state.arrival):
         shared.overflow = 1
         return
-    arrival = state.arrival[shared.arrival_tail % len(state.arrival)]
+    place, size = shared.arrival_tail, len(state.arrival)
+    # Only where latencies differ does a message overtake another.
+    while at < shared.last_arrival and place > shared.arrival_head and state.arrival[(place - 1) % size].at > at:
+        earlier, later = state.arrival[(place - 1) % size], state.arrival[place % size]
+        later.slot, later.target, later.counts, later.at = earlier.slot, earlier.target, earlier.counts, earlier.at
+        place -= 1
+    arrival = state.arrival[place % size]
     arrival.slot, arrival.target, arrival.counts, arrival.at = slot, target, state.slot[slot].counts, at
     shared.arrival_tail += 1
+    shared.last_arrival = max(shared.last_arrival, at)

@@ -1,10 +1,12 @@
 """Links of the simulated cluster, and how flowing messages share them.
 
-Nodes are connected to a switch that never blocks. Flowing messages share the links that they cross: the outgoing
-link of the sender and the incoming link of the receiver, or one link for both without full duplex. The shares are
-max-min fair, like those of TCP connections with equal round-trip times. A link saves unused capacity up to `burst`,
-and the next message gets it at once: a token bucket. Store and forward with one message per link would be simpler.
-But then peers in rank order queue behind each other, which gloo's concurrent connections do not.
+Every host has a link to a switch. A message to another host crosses the outgoing link of the sender's host and the
+incoming link of the receiver's; without full duplex, a host has one link for both ways. A profile may add links:
+from each node of a host to the others, an uplink of each rack, up and down, and a backplane that all hosts share.
+The switches themselves never block. Flowing messages share the links on their routes. The shares are max-min fair,
+like those of TCP connections with equal round-trip times. A link saves unused capacity up to its burst, and the
+next message gets it at once: a token bucket. Store and forward with one message per link would be simpler. But then
+peers in rank order queue behind each other, which gloo's concurrent connections do not.
 """
 
 import numpy as np
@@ -19,92 +21,120 @@ def share_links(state: State, n: int, now: float) -> None:
     """Give every flow its max-min fair rate: fill all links together until one is full, then continue."""
     shared = state.shared[0]
     shared.links_changed = 0
-    flows, shift = shared.flowing, n if shared.duplex else 0
-    links = n + shift
-    for number in range(links):
+    for number in range(len(state.link)):
         state.link[number].flows = 0
     most = 0
-    for number in range(flows):
-        pair = state.flow[number].pair
-        out, into = state.link[pair // n], state.link[pair % n + shift]
+    for number in range(shared.flowing):
+        flow = state.flow[number]
+        out, into = state.link[flow.out], state.link[flow.into]
         out.flows += 1
         into.flows += 1
         most = max(most, out.flows, into.flows)
+        for hop in range(flow.more):
+            link = state.link[state.route[number, hop]]
+            link.flows += 1
+            most = max(most, link.flows)
     if shared.burst > 0:
-        _spend_bursts(state, n, links, shift, now)
+        _spend_bursts(state, now)
     shared.next_end = np.inf
     if most <= 1:
-        alone = min(shared.capacity_out, shared.capacity_in)
-        for number in range(flows):
-            _set_rate(state, state.flow[number].pair, alone, now)
+        for number in range(shared.flowing):
+            flow = state.flow[number]
+            alone = min(state.link[flow.out].capacity, state.link[flow.into].capacity)
+            for hop in range(flow.more):
+                alone = min(alone, state.link[state.route[number, hop]].capacity)
+            _set_rate(state, flow.pair, alone, now)
     else:
-        _fill_links(state, n, links, shift, now)
-    if shared.burst > 0 or shared.cpu_byte > 0:
-        _note_use(state, n, links, shift, now)
+        _fill_links(state, now)
+    if shared.burst > 0:
+        _note_use(state)
+    if shared.cpu_byte > 0:
+        _slow_computing(state, n, now)
 
 
 @jit
-def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> None:
+def _spend_bursts(state: State, now: float) -> None:
     """Spend the saved capacity of links on the messages that start now."""
-    shared = state.shared[0]
-    for number in range(links):
+    for number in range(len(state.link)):
         link = state.link[number]
-        capacity = shared.capacity_out if number < n else shared.capacity_in
-        link.burst_left = min(shared.burst, link.burst_left + max(0.0, capacity - link.used) * (now - link.since))
+        saved = max(0.0, link.capacity - link.used) * (now - link.since)
+        link.burst_left = min(link.burst, link.burst_left + saved)
         link.since = now
-    for number in range(shared.flowing):
-        pair = state.flow[number].pair
-        connection = state.connection[pair]
+    for number in range(state.shared[0].flowing):
+        flow = state.flow[number]
+        connection = state.connection[flow.pair]
         if connection.rate == 0:
-            out, into = state.link[pair // n], state.link[pair % n + shift]
+            out, into = state.link[flow.out], state.link[flow.into]
             at_once = min(connection.bytes_left, out.burst_left, into.burst_left)
+            for hop in range(flow.more):
+                at_once = min(at_once, state.link[state.route[number, hop]].burst_left)
             connection.bytes_left -= at_once
             out.burst_left -= at_once
-            if shift:
-                into.burst_left -= at_once
+            into.burst_left -= at_once
+            for hop in range(flow.more):
+                state.link[state.route[number, hop]].burst_left -= at_once
 
 
 @jit
-def _note_use(state: State, n: int, links: int, shift: int, now: float) -> None:
-    """Update the use of each link from `now` on, and the computing time that its messages take."""
-    shared = state.shared[0]
-    for number in range(links):
+def _note_use(state: State) -> None:
+    """Update the use of each link from now on."""
+    for number in range(len(state.link)):
         state.link[number].used = 0.0
-    for number in range(shared.flowing):
+    for number in range(state.shared[0].flowing):
+        flow = state.flow[number]
+        rate = state.connection[flow.pair].rate
+        state.link[flow.out].used += rate
+        state.link[flow.into].used += rate
+        for hop in range(flow.more):
+            state.link[state.route[number, hop]].used += rate
+
+
+@jit
+def _slow_computing(state: State, n: int, now: float) -> None:
+    """Update the computing time that flowing messages take from each node from `now` on."""
+    for rank in range(n):
+        state.node[rank].sending = state.node[rank].receiving = 0.0
+    for number in range(state.shared[0].flowing):
         pair = state.flow[number].pair
         rate = state.connection[pair].rate
-        state.link[pair // n].used += rate
-        state.link[pair % n + shift].used += rate
+        state.node[pair // n].sending += rate
+        state.node[pair % n].receiving += rate
     for rank in range(n):
-        both_ways = state.link[rank].used + (state.link[rank + n].used if shift else 0.0)
-        state.node[rank].carrying = shared.cpu_byte * both_ways
+        node = state.node[rank]
+        node.carrying = state.shared[0].cpu_byte * (node.sending + node.receiving)
         pace(state, rank, now)
 
 
 @jit
-def _fill_links(state: State, n: int, links: int, shift: int, now: float) -> None:
-    shared = state.shared[0]
-    flows = todo = shared.flowing
-    for number in range(links):
-        state.link[number].capacity_left = shared.capacity_out if number < n else shared.capacity_in
+def _fill_links(state: State, now: float) -> None:
+    flows = todo = state.shared[0].flowing
+    for number in range(len(state.link)):
+        state.link[number].capacity_left = state.link[number].capacity
     for number in range(flows):
         state.flow[number].fixed = 0
     while todo > 0:
         share = np.inf
-        for number in range(links):
+        for number in range(len(state.link)):
             link = state.link[number]
             if link.flows > 0:
                 share = min(share, link.capacity_left / link.flows)
-        for number in range(links):
+        for number in range(len(state.link)):
             link = state.link[number]
             link.tight = 1 if link.flows > 0 and link.capacity_left / link.flows <= share * (1 + 1e-12) else 0
         for number in range(flows):
             flow = state.flow[number]
-            out, into = state.link[flow.pair // n], state.link[flow.pair % n + shift]
-            if not flow.fixed and (out.tight or into.tight):
+            out, into = state.link[flow.out], state.link[flow.into]
+            tight = out.tight | into.tight
+            for hop in range(flow.more):
+                tight |= state.link[state.route[number, hop]].tight
+            if not flow.fixed and tight:
                 flow.fixed = 1
                 todo -= 1
                 for link in (out, into):
+                    link.flows -= 1
+                    link.capacity_left -= share
+                for hop in range(flow.more):
+                    link = state.link[state.route[number, hop]]
                     link.flows -= 1
                     link.capacity_left -= share
                 _set_rate(state, flow.pair, share, now)

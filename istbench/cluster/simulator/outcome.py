@@ -46,7 +46,8 @@ class Replay:
         compute_s, communication_s, idle_s: how each node spent that time [nodes, marks], seconds. Waiting is idle
             until all participants have posted the operation, and communication after that.
         bytes_sent, bytes_received: by each node [nodes].
-        utilisation_out, utilisation_in: of each node's link [nodes], payload over capacity x `seconds`.
+        utilisation_out, utilisation_in: of the link of each node's host [nodes], payload over capacity x `seconds`.
+        link_use: the same of the busiest link, uplinks and links inside hosts among them.
         seconds: until the last node ended and the last message arrived.
         events, messages: simulated events of the trace, and messages on the network.
         spans: the timeline by end time, if requested.
@@ -65,6 +66,7 @@ class Replay:
     bytes_received: Floats
     utilisation_out: Floats
     utilisation_in: Floats
+    link_use: float
     seconds: float
     events: int
     messages: int

@@ -55,11 +55,15 @@ class Program(NamedTuple):
 
 
 def compile_trace(
-    trace: Trace, compute_scale: float, ring: int | None = None, backend: Backend = "gloo"
+    trace: Trace,
+    compute_scale: float,
+    ring: int | None = None,
+    backend: Backend = "gloo",
+    speeds: Sequence[float] = (),
 ) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    ring: as `replay` takes it. backend: carries the collectives.
+    ring: as `replay` takes it. backend: carries the collectives. speeds: computing speed of each node; by default 1.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
@@ -85,6 +89,9 @@ def compile_trace(
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
+    if len(speeds):
+        op.seconds /= np.asarray(speeds)[node]
+        event.seconds /= np.repeat(speeds, [len(own) for own in trace.nodes])
     return Program(
         n=n,
         ops=len(posts),

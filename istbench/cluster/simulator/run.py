@@ -45,15 +45,15 @@ def replay(
     Equal inputs give equal results, bit for bit. The first replay on a machine compiles for some seconds.
 
     Args:
-        compute_scale: seconds of computing on the cluster for one recorded second; by default the speed of the
-            recording machine (`trace.gflops`) over the profile's.
+        compute_scale: seconds of computing on a node of speed 1 of the cluster for one recorded second; by default
+            the speed of the recording machine (`trace.gflops`) over the profile's.
         window: messages between two nodes that the priority queue has released and can no longer reorder; by
             default the trace's, or 2.
         streams: collectives of a node that run at once, started in posted order. By default 2 with gloo, since
             torch's process group has two threads with one collective each, and 1 with NCCL.
         spans: keep the timeline.
         ring: number of nodes of each collective; by default those of the trace. A trace of two equal nodes stands
-            for more equal nodes if all its operations are collectives `in_turns`.
+            for more equal nodes if all its operations are collectives `in_turns`, and the profile is `uniform`.
 
     Raises:
         UserError: for fewer than one round; for a trace without calibration if `compute_scale` is None; for an
@@ -68,7 +68,8 @@ def replay(
     scale = _scale(trace, profile) if compute_scale is None else compute_scale
     if not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
-    program = compile_trace(trace, scale, ring, profile.collectives)
+    speeds = profile.speeds_of(trace.world_size) if profile.speeds else ()
+    program = compile_trace(trace, scale, ring, profile.collectives, speeds)
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
@@ -92,8 +93,9 @@ def replay(
         idle_s=np.ascontiguousarray(state.mark_spent[:, :, 2]),
         bytes_sent=state.node.bytes_out.copy(),
         bytes_received=state.node.bytes_in.copy(),
-        utilisation_out=_share(state.node.bytes_out, profile.bandwidth_out, seconds),
-        utilisation_in=_share(state.node.bytes_in, profile.bandwidth_in, seconds),
+        utilisation_out=_share(_link_bytes(state, "out", profile), profile.bandwidth_out, seconds),
+        utilisation_in=_share(_link_bytes(state, "in", profile), profile.bandwidth_in, seconds),
+        link_use=float(_share(state.link.bytes / state.link.capacity, 8.0, seconds).max()),
         seconds=seconds,
         events=int(ends.sum()),
         messages=int(state.shared[0].messages),
@@ -133,6 +135,13 @@ def _marks(trace: Trace, rounds: int) -> NDArray[np.uint8]:
     kinds = events["kind"][events["code"] == MARK]
     whole, rest = divmod(rounds, trace.rounds)
     return np.concatenate([np.tile(kinds, whole), kinds[: round_ends(kinds)[rest - 1] + 1 if rest else 0]])
+
+
+def _link_bytes(state: State, way: str, profile: ClusterProfile) -> Floats:
+    """Bytes on the link of each node's host in all, without those that stay inside a host."""
+    if profile.host is None:
+        return np.asarray(state.node[f"bytes_{way}"])
+    return np.asarray(state.link.bytes[state.node[f"link_{way}"]])
 
 
 def _share(amount: Floats, bits_per_second: float, seconds: float) -> Floats:

@@ -120,7 +120,7 @@ def _end_flows(program: Program, state: State, now: float) -> None:
         number = slot % program.ops
         if len(state.span) > 0:
             rank, peer = pair // program.n, pair % program.n
-            op, arrives = number - program.op_base[rank], now + state.shared[0].latency
+            op, arrives = number - program.op_base[rank], now + connection.latency
             add_span(state, SPAN_MESSAGE, rank, op, peer, state.slot[slot].bytes, start, arrives)
         if program.op[number].kind == SEND:
             connection.in_window -= 1

@@ -5,24 +5,26 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.simulator.network import network_of
 from istbench.cluster.simulator.program import Program, Records, records
 from istbench.cluster.trace import WAIT_BEFORE, Floats, Ints
 
+_MOST_MORE = 3  # an uplink each way and the backplane
 SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
-    "window streams duplex looks_back flowing links_changed todo runnable stalled overflow "
+    "window streams looks_back flowing links_changed todo runnable stalled overflow more_links backplane "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "latency overhead capacity_out capacity_in burst cores cpu_byte cpu_message next_end next_computed",
+    "overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
 )
 _CONNECTION: _Fields = (
-    "queue_head queue_tail wire_head wire_tail in_window",
-    "rate bytes_left since end flow_start prepared",
+    "queue_head queue_tail wire_head wire_tail in_window out into",
+    "rate bytes_left since end flow_start prepared latency",
 )
-_LINK: _Fields = ("flows tight", "capacity_left used burst_left since")
-_FLOW: _Fields = ("pair fixed", "")
+_LINK: _Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
+_FLOW: _Fields = ("pair fixed out into more", "")
 _OVERHEAD: _Fields = ("pair", "until")
 _ARRIVAL: _Fields = ("slot target counts", "at")
 _SLOT: _Fields = (
@@ -32,8 +34,9 @@ _SLOT: _Fields = (
 _REPETITION: _Fields = ("number open_ops", "")
 _NODE: _Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
-    "work_head working",
-    "wait_since busy_until started left since speed work_until work_left work_since carrying bytes_out bytes_in",
+    "work_head working host rack link_out link_in uplink_out uplink_in",
+    "wait_since busy_until started left since speed work_until work_left work_since carrying sending receiving "
+    "bytes_out bytes_in",
 )
 _SPAN: _Fields = ("kind node op peer", "start end bytes")
 
@@ -45,8 +48,9 @@ class State(NamedTuple):
 
     Attributes:
         shared: one record with the network's parameters and the lengths of the lists below.
-        connection: by pair of nodes [source * n + target]: its priority queue, its wire, the flow on it.
-        link: outgoing links by node, then incoming links if full duplex. flow: the flowing messages.
+        connection: by pair of nodes [source * n + target]: its priority queue, its wire, the flow on it, and the
+            links `out` and `into` that it crosses.
+        link: see `Network`. flow: the flowing messages. route: the `more` links of each [pairs, 3].
         overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
         slot: operations in memory. after_next: lists of operations after an operation. todo: collectives to check.
         repetition: repetitions in memory. node: by rank. runnable: nodes that can continue.
@@ -59,6 +63,7 @@ class State(NamedTuple):
     connection: Records
     link: Records
     flow: Records
+    route: Ints
     overhead: Records
     arrival: Records
     slot: Records
@@ -87,27 +92,35 @@ class Room(NamedTuple):
 def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: int, streams: int) -> State:
     """The state before any node starts."""
     n, slots, pairs = program.n, program.ops * room.held, program.n**2
+    network = network_of(profile, n)
     return State(
         shared=_records(
             1,
             _SHARED,
             window=window,
             streams=streams,
-            duplex=profile.full_duplex,
             looks_back=np.any(program.event.code == WAIT_BEFORE),  # to the repetition before
-            latency=profile.latency_s,
+            more_links=profile.narrow_rack is not None or profile.backplane is not None,
+            backplane=network.backplane,
             overhead=profile.overhead_s,
-            capacity_out=profile.bandwidth_out / 8,
-            capacity_in=profile.bandwidth_in / 8,
             burst=profile.burst_bytes,
             cores=profile.cores or 0.0,
             cpu_byte=profile.cpu_s_per_byte,
             cpu_message=profile.cpu_s_per_message,
             next_end=np.inf,
         ),
-        connection=_records(pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1),
-        link=_records(2 * n, _LINK, burst_left=profile.burst_bytes),
+        connection=_records(
+            pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1, **network.pair
+        ),
+        link=_records(
+            len(network.capacity),
+            _LINK,
+            capacity=network.capacity,
+            burst=network.burst,
+            burst_left=network.burst,
+        ),
         flow=_records(pairs, _FLOW),
+        route=np.zeros((pairs, _MOST_MORE), np.int64),
         overhead=_records(pairs + 1, _OVERHEAD),
         arrival=_records(room.under_way, _ARRIVAL),
         slot=_records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
@@ -124,6 +137,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             speed=1.0,
             busy_until=np.inf,
             work_until=np.inf,
+            **network.node,
         ),
         runnable=np.zeros(n + 1, np.int64),
         spent=np.zeros((n, 3)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
@@ -14,6 +14,7 @@ from istbench.report.phrases import (
     data_line,
     guide_line,
     lower_bound_line,
+    sustained_line,
 )
 from istbench.report.tables.numbers import number
 from istbench.report.tables.of_group import shared_line
@@ -61,6 +62,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield f"Clock: cluster_s, recorded on {group.device}, replayed on {group.machine}."
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
+        yield from sustained_line(group.profile)
         yield from lower_bound_line(group.device, group.profile)
     yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
@@ -77,7 +79,8 @@ def _node_line(profile: ClusterProfile) -> str:
     out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
-    return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
+    latency = f"{profile.latency_s * 1e6:g} µs to another {'node' if profile.host is None else 'host'}"
+    return "; ".join([f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {latency}", *network_words(profile)])
 
 
 def _tuning(group: Group) -> str:

@@ -7,7 +7,7 @@ from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import checks_line, data_line, guide_line
+from istbench.report.phrases import checks_line, data_line, guide_line, sustained_line
 from istbench.report.tables.numbers import rounded
 from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -30,6 +30,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
             *shared_line(group),
             f"Clock: cluster_s. {_price_line(group.profile)}",
             *checks_line(run.cluster for contender in group.contenders for run in contender.runs),
+            *sustained_line(group.profile),
             *_careful(group),
             guide_line("where-the-time-goes"),
         ),
@@ -74,7 +75,8 @@ def _share(name: str, title: str, share: Callable[[ClusterTime], float]) -> Colu
 
 
 def _price_line(profile: ClusterProfile) -> str:
-    return f"A node costs ${profile.price_per_hour:g} per hour ({profile.price_date}; {profile.price_source})."
+    machine = "A node" if profile.host is None else f"A host of {profile.host.nodes} nodes"
+    return f"{machine} costs ${profile.price_per_hour:g} per hour ({profile.price_date}; {profile.price_source})."
 
 
 def _careful(group: Group) -> Iterable[str]:

@@ -1,7 +1,15 @@
 """The summary of one run."""
 
 from istbench.cluster.clock import dollars
-from istbench.report.phrases import ROUGH, ROUGH_LINE, checks_line, count_nodes, data_line, lower_bound_line
+from istbench.report.phrases import (
+    ROUGH,
+    ROUGH_LINE,
+    checks_line,
+    count_nodes,
+    data_line,
+    lower_bound_line,
+    sustained_line,
+)
 from istbench.report.tables.numbers import METRIC, number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
@@ -136,6 +144,7 @@ def _replay_line(replayed: Run | None) -> list[str]:
         return []
     time = replayed.cluster
     lines = [f"Seconds and dollars on {time.profile.name}: replayed, not measured."]
+    lines += sustained_line(time.profile)
     lines += lower_bound_line(replayed.header.config.device, time.profile)
     lines += checks_line([time])
     if time.doubt:

@@ -6,6 +6,7 @@ import pytest
 from fake_clusters import BARE, write_pair
 from read_tables import column, footer
 
+from istbench.cluster.profile import Host, Rack
 from istbench.report.on_clusters import build_report_on_clusters
 
 
@@ -49,6 +50,33 @@ def test_a_run_on_processors_replayed_on_a_gpu_is_a_lower_bound(results):
     below, captions = said(9000.0)
     assert "bare computes as fast as GPUs do" in below
     assert all(caption.endswith("on bare, seconds at best") for caption in captions)
+
+
+def test_links_that_are_faster_while_credits_last_are_said_under_every_table_of_their_cluster(results):
+    write_pair(results)
+    line = (
+        "Network: bare at its sustained 8 Mbit/s. While burst credits last, its links may carry 32 Mbit/s: "
+        "messages of short runs are up to 4 times as fast. `istbench replay --bandwidth 0.032gbit` shows such runs."
+    )
+    profile = dataclasses.replace(BARE, name="bare", burst_bandwidth=32e6)
+    tables = build_report_on_clusters(results, {"bare": [profile]}).tables
+    assert [line in table.footer for table in tables] == [True, True]
+    at_once = build_report_on_clusters(results, {"bare": [profile.with_bandwidth(32e6)]}).tables
+    assert not any("burst credits" in footer(table) for table in at_once)
+
+
+def test_hosts_and_racks_are_said_and_a_host_has_the_price(results):
+    write_pair(results)
+    host, rack = Host(nodes=2, bandwidth=1e9, latency_s=5e-6), Rack(hosts=8, uplink=1e6)
+    profile = dataclasses.replace(BARE, name="bare", host=host, rack=rack, speeds=(1.0, 0.5))
+    table, spent = build_report_on_clusters(results, {"bare": [profile]}).tables
+    assert (
+        "8 Mbit/s out and in, 0 µs to another host; 2 nodes share the link of a host; inside it each has 1 Gbit/s "
+        "out and in, 5 µs to another; 8 hosts share an uplink of 1 Mbit/s up and down; computing speeds 1, 0.5, "
+        "repeated."
+    ) in footer(table)
+    assert "A host of 2 nodes costs $0.384 per hour" in footer(spent)
+    assert column(spent, "dollars_per_hour")["local_sgd", 2].value == pytest.approx(0.384)
 
 
 def test_a_core_that_is_busy_carrying_is_warned_of(results):
