@@ -174,9 +174,9 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0, backend: Ba
 def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float | None:
     """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
 
-    If all nodes do the same and exchange in turns on a uniform cluster, two nodes stand for all. In lockstep a node's
-    messages take the same time, whether they go to one node or to several. Collectives that overlap use one
-    connection of two nodes in turn, and share the links to several: up to 3 % apart in tests.
+    If all nodes do the same and exchange in turns on a uniform cluster, two nodes stand for all. In lockstep the
+    messages of a node take the same time, whether they go to one node or to several. Collectives that overlap use
+    one connection of two nodes in turn, and share the links to several: up to 3 % apart in tests.
 
     Raises:
         UserError: if the rounds do not replay.

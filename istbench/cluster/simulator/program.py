@@ -63,7 +63,7 @@ def compile_trace(
 ) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    ring: as `replay` takes it. backend: carries the collectives. speeds: computing speed of each node; by default 1.
+    ring: as `replay` takes it. backend: carries the collectives. speeds: of computing, by node; by default 1.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
