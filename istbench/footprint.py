@@ -35,7 +35,7 @@ class PlannedNode:
         cost: of a local step of `seconds`. builder: holds the trace.
     """
 
-    running, finished = True, False
+    finished = False
 
     def __init__(self, rank: int, world_size: int, cost: StepCost, seconds: float) -> None:
         self.rank, self.world_size = rank, world_size
