@@ -39,7 +39,8 @@ class CollectiveMessage:
     parts: float = 1.0
 
 
-# One row for each place, which is the rank counted from the root; or a single row for all nodes.
+# One row for each place, which is the rank counted from the root; or a single row for all nodes. Equal rows may be
+# one object.
 Schedule: TypeAlias = Sequence[Sequence[CollectiveMessage]]
 
 
@@ -114,13 +115,11 @@ def _binomial_broadcast(nodes: int) -> Schedule:
 
 def _ring_broadcast(nodes: int, chunks: int) -> Schedule:
     """The tensor goes round the ring once, in chunks: a node sends a chunk while the next one arrives (NCCL)."""
-    return [
-        [
-            CollectiveMessage(to=1, after=chunk + 1 if place else 0, parts=chunks)
-            for chunk in range(chunks if place + 1 < nodes else 0)
-        ]
-        for place in range(nodes)
-    ]
+    if nodes == 1:
+        return [[]]
+    root = [CollectiveMessage(to=1, after=0, parts=chunks)] * chunks
+    between = [CollectiveMessage(to=1, after=chunk + 1, parts=chunks) for chunk in range(chunks)]
+    return [root, *[between] * (nodes - 2), []]
 
 
 def _dissemination_barrier(nodes: int) -> Schedule:

@@ -222,6 +222,9 @@ class _Planner:
             lines.append(f"activations are unknown: {_why_unknown(cell)}")
         if not simulated:
             lines.append("seconds of a round are unknown: it has too many messages to simulate in a minute")
+        if self._request.nodes > 1:
+            library = {"gloo": "gloo", "nccl": "NCCL"}[self._request.cluster.collectives]
+            lines.append(f"collectives take the messages and the buffers of {library}")
         lines.append(
             "computing takes as long as the matrix products of a local step at the cluster's speed; updates and "
             "copies take no time"

@@ -1,5 +1,7 @@
 """A trace as flat arrays for the simulation."""
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -152,33 +154,34 @@ def _schedule(op: Records, n: int, members: int, backend: Backend) -> Records:
         cut = [known.chunks(int(size), members, backend) for size in sizes.tolist()]
         chunks[own] = np.array(cut)[which]
         schedules |= {(kind, count): known.between(members, backend, count) for count in sorted(set(cut))}
-    flat = [message for schedule in schedules.values() for row in schedule for message in row]
+    rows = {id(row): row for schedule in schedules.values() for row in schedule}  # each once
+    flat = [message for row in rows.values() for message in row]
     message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
     for name in message.dtype.names or ():
         message[name] = [getattr(own, name) for own in flat]
     if members != n:  # two nodes stand for all: each message goes to the other
         message.to = 1
-    first = 0
+    ends = dict(zip(rows, itertools.accumulate(map(len, rows.values())), strict=True))
     for (kind, count), schedule in schedules.items():
         own = (op.kind == kind) & (chunks == count)
         place = (op.node[own] - np.maximum(op.peer[own], 0)) % n
         lengths = np.array([len(row) for row in schedule])
-        op.first_message[own] = first + (np.cumsum(lengths) - lengths)[place % len(schedule)]
+        op.first_message[own] = (np.array([ends[id(row)] for row in schedule]) - lengths)[place % len(schedule)]
         op.messages[own] = lengths[place % len(schedule)]
         op.awaits[own] = _awaits(schedule, n)[place]
-        first += int(lengths.sum())
     return message
 
 
 def _awaits(schedule: Schedule, n: int) -> Ints:
     """Total count of the messages that arrive at each place [n]."""
     awaits = np.zeros(n, np.int64)
-    for place, row in enumerate(schedule):
+    counts: dict[int, Counter[int]] = {id(row): Counter() for row in schedule}
+    for row in {id(row): row for row in schedule}.values():
         for message in row:
-            if len(schedule) == 1:
-                awaits += message.counts
-            else:
-                awaits[(place + message.to) % n] += message.counts
+            counts[id(row)][message.to] += message.counts
+    for place, row in enumerate(schedule):
+        for to, count in counts[id(row)].items():
+            awaits[slice(None) if len(schedule) == 1 else (place + to) % n] += count
     return awaits
 
 

@@ -32,6 +32,12 @@ def test_the_number_of_chunks_follows_from_the_size_and_the_hops():
     assert broadcast.chunks(2**40, 2, "nccl") == broadcast.chunks(2**40, 8, "gloo") == 1
 
 
+def test_thousands_of_nodes_share_the_rows_of_a_schedule():
+    broadcast = COLLECTIVES[KINDS.index("broadcast")]
+    rows = broadcast.between(4096, "nccl", broadcast.chunks(2**33, 4096, "nccl"))
+    assert (len(rows), len({id(row) for row in rows}), sum(map(len, rows))) == (4096, 3, 8192 * 4095)
+
+
 def test_one_collective_at_a_time():
     """NCCL runs the collectives of a group one after another; of gloo's, two run at once."""
     program = [("post", "broadcast", SIZE, (0,)), ("post", "broadcast", SIZE, (1,)), ("wait", 0), ("wait", 1)]
