@@ -91,10 +91,8 @@ def _start_head(state: State, pair: int, now: float) -> None:
 @jit
 def start_flow(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
-    flow = state.flow[shared.flowing]
-    flow.pair, flow.out, flow.into, flow.more = pair, connection.out, connection.into, 0
-    if shared.more_links:
-        _lay_route(state, shared.flowing)
+    state.flow[shared.flowing].pair = pair
+    _lay_route(state, shared.flowing, pair // len(state.node), pair % len(state.node))
     shared.flowing += 1
     shared.links_changed = 1
     connection.bytes_left = state.slot[connection.wire_head].bytes
@@ -104,16 +102,27 @@ def start_flow(state: State, pair: int, now: float) -> None:
 
 
 @jit
-def _lay_route(state: State, number: int) -> None:
-    """Add uplinks and the backplane to the links that flow `number` crosses."""
-    n, flow = len(state.node), state.flow[number]
-    source, target = state.node[flow.pair // n], state.node[flow.pair % n]
-    if source.rack != target.rack:
-        state.route[number, 0], state.route[number, 1] = source.uplink_out, target.uplink_in
+def _lay_route(state: State, number: int, source: int, target: int) -> None:
+    """The links that flow `number` crosses."""
+    flow, own, other = state.flow[number], state.node[source], state.node[target]
+    flow.more = 0
+    if own.host == other.host:
+        flow.out, flow.into = own.inside_out, other.inside_in
+        return
+    flow.out, flow.into = own.link_out, other.link_in
+    if own.rack != other.rack:
+        state.route[number, 0], state.route[number, 1] = own.uplink_out, other.uplink_in
         flow.more = 2
-    if state.shared[0].backplane >= 0 and source.host != target.host:
+    if state.shared[0].backplane >= 0:
         state.route[number, flow.more] = state.shared[0].backplane
         flow.more += 1
+
+
+@jit
+def latency_of(state: State, source: int, target: int) -> float:
+    """Seconds from node `source` to node `target`, one way."""
+    inside = state.node[source].host == state.node[target].host
+    return float(state.shared[0].latency_inside if inside else state.shared[0].latency)
 
 
 @jit
@@ -138,7 +147,7 @@ def end_flow(state: State, n: int, which: int, now: float) -> int:
         state.route[which, hop] = state.route[shared.flowing, hop]
     shared.links_changed = 1
     shared.messages += 1
-    _send_off(state, slot, pair % n, now + connection.latency)
+    _send_off(state, slot, pair % n, now + latency_of(state, pair // n, pair % n))
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(slot)

@@ -1,6 +1,6 @@
 """The links of a cluster as arrays, and which of them a message crosses."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,16 +15,13 @@ class Network(NamedTuple):
         capacity, burst: of each link, bytes a second and bytes. The outgoing links of hosts come first, then the
             incoming ones if full duplex. Links of nodes inside hosts, out and in, uplinks of racks, out and in, and
             the backplane follow where the profile has them.
-        node: by name, for each node [n], its host, its rack, and their links, out and in.
-        pair: by name, for each pair of nodes [source * n + target], the two links `out` and `into` at the ends of
-            its messages, and the latency in seconds.
+        node: by name, for each node [n], its host, its rack, and the links of both and of its own, out and in.
         backplane: number of the link that all hosts share; -1 without one.
     """
 
     capacity: Floats
     burst: Floats
     node: dict[str, Ints]
-    pair: dict[str, Any]
     backplane: int
 
 
@@ -43,18 +40,13 @@ def network_of(profile: ClusterProfile, n: int) -> Network:
     link_out = link_in = add(int(host[-1]) + 1, profile.bandwidth_out) + host
     if profile.full_duplex:
         link_in = add(int(host[-1]) + 1, profile.bandwidth_in) + host
-    source, target = np.divmod(np.arange(n * n), n)
-    pair: dict[str, Any] = {"out": link_out[source], "into": link_in[target], "latency": profile.latency_s}
-    if profile.host is not None:
-        near = host[source] == host[target]
-        first = add(2 * n, profile.host.bandwidth, 0.0)
-        inside = {"out": first + source, "into": first + n + target}
-        pair |= {name: np.where(near, link, pair[name]) for name, link in inside.items()}
-        pair["latency"] = np.where(near, profile.host.latency_s, profile.latency_s)
     node = {"host": host, "rack": np.zeros(n, np.int64), "link_out": link_out, "link_in": link_in}
+    if profile.host is not None:
+        node["inside_out"] = add(n, profile.host.bandwidth, 0.0) + rank
+        node["inside_in"] = add(n, profile.host.bandwidth, 0.0) + rank
     if profile.narrow_rack is not None:
         node["rack"] = rack = host // profile.narrow_rack.hosts
         node["uplink_out"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
         node["uplink_in"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
     backplane = -1 if profile.backplane is None else add(1, profile.backplane)
-    return Network(np.array(rate), np.array(burst), node, pair, backplane)
+    return Network(np.array(rate), np.array(burst), node, backplane)

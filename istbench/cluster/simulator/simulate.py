@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, start_flow
+from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, latency_of, start_flow
 from istbench.cluster.simulator.links import share_links
 from istbench.cluster.simulator.operations import (
     advance,
@@ -120,7 +120,7 @@ def _end_flows(program: Program, state: State, now: float) -> None:
         number = slot % program.ops
         if len(state.span) > 0:
             rank, peer = pair // program.n, pair % program.n
-            op, arrives = number - program.op_base[rank], now + connection.latency
+            op, arrives = number - program.op_base[rank], now + latency_of(state, rank, peer)
             add_span(state, SPAN_MESSAGE, rank, op, peer, state.slot[slot].bytes, start, arrives)
         if program.op[number].kind == SEND:
             connection.in_window -= 1

@@ -15,13 +15,13 @@ SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
-    "window streams looks_back flowing links_changed todo runnable stalled overflow more_links backplane "
+    "window streams looks_back flowing links_changed todo runnable stalled overflow backplane "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
+    "latency latency_inside overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
 )
 _CONNECTION: _Fields = (
-    "queue_head queue_tail wire_head wire_tail in_window out into",
-    "rate bytes_left since end flow_start prepared latency",
+    "queue_head queue_tail wire_head wire_tail in_window",
+    "rate bytes_left since end flow_start prepared",
 )
 _LINK: _Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
 _FLOW: _Fields = ("pair fixed out into more", "")
@@ -34,7 +34,7 @@ _SLOT: _Fields = (
 _REPETITION: _Fields = ("number open_ops", "")
 _NODE: _Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
-    "work_head working host rack link_out link_in uplink_out uplink_in",
+    "work_head working host rack link_out link_in inside_out inside_in uplink_out uplink_in",
     "wait_since busy_until started left since speed work_until work_left work_since carrying sending receiving "
     "bytes_out bytes_in",
 )
@@ -48,9 +48,9 @@ class State(NamedTuple):
 
     Attributes:
         shared: one record with the network's parameters and the lengths of the lists below.
-        connection: by pair of nodes [source * n + target]: its priority queue, its wire, the flow on it, and the
-            links `out` and `into` that it crosses.
-        link: see `Network`. flow: the flowing messages. route: the `more` links of each [pairs, 3].
+        connection: by pair of nodes [source * n + target]: its priority queue, its wire, the flow on it.
+        link: see `Network`. flow: the flowing messages, with the links `out` and `into` at their ends, and a number
+            of `more` links. route: those [pairs, 3].
         overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
         slot: operations in memory. after_next: lists of operations after an operation. todo: collectives to check.
         repetition: repetitions in memory. node: by rank. runnable: nodes that can continue.
@@ -100,7 +100,8 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             window=window,
             streams=streams,
             looks_back=np.any(program.event.code == WAIT_BEFORE),  # to the repetition before
-            more_links=profile.narrow_rack is not None or profile.backplane is not None,
+            latency=profile.latency_s,
+            latency_inside=profile.host.latency_s if profile.host is not None else profile.latency_s,
             backplane=network.backplane,
             overhead=profile.overhead_s,
             burst=profile.burst_bytes,
@@ -109,9 +110,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             cpu_message=profile.cpu_s_per_message,
             next_end=np.inf,
         ),
-        connection=_records(
-            pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1, **network.pair
-        ),
+        connection=_records(pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1),
         link=_records(
             len(network.capacity),
             _LINK,
