@@ -70,13 +70,15 @@ def test_slower_nodes_and_more_threads_are_replayed_from_one_recording(namespace
 
 
 FAILS = """
+import os
+
 from istbench.methods.local_sgd import LocalSGD
 
 class Fails(LocalSGD):
     name = "fails"
 
     def step(self, batch):
-        if self.local_step > 40:  # after the rehearsal
+        if os.environ["GLOO_SOCKET_IFNAME"] == "eth0":  # in the lab, not in the rehearsal
             raise ValueError("out of luck")
         return super().step(batch)
 """
