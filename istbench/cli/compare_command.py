@@ -23,6 +23,7 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
 from istbench.config.run import OF_MACHINE, RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
@@ -72,11 +73,12 @@ def command(
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
-    names, failures, running = [], [], False
+    sources: dict[str, DataSource | None] = {}
+    failures, running = [], False
     with Display() as display:
         for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
             if outcome.run is not None:
-                names.append(outcome.cell)
+                sources[outcome.cell] = outcome.source
             if outcome.failure is not None:
                 failures.append(f"{outcome.cell}: {outcome.failure}")
             running = running or outcome.running
@@ -88,7 +90,7 @@ def command(
     from istbench.report.report import build_report
 
     with replaying():
-        report = build_report(out, cells=names, cluster=cluster, baseline=baseline)
+        report = build_report(out, cells=sources, cluster=cluster, baseline=baseline, sources=sources)
     show_report(report, out)
     for failure in failures:
         click.echo(f"istbench: {failure}", err=True)

@@ -1,6 +1,5 @@
 """`istbench run`: one cell."""
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -84,10 +83,7 @@ def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_jso
     from istbench.report.tables.summary import run_summary
     from istbench.results.load import load_run
 
-    finished = load_run(outcome.finished())
-    if outcome.source is not None:  # a finished run may have had the same data from another directory
-        header = msgspec.structs.replace(finished.header, data_source=outcome.source)
-        finished = dataclasses.replace(finished, header=header)
+    finished = load_run(outcome.finished()).on_data(outcome.source)
     with replaying():
         replayed, problem = _replay(finished, cluster)
     if as_json:

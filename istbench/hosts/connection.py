@@ -112,7 +112,8 @@ def why_not_reached(host: Host, said: Sequence[str], status: int, config: Path |
             f"it accepts none of your keys ({denied[0].rstrip('.')}); run `{copy}` once, or name the right key by "
             "IdentityFile in the ssh configuration"
         )
-    return f"ssh does not reach it ({last}); `{try_it}` must work without a question"
+    no_file = ", and no file of hosts has this name" if "Could not resolve hostname" in text else ""
+    return f"ssh does not reach it ({last}){no_file}; `{try_it}` must work without a question"
 
 
 class Connection:

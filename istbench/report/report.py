@@ -1,10 +1,11 @@
 """A report as data: tables, plots and problems of a results directory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
 from istbench.report.groups import Group, group_runs
 from istbench.report.plots.by_nodes import time_by_nodes
@@ -44,17 +45,20 @@ def build_report(
     cells: Iterable[str] | None = None,
     cluster: ClusterProfile | None = None,
     published: Sequence[Figure] = (),
+    sources: Mapping[str, DataSource | None] | None = None,
 ) -> Report:
     """The report on results directory `results`.
 
     baseline: the baseline of the speed-ups, a method or a method with its options as the table shows it.
     workload, metric, levels: as in `select_runs`. cells: names of the only cells to report.
     cluster: replays the same runs there, for more tables and plots. published: figures to show beside ours.
+    sources: by cell, the data of the command, to show in place of the recorded one.
 
     Raises:
         UserError: if there are no runs, or none of that workload, metric or baseline.
     """
     runs, problems = load_runs(results, cells)
+    runs = [run.on_data((sources or {}).get(run.header.cell)) for run in runs]
     runs, unreported = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     problems += unreported
     check_baseline(baseline, runs, results, cluster)

@@ -1,10 +1,14 @@
 """Read a results directory: its runs with their curves, and a line for each unreadable run."""
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from istbench.cluster.clock import ClusterTime
+from istbench.config.data_source import DataSource
 from istbench.errors import UserError
 from istbench.results.curves import Curve, Reached, time_to_target
 from istbench.results.header import Header
@@ -28,6 +32,12 @@ class Run:
     changes: tuple[str, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
+
+    def on_data(self, source: DataSource | None) -> "Run":
+        """This run with the data of a command, if known: a finished run may have had the same from elsewhere."""
+        if source is None:
+            return self
+        return dataclasses.replace(self, header=msgspec.structs.replace(self.header, data_source=source))
 
     @property
     def done(self) -> bool:
@@ -76,7 +86,7 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
         UserError: if there is no such directory, or no run in it.
     """
     parent = results / "runs"
-    way_out = f"`istbench run ... --out {results}` makes one, `istbench report DIR` reads another directory"
+    way_out = f"`istbench run ... --out {results}` makes one; or name another directory"
     try:
         directories = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:

@@ -208,3 +208,6 @@ def test_a_finished_run_is_shown_with_the_data_of_this_command(tmp_path, istbenc
     assert "Data: copied, 6 points" in shown
     status, shown, _ = istbench(*cell, "--data", tmp_path / "copied", "--json")
     assert (status, json.loads(shown)["data_seen"]) == (0, "copied, 6 points")
+    compare = ["compare", "--methods", "ddp", "--nodes", 1, *cell[1:5], *cell[7:]]
+    status, shown, said = istbench(*compare, "--data", tmp_path / "copied")
+    assert (status, "done before" in said, "Data: copied, 6 points" in shown) == (0, True, True), said

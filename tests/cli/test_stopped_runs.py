@@ -290,8 +290,10 @@ def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one
         assert results[0][name] == results[1][name]
 
 
-@pytest.mark.parametrize(("mask", "folders", "files"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644)])
-def test_what_a_run_leaves_follows_the_umask(tmp_path, resumed, mask, folders, files):
+@pytest.mark.parametrize(
+    ("mask", "folders", "files", "kills"), [(0o077, 0o700, 0o600, 1), (0o022, 0o755, 0o644, 0)]
+)
+def test_what_a_run_leaves_follows_the_umask(tmp_path, resumed, mask, folders, files, kills):
     """As asked for by `umask`, everything of a run and of saved weights: nobody else need read them."""
 
     def has_checkpoint(path):
@@ -301,15 +303,17 @@ def test_what_a_run_leaves_follows_the_umask(tmp_path, resumed, mask, folders, f
     before = os.umask(mask)
     try:
         words = [*resumed, "--save", tmp_path / "saved"]
-        process, run = start(tmp_path / "out", *words, until=has_checkpoint, HELD="1")
-        process.kill()
-        process.communicate()
-        assert modes(run) == {"folders": {folders}, "files": {files}}
-        assert group_is_gone(process.pid)
+        for _ in range(kills):
+            process, run = start(tmp_path / "out", *words, until=has_checkpoint, HELD="1")
+            process.kill()
+            process.communicate()
+            assert modes(run) == {"folders": {folders}, "files": {files}}
+            assert group_is_gone(process.pid)
         command = [sys.executable, "-m", "istbench", *map(str, words), "--out", str(tmp_path / "out")]
         subprocess.run(command, check=True, capture_output=True)
     finally:
         os.umask(before)
+    (run,) = (tmp_path / "out" / "runs").iterdir()
     assert modes(run) == {"folders": {folders}, "files": {files}}
     assert modes(tmp_path / "saved") == {"folders": {folders}, "files": {files}}
 

@@ -38,6 +38,8 @@ def test_what_ssh_says_of_anything_else_is_passed_on():
         "without a question"
     )
     assert "(it ended with status 255)" in why_not_reached(Host("a"), [], 255)
+    unknown = "ssh: Could not resolve hostname hosts.txt: Name or service not known"
+    assert "and no file of hosts has this name;" in why_not_reached(Host("hosts.txt"), [unknown], 255)
 
 
 @pytest.fixture

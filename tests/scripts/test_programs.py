@@ -183,6 +183,19 @@ def test_a_program_makes_something_that_is_quoted(path):
     )
 
 
+def test_each_measurement_names_the_program_and_the_options_that_make_it():
+    text = (ROOT / "results" / "bench.md").read_text()
+    sections = re.findall(r"^### (.+)\n((?:(?!#).*\n)*)", text, re.MULTILINE)
+    assert len(sections) > 20
+    for heading, section in sections:
+        named = re.search(r"`(\w+\.py)([^`]*)`", heading)
+        if named is None:
+            assert "without a script" in section, heading
+            continue
+        source = (ROOT / "scripts" / "bench" / named[1]).read_text()
+        assert all(f'"{option}"' in source for option in re.findall(r"--[\w-]+", named[2])), heading
+
+
 def networks_of_this_process():
     """The network namespaces of hosts that this process made."""
     return list(Path("/run/netns").glob(f"istbench-ssh-{os.getpid()}-*"))
