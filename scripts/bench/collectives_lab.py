@@ -1,7 +1,8 @@
 """Seconds of a step in a lab with the fabric's collectives and with gloo's, as a markdown table.
 
 Both take turns in the same processes, some steps each. The bound is the time of the bytes that a node sends one
-way, on links that carry nothing but payload. At 100 Mbit/s, sending is almost all there is to a step.
+way, on links that carry nothing but payload. "Computing" is the CPU time of the training thread in a step. Some of
+it overlaps with sending in `fsdp`, and none in the other methods.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from typing import Any
 
 from collectives import PAYLOAD, Gloo
 
-from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.cluster.profile import parse_bandwidth
 from istbench.config.options import parse_pairs
 from istbench.conformance.training import batches_of, open_workload, set_up
 from istbench.fabric import Fabric
@@ -42,14 +43,14 @@ class ByGloo:
 
 
 def measure(fabric: Fabric, name: str, options: dict[str, str], steps: int, turns: int) -> Any:
-    """Seconds of a step on the slowest node, by way and turn, and the bytes that node 0 sends in a step."""
+    """Seconds of a step on the slowest node, by way and turn, its bytes from node 0, and its CPU seconds."""
     workload_name, sizes, batch_size, own = METHODS[name]
     workload = open_workload(workload_name, {**sizes, **options})
     workload.batch_size = batch_size
     ways: dict[str, Any] = {"gloo": ByGloo(fabric), "fabric": fabric}
     methods = {way: set_up(over, workload, name, own) for way, over in ways.items()}
     seconds: dict[str, list[float]] = {way: [] for way in methods}
-    sent = 0
+    sent, computing = 0, []
     for number in range(-1, turns):  # the first to warm up
         for way in list(methods)[:: 1 if number % 2 else -1]:
             method = methods[way]
@@ -57,15 +58,17 @@ def measure(fabric: Fabric, name: str, options: dict[str, str], steps: int, turn
             batch = workload.train_batch(batches.indices(0), batches.generator(0))
             method.step(batch)
             fabric.barrier()
-            before, started = fabric.traffic["training"].sent, time.perf_counter()
+            before, used, started = fabric.traffic["training"].sent, time.thread_time(), time.perf_counter()
             for _ in range(steps):
                 method.step(batch)
-            took = fabric.maximum(time.perf_counter() - started)
+            took, used = time.perf_counter() - started, time.thread_time() - used
+            took, used = fabric.maximum(took), fabric.maximum(used)
             if way == "fabric":
+                computing.append(used / steps)
                 sent = (fabric.traffic["training"].sent - before) // steps
             if number >= 0:
                 seconds[way].append(took / steps)
-    return seconds, sent
+    return seconds, sent, statistics.median(computing)
 
 
 def main() -> None:
@@ -79,21 +82,21 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     options = parse_pairs(arguments.workload_set, "--workload-set")
-    print("| bandwidth | nodes | method | MB a step | bound, s | gloo, s | ours, s | ours / bound | gloo / ours |")
-    print("| ---: | ---: | :--- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| Mbit/s | nodes | method | MB | bound, s | computing, s | gloo, s | ours, s | of bound | gloo / ours |")
+    print("| ---: | ---: | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for bandwidth in map(parse_bandwidth, arguments.bandwidth.split(",")):
         for nodes in map(int, arguments.nodes.split(",")):
             for method in arguments.methods.split(","):
                 place = ShapedNetwork(nodes=nodes, bandwidth=bandwidth)
                 what = (method, options, arguments.steps, arguments.turns)
                 launcher = LocalLauncher(place=place)
-                seconds, sent = on_nodes(measure, nodes, *what, timeout_s=600.0, launcher=launcher)[0]
+                seconds, sent, used = on_nodes(measure, nodes, *what, timeout_s=600.0, launcher=launcher)[0]
                 gloo, own = ([took / place.lab.dilation for took in seconds[way]] for way in ("gloo", "fabric"))
                 bound = sent * 8 / (bandwidth * PAYLOAD)
                 ratios = [theirs / ours for theirs, ours in zip(gloo, own, strict=True)]
                 print(
-                    f"| {bandwidth_text(bandwidth)} | {nodes} | {method} | {sent / 1e6:.2f} | {bound:.4f} "
-                    f"| {statistics.median(gloo):.4f} | {statistics.median(own):.4f} "
+                    f"| {bandwidth / 1e6:g} | {nodes} | {method} | {sent / 1e6:.2f} | {bound:.4f} "
+                    f"| {used:.4f} | {statistics.median(gloo):.4f} | {statistics.median(own):.4f} "
                     f"| {spread([took / bound for took in own])} | {spread(ratios)} |",
                     flush=True,
                 )
