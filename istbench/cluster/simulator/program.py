@@ -53,10 +53,12 @@ class Program(NamedTuple):
     message: Records
 
 
-def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -> Program:
+def compile_trace(
+    trace: Trace, compute_scale: float, ring: int | None = None, *, work_scale: float | None = None
+) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    ring: as `replay` takes it.
+    ring: as `replay` takes it. work_scale: of the seconds of work; by default `compute_scale`.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
@@ -78,7 +80,7 @@ def compile_trace(trace: Trace, compute_scale: float, ring: int | None = None) -
     for name in ("kind", "peer", "priority", "bytes"):
         op[name] = posts[name]
     op.node, op.partner, op.collective = node, _partners(posts, node), collective
-    op.seconds = posts["seconds"] * compute_scale
+    op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale

@@ -6,7 +6,7 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, split_label
-from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, guide_line, lower_bound_line
+from istbench.report.phrases import ROUGH_LINE, count_nodes, data_line, guide_line, lower_bound_line, scaling_lines
 from istbench.report.tables.of_group import shared_line
 from istbench.results.load import Run
 from istbench.results.stats import interval_name
@@ -51,6 +51,8 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield f"Clock: cluster_s, recorded on {group.device}, replayed on {group.machine}."
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
+        times = [run.cluster for contender in group.contenders for run in contender.runs if run.cluster]
+        yield from scaling_lines(times, group.profile)
         yield from lower_bound_line(group.device, group.profile)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
     if runs:
@@ -66,7 +68,9 @@ def _node_line(profile: ClusterProfile) -> str:
     out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
-    return f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {profile.latency_s * 1e6:g} µs to another node"
+    memory = "" if profile.memory_gb_per_s is None else f" {profile.memory_gb_per_s:g} GB/s of memory,"
+    latency = f"{profile.latency_s * 1e6:g} µs to another node"
+    return f"{profile.gflops:g} GFLOP/s effective,{memory} {link}{shared}, {latency}"
 
 
 def _targets_line(group: Group) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """The summary of one run."""
 
-from istbench.cluster.clock import dollars
-from istbench.report.phrases import ROUGH, ROUGH_LINE, count_nodes, data_line, lower_bound_line
+from istbench.cluster.clock import ClusterTime, dollars
+from istbench.report.phrases import ROUGH, ROUGH_LINE, count_nodes, data_line, lower_bound_line, scaling_lines
 from istbench.report.tables.numbers import METRIC, number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
@@ -121,7 +121,7 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     seconds = time.seconds[-1]
     cost = dollars(profile, time.nodes, seconds)
     return [
-        (f"{profile.name} seconds", number(seconds), seconds),
+        (f"{profile.name} seconds", number(seconds) + _range(time, seconds), seconds),
         *(
             _to_target(replayed, level, profile.name)
             for level in replayed.targets
@@ -131,11 +131,19 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     ]
 
 
+def _range(time: ClusterTime, seconds: float) -> str:
+    """The range of replayed `seconds` in brackets after a space; empty if unknown."""
+    if time.low is None or time.high is None:
+        return ""
+    return f" [{number(seconds * time.low)}–{number(seconds * time.high)}]"
+
+
 def _replay_line(replayed: Run | None) -> list[str]:
     if replayed is None or replayed.cluster is None:
         return []
     time = replayed.cluster
     lines = [f"Seconds and dollars on {time.profile.name}: replayed, not measured."]
+    lines += scaling_lines([time], time.profile)
     lines += lower_bound_line(replayed.header.config.device, time.profile)
     if time.doubt:
         lines.append(
