@@ -25,8 +25,8 @@ from istbench.cluster.trace_file import load_trace
 
 CELLS = {
     "speech": ["--workload-set", "hidden=1024", "--steps", 60],
-    "cifar10": ["--workload-set", "width=16", "--batch-size", 64, "--channels-last", "--steps", 24],
-    "amazon670k": ["--workload-set", "hidden=128", "--steps", 24],
+    "cifar10": ["--workload-set", "width=16", "--batch-size", 64, "--channels-last", "--steps", 30],
+    "amazon670k": ["--workload-set", "hidden=128", "--steps", 30],
 }
 STATES = (  # nodes, threads of each, busy processes
     ("idle", 2, 1, 0),
@@ -63,7 +63,7 @@ def busy(count: int) -> Iterator[None]:
 def recorded(cell: Sequence[object], workload: str, nodes: int, threads: int) -> Trace:
     """The trace of one run of `cell`."""
     with tempfile.TemporaryDirectory() as folder:
-        place = ["--nodes", nodes, "--threads", threads]
+        place = ["--nodes", nodes, "--threads", threads, "--set", "local_steps=5"]
         run_cell("--workload", workload, "--method", "local_sgd", *place, *cell, out=Path(folder))
         (found,) = Path(folder).rglob("trace.npz")
         return load_trace(found)
