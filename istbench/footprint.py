@@ -16,7 +16,8 @@ class StepCost:
     Attributes:
         peak: the most bytes at one time of activations and gradients. None if the step does not run there.
         batch: bytes of its minibatch, which `peak` includes.
-        flops: floating-point operations of its matrix products, None as for `peak`.
+        flops: floating-point operations of its matrix products, None as for `peak`. bytes: that its other
+            operations read and write.
         uses: trained parameters, by number, in the order of their first use, each with the share of the operations
             before it. ready: the same in the order in which gradients are complete.
     """
@@ -26,6 +27,7 @@ class StepCost:
     flops: float | None
     uses: tuple[tuple[int, float], ...]
     ready: tuple[tuple[int, float], ...]
+    bytes: float = 0.0
 
 
 class PlannedNode:
@@ -108,6 +110,7 @@ class Footprint:
         round_buffers: bytes of the buffers of an exchange, which exist beside gradients, without activations.
         samples: samples of a minibatch that pass through the model at once.
         window: as in `TraceMeta`.
+        gathered: bytes of a local step as in `cluster.speed.StepWork`; 0 for a method without kernels of its own.
     """
 
     model: nn.Module
@@ -123,6 +126,7 @@ class Footprint:
     gloo_buffers: int = 0
     round_buffers: int = 0
     window: int | None = None
+    gathered: float = 0.0
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:

@@ -51,7 +51,19 @@ def command(profile: Path | None, **given: Any) -> int:
     if profile is not None:
         raise UserError("--profile describes hosts: give --hosts a,b as well")
     broken = False
-    for check in (_python, _packages, _processor, _gpu, _processes, _carrying, _lab, _speech, _cache, _space):
+    for check in (
+        _python,
+        _packages,
+        _processor,
+        _speed,
+        _gpu,
+        _processes,
+        _carrying,
+        _lab,
+        _speech,
+        _cache,
+        _space,
+    ):
         for finding in check():
             broken = broken or finding.state == "broken"
             click.echo(f"{finding.state:<7}  {finding.what:<16}  {finding.detail}")
@@ -83,6 +95,25 @@ def _packages() -> Iterator[Finding]:
 
 def _processor() -> Iterator[Finding]:
     yield Finding("ok", "processor", f"{cores()} cores, {memory_bytes() / 2**30:.0f} GiB of memory")
+
+
+def _speed() -> Iterator[Finding]:
+    """The speed of computing on this machine, for `gflops` and `..._gb_per_s` of a cluster profile."""
+    import torch
+
+    from istbench.node.measure import speed_here
+
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    for device in devices:
+        speed = speed_here(torch.device(device))
+        gather = speed.gather_gb_per_s
+        rows = f", {gather:.3g} GB/s of rows in random order" if gather else ""
+        threads = f" with {torch.get_num_threads()} threads" if device == "cpu" else ""
+        yield Finding(
+            "ok",
+            "computing",
+            f"{device}{threads}: {speed.gflops:.3g} GFLOP/s, {speed.memory_gb_per_s:.3g} GB/s of memory{rows}",
+        )
 
 
 def _gpu() -> Iterator[Finding]:

@@ -126,7 +126,11 @@ def profile_of(
         share = group.facts[host.name].cores / slots[host.name]
         memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
         nodes[host.name] = MeasuredNode(
-            gflops=answer["gflops"], memory=memory, cores=None if answer["gpu"] else share
+            gflops=answer["gflops"],
+            memory=memory,
+            cores=None if answer["gpu"] else share,
+            memory_gb_per_s=answer.get("memory_gb_per_s"),
+            gather_gb_per_s=answer.get("gather_gb_per_s"),
         )
         carrying = (
             convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying

@@ -116,6 +116,14 @@ def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
     return (None, problems[0]) if problems else (replayed[0], "")
 
 
+def _range(replayed: Run | None, seconds: float | None) -> dict[str, float | None]:
+    """The range of replayed `seconds`; null where it is unknown."""
+    time = replayed.cluster if replayed else None
+    if time is None or seconds is None or time.low is None or time.high is None:
+        return {"low": None, "high": None}
+    return {"low": seconds * time.low, "high": seconds * time.high}
+
+
 def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[str, Any]:
     """The object that `--json` prints: the cell and its results, with null for a target it never reached."""
     header = run.header
@@ -147,6 +155,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
             "name": cluster.name,
             "seconds": seconds,
             "dollars": dollars(cluster, header.nodes, seconds) if seconds is not None else None,
+            **_range(replayed, seconds),
             "doubt": replayed.cluster.doubt or None if replayed and replayed.cluster else None,
         },
         "targets": targets,

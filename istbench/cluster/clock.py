@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from istbench.cluster.checked import ReplayCheck
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.scale import scale
 from istbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ class ClusterTime:
         compute, communication, idle: shares of the time as in `Replay`, mean over nodes.
         link_use: payload over capacity of the busiest link or uplink, in its busier direction.
         carrying: share of the busiest node's cores that messages take; 0 if the profile leaves it out.
+        low, high: the range of the seconds by what is known of computing, as factors of `seconds`; None if unknown.
+            The true range is no wider: it is narrower where messages hide computing.
+        lacks: what lacks figures of memory, in a few words, so that computing is scaled by matrix products alone.
+        works: whether threads beside training worked.
         doubt: a reason to doubt the seconds in the trace, in a few words; empty without a reason.
         check: how far replays of the run's method were off in a lab; None if the method is not known here.
     """
@@ -41,6 +46,10 @@ class ClusterTime:
     idle: float
     link_use: float
     carrying: float
+    low: float | None = None
+    high: float | None = None
+    lacks: str = ""
+    works: bool = False
     doubt: str = ""
     check: ReplayCheck | None = None
 
@@ -64,6 +73,7 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
     if not sample:
         raise UserError("the trace marks no local steps; record it again with `istbench run --again`")
     repetitions = min(max(1, -(-max(steps, default=0) // sample)), _REPETITIONS)
+    scaled = scale(trace, profile)
     found = replay(trace, profile, rounds=repetitions * trace.rounds)
     last_node = found.finish_s[:, found.mark_kind == STEP].max(axis=0)
     reached = [0.0, *last_node.tolist()]
@@ -89,6 +99,7 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
         float((spent[:, -1] / end).mean()) if end.all() else 0.0
         for spent in (found.compute_s, found.communication_s, found.idle_s)
     )
+    share = float((found.compute_s[:, -1] / end).max()) if end.all() else 0.0
     return ClusterTime(
         profile=profile,
         nodes=trace.world_size,
@@ -98,8 +109,17 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
         idle=idle,
         link_use=_link_use(found),
         carrying=_carrying(found),
+        low=_moved(scaled.low, scaled.compute, share),
+        high=_moved(scaled.high, scaled.compute, share),
+        lacks=scaled.lacks,
+        works=trace.has_work,
         doubt=trace.meta.doubt,
     )
+
+
+def _moved(end: float | None, compute: float, share: float) -> float | None:
+    """Seconds over the replayed ones if computing, `share` of them, is scaled by `end` instead of `compute`."""
+    return None if end is None else 1 + (end / compute - 1) * share
 
 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:

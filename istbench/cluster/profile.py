@@ -69,7 +69,9 @@ class ClusterProfile:
         name: as given on the command line.
         summary: one line, for listings.
         gflops: effective fp32 GFLOP/s of a node of speed 1 in matrix products of training.
-        source: the origin of `gflops` and the network figures, or the word estimate.
+        memory_gb_per_s: effective GB/s of a node's memory, read and written in order; on a GPU, of the GPU's.
+            gather_gb_per_s: of rows of some hundred bytes in random order, by a processor. None if unknown.
+        source: the origin of `gflops`, of the memory's and the network's figures, or the word estimate.
         memory_gib: memory of a node for a model, GiB; on a GPU, the GPU's.
         bandwidth_out, bandwidth_in: effective bandwidth of a host's link, bits/s. Without `host`, every node is a
             host. latency_s: from one host to another, seconds one way.
@@ -101,6 +103,8 @@ class ClusterProfile:
     price_date: str
     price_source: str
     burst_bytes: NotNegative = 0.0
+    memory_gb_per_s: Positive | None = None
+    gather_gb_per_s: Positive | None = None
     cores: Cores | None = None
     cpu_s_per_byte: CpuSeconds = 0.0
     cpu_s_per_message: CpuSeconds = 0.0
@@ -342,5 +346,6 @@ def _builtin() -> dict[str, str]:
 def _one_line(profile: ClusterProfile) -> str:
     price = f"${profile.price_per_hour:g}/h" if profile.price_per_hour else "no rent"
     price += " a host" if profile.host is not None else ""
-    figures = f"{profile.gflops:g} GFLOP/s, {profile.bandwidth_out / 1e9:g} Gbit/s, {price}"
+    memory = "" if profile.memory_gb_per_s is None else f"{profile.memory_gb_per_s:g} GB/s of memory, "
+    figures = f"{profile.gflops:g} GFLOP/s, {memory}{profile.bandwidth_out / 1e9:g} Gbit/s, {price}"
     return f"{profile.summary} ({'; '.join([figures, *network_words(profile)])})"

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.collectives import COLLECTIVES
-from istbench.config.numbers import Count, Nodes
+from istbench.cluster.speed import Giga, Speed, StepWork
+from istbench.config.numbers import Count, Nodes, Threads
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -56,7 +57,6 @@ EVENT = np.dtype(
 )
 
 
-Gflops = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 # Beyond these limits, other programs on the machine changed the seconds in a trace.
 _OTHERS_SHARE, _STEADY_RANGE = 0.15, 1.3
 
@@ -68,6 +68,10 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
         batch_size: samples of one node's minibatch.
         gflops: of one recording node, in total or by the shape of a matrix product; medians of measurements during
             the recording. gflops_range: the largest measurement over the smallest.
+        memory_gb_per_s, gather_gb_per_s: of one recording node, as in `Speed`; medians of the same measurements.
+            moments: all of these measurements.
+        work: of a local step.
+        threads: of a recording node. device: cpu or cuda.
         cores, others_cores: of the recording machine, and the mean number that other programs used meanwhile.
         window: messages to a node that the priority queue has released and can no longer reorder.
         transport: the messages went through the fabric's transport, beside the process group.
@@ -75,8 +79,14 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: Nodes
     batch_size: Count | None = None
-    gflops: Gflops | dict[str, Gflops] | None = None
+    gflops: Giga | dict[str, Giga] | None = None
     gflops_range: Annotated[float, msgspec.Meta(ge=1, le=1e9)] | None = None
+    memory_gb_per_s: Giga | None = None
+    gather_gb_per_s: Giga | None = None
+    moments: Annotated[tuple[Speed, ...], msgspec.Meta(max_length=1000)] = ()
+    work: StepWork | None = None
+    threads: Threads | None = None
+    device: Literal["cpu", "cuda"] | None = None
     cores: Count | None = None
     others_cores: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     window: Count | None = None
@@ -120,6 +130,20 @@ class Trace:
     def rounds(self) -> int:
         """Rounds in the sample. In a trace without marks of rounds, each step is a round."""
         return self._count(ROUND) or self.steps
+
+    @cached_property
+    def computing_s(self) -> float:
+        """Recorded seconds of the training thread, as the mean over nodes."""
+        spent = [float(events["seconds"][events["code"] == COMPUTE].sum()) for events in self.nodes]
+        return math.fsum(spent) / len(spent)
+
+    @cached_property
+    def has_work(self) -> bool:
+        """Whether threads beside training worked."""
+        return any(
+            bool(((events["code"] == POST) & (events["kind"] == WORK) & (events["seconds"] > 0)).any())
+            for events in self.nodes
+        )
 
     @property
     def gflops(self) -> float | None:

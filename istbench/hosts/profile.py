@@ -12,11 +12,16 @@ from istbench.hosts.shared import shared_link
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredNode:
-    """Measurements of a process on a host: GFLOP/s, bytes of memory, cores; None for cores of a GPU process."""
+    """Measurements of a process on a host: GFLOP/s, bytes of memory, cores; None for cores of a GPU process.
+
+    memory_gb_per_s, gather_gb_per_s: as in a cluster profile; None if unknown.
+    """
 
     gflops: float
     memory: float
     cores: float | None
+    memory_gb_per_s: float | None = None
+    gather_gb_per_s: float | None = None
 
 
 def profile_toml(
@@ -62,6 +67,10 @@ def profile_toml(
         "price_date": date,
         "price_source": "own machines, no rent",
     }
+    for name in ("memory_gb_per_s", "gather_gb_per_s"):
+        rates = [rate for node in nodes.values() if (rate := getattr(node, name)) is not None]
+        if len(rates) == len(nodes):
+            values[name] = _rounded(min(rates))
     if len(cores) == len(nodes):
         values["cores"] = _rounded(min(cores))
         values["cpu_s_per_byte"] = _rounded(carrying.cpu_s_per_byte)

@@ -1,4 +1,4 @@
-"""On a host: measure how fast a node computes and what a message costs, in a process of its own.
+"""On a host: measure how fast a node computes, its memory, and what a message costs, in a process of its own.
 
 `python -m istbench.hosts.remote_speed THREADS [carrying]` prints it as JSON.
 """
@@ -12,11 +12,12 @@ from typing import Any
 from istbench.hosts.agent_program import Agent
 
 _LIMIT_S = 240.0
-_SHAPE = (256, 1024, 1024)  # of a layer of a thousand units, and a minibatch
 
 
 def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
-    """`gflops` of a node with `threads` threads, `memory` in bytes, and on request the cost of `carrying`."""
+    """`gflops`, `memory_gb_per_s` and `gather_gb_per_s` of a node with `threads` threads, `memory` in bytes, and on
+    request the cost of `carrying`.
+    """
     words = [str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
     with subprocess.Popen(
         [sys.executable, "-m", "istbench.hosts.remote_speed", *words],
@@ -34,19 +35,18 @@ def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _main() -> None:
+    import msgspec
     import torch
 
     from istbench.machine import memory_bytes
-    from istbench.node.measure import matmul_gflops
+    from istbench.node.measure import speed_here
 
     torch.set_num_threads(int(sys.argv[1]))
     gpu = torch.cuda.is_available()
     memory = torch.cuda.get_device_properties(0).total_memory if gpu else memory_bytes()
-    gflops = matmul_gflops(*_SHAPE, torch.device("cuda" if gpu else "cpu"))
-    found: dict[str, Any] = {"gflops": gflops, "memory": memory, "gpu": gpu}
+    speed = speed_here(torch.device("cuda" if gpu else "cpu"))
+    found: dict[str, Any] = {**msgspec.to_builtins(speed), "memory": memory, "gpu": gpu}
     if "carrying" in sys.argv:
-        import msgspec
-
         from istbench.processes.carrying import measure_carrying
 
         found["carrying"] = msgspec.to_builtins(measure_carrying().all_reduce)

@@ -7,6 +7,7 @@ update only the active outputs; torch computes the hidden layer.
 """
 
 import functools
+import math
 import time
 from abc import abstractmethod
 from collections import defaultdict
@@ -109,6 +110,7 @@ class ActiveOutputs(Method):
         self._part = self._cut.part
         self._exchange = HiddenExchange(fabric, self._cut.units)
         self._times, self._active = StepTimes(), list[float]()
+        self._gathered = 0.0
         self._threads = _threads(torch.get_num_threads()).telling(fabric.recorder.computed_beside)
         weights = self._softmax.output_weights(self._part)
         self._rows = self._cut.outputs[fabric.rank]
@@ -171,7 +173,12 @@ class ActiveOutputs(Method):
         with self._times("outputs"):
             gradient = self._shard.backward(whole, labelled, self.learning_rate)
         self._active.append(len(sets.rows) / len(sets))
+        rows, width = self._shard.weight.shape
+        self._gathered = _kernel_bytes(len(sets.rows), rows, width, len(self.options.slots))
         return whole.loss(labelled), gradient
+
+    def gathered_bytes(self) -> float:
+        return self._gathered
 
     def _stepped(self) -> None:
         """Called after a step has updated all weights."""
@@ -239,6 +246,7 @@ class ActiveOutputs(Method):
         rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
         sizes = {id(weight) for weight in softmax.output_weights(used)}
         hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
+        rows = len(softmax.output_weights(part)[1])
         return Footprint(
             model=used,
             rounds=rounds,
@@ -246,10 +254,11 @@ class ActiveOutputs(Method):
             stepped=hidden,
             build=self.options.build,
             samples=batch_size,
+            gathered=_kernel_bytes(active * batch_size, rows, softmax.units.size, len(self.options.slots)),
             parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
             buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
             + _PAIR_BYTES * active * batch_size
-            + self.index_bytes(len(softmax.output_weights(part)[1]), softmax.units.size),
+            + self.index_bytes(rows, softmax.units.size),
         )
 
     def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
@@ -259,6 +268,17 @@ class ActiveOutputs(Method):
     def index_bytes(self, rows: int, width: int) -> int:
         """Bytes of the index that finds active outputs among `rows` rows of `width` entries."""
         return 0
+
+
+def _kernel_bytes(pairs: int, rows: int, width: int, slots: int) -> float:
+    """Bytes that the kernels of a step read and write for `pairs` of a sample and one of `rows` active rows.
+
+    A row that is active at all is read, then read and written with `slots` states of the optimizer. Random pairs
+    leave out some rows. The vectors of a batch stay in the cache, where three uses by a pair take about as
+    long as reading one from memory.
+    """
+    active = -rows * math.expm1(-pairs / rows)
+    return 4.0 * width * (pairs + (1 + 2 * (1 + slots)) * active)
 
 
 @functools.cache

@@ -87,6 +87,10 @@ class Method(ABC):
         """
         return None
 
+    def gathered_bytes(self) -> float:
+        """Bytes that own kernels, which torch does not see, read and wrote in the last local step of this node."""
+        return 0.0
+
     def least_batch(self, batch_size: int) -> int:
         """Samples in the smallest part of a minibatch that passes through the model at once."""
         return batch_size

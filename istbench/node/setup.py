@@ -2,9 +2,10 @@
 
 import copy
 import gc
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from istbench.activity import current
@@ -13,6 +14,7 @@ from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node import checkpoint
 from istbench.node.computed import compiling, computed
+from istbench.node.step_work import CountedStep, StepCounter
 from istbench.registry import build_method
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
@@ -53,20 +55,34 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     return Setup(method=method, shards=shards, workload=workload, batches=batches)
 
 
-def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> None:
-    """Train one step on throw-away weights, so that the clock starts with warm kernels and connections."""
+def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedStep:
+    """Train one step on throw-away weights, so that the clock starts with warm kernels and connections.
+
+    Returns the work of that step, which is counted before torch compiles it.
+    """
     current.begin("warming up")
     state = checkpoint.random_state(fabric.device)
-    setup = set_up(config, workload, fabric)
-    current.begin("warming up", timed=not config.compile)
-    with compiling() if config.compile else nullcontext():
-        setup.method.step(on_device(setup.batch(0), fabric.device))
-    setup.method.drain()  # transfers that are still under way would count as training
-    current.begin("starting")
-    del setup
+    counter = StepCounter()
+    gathered = _throw_away_step(msgspec.structs.replace(config, compile=False), workload, fabric, counter)
+    if config.compile:
+        _throw_away_step(config, workload, fabric, compiling())
     checkpoint.set_random_state(state, fabric.device)
     gc.collect()
     fabric.barrier("warming up")
+    return counter.counted(gathered)
+
+
+def _throw_away_step(
+    config: RunConfig, workload: Workload, fabric: Fabric, inside: AbstractContextManager[object]
+) -> float:
+    """Train one step `inside`; returns the bytes that the method's own kernels gather in it."""
+    setup = set_up(config, workload, fabric)
+    current.begin("warming up", timed=not config.compile)
+    with inside:
+        setup.method.step(on_device(setup.batch(0), fabric.device))
+    setup.method.drain()  # transfers that are still under way would count as training
+    current.begin("starting")
+    return setup.method.gathered_bytes()
 
 
 def compile_model(setup: Setup, fabric: Fabric) -> None:

@@ -4,38 +4,69 @@ import math
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
+from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import EVENT, speed_of_all
 from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
 from istbench.machine import busy_seconds, cores
-from istbench.node.measure import matmul_gflops
-from istbench.workloads.base import Workload
+from istbench.node.measure import MemoryArrays, matmul_gflops
+from istbench.node.step_work import USUAL_SHAPE, CountedStep, Shape
 
-_CALIBRATED_SHAPES = 2  # smaller products of a model hardly count
-_CALIBRATED_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
-_MOST_CALIBRATIONS = 5
+_SHAPES = 2  # smaller products of a step hardly count
+_MOST_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
+_MOST_PRODUCTS = {"cpu": 1 << 28, "cuda": 1 << 33}  # in one matrix product: some milliseconds
+_LEAST_ROWS = 64
+_MEASUREMENTS = 3  # in turn, before and after training
+_MOST_MOMENTS = 16
 _LEAST_S = 0.5  # the least time to measure how busy a machine is: its clock ticks a hundred times a second
 
 
 class TraceSample:
-    """Writes the events of all ranks' recorders to `path`. Every rank must call its methods alike."""
+    """Writes the events of all ranks' recorders to `path`. Every rank must call its methods alike.
 
-    def __init__(self, path: Path, workload: Workload, fabric: Fabric, batch_size: int) -> None:
-        self._path, self._workload, self._fabric, self._batch_size = path, workload, fabric, batch_size
-        self._saved = False
-        self._speeds: list[dict[str, float]] = []
+    Args:
+        step: the work of a local step of this rank.
+        between_steps: whether to measure the machine inside a segment too, where recording begins and ends.
+    """
+
+    def __init__(
+        self, path: Path, step: CountedStep, fabric: Fabric, batch_size: int, *, between_steps: bool = True
+    ) -> None:
+        self._path, self._fabric, self._batch_size = path, fabric, batch_size
+        self._work, self._shapes = step.work, step.shapes
+        self._between_steps = between_steps
+        self._saved = self._was_running = False
+        self._moments: list[list[float]] = []  # speeds of this rank: by shape, of memory, of gathering
 
     def start(self) -> None:
         """Measure the speed of the machine, and its load by others from now on. Call it before training."""
-        self._calibrate()
+        mine = [size for shape in calibrated_shapes(self._shapes, self._fabric.device.type) for size in shape]
+        sizes = [int(self._fabric.numbers(size)[0]) for size in mine]
+        self._shapes = tuple(zip(sizes[::3], sizes[1::3], sizes[2::3], strict=True))
+        self._calibrate(_MEASUREMENTS)
         self._busy_at_start, self._cpu_at_start, self._started = _used()
+
+    @property
+    def due(self) -> bool:
+        """Whether recording began or ended with the last step, so that it is time for `calibrate`."""
+        running = self._fabric.recorder.running
+        began_or_ended = running != self._was_running
+        self._was_running = running
+        return began_or_ended and self._between_steps and len(self._moments) < _MOST_MOMENTS
+
+    def calibrate(self) -> None:
+        """Measure the speed of the machine once, without communicating."""
+        device = self._fabric.device
+        arrays = MemoryArrays(device)
+        speeds = [matmul_gflops(*shape, device) for shape in self._shapes] + [arrays.stream_gb_per_s()]
+        self._moments.append([*speeds, *([arrays.gather_gb_per_s()] if self._work.gathered else [])])
 
     def save(self, *, whole: bool) -> str | None:
         """Write the trace, once. With `whole`, only a complete sample; otherwise the events so far.
@@ -47,8 +78,8 @@ class TraceSample:
         if self._saved:
             return None
         if whole and not recorder.finished:
-            if len(self._speeds) < _MOST_CALIBRATIONS - 1:
-                self._calibrate()
+            if len(self._moments) < _MOST_MOMENTS:
+                self._calibrate(1)
             return None
         events = recorder.events()
         if not len(events):
@@ -56,7 +87,8 @@ class TraceSample:
         self._saved = True
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
         others = self._others_cores()
-        self._calibrate()
+        self._calibrate(_MEASUREMENTS)
+        speeds = self._speeds_of_all()
         mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
         with self._fabric.accounting("control"):
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
@@ -66,7 +98,9 @@ class TraceSample:
             trace = merge(
                 [np.frombuffer(part, dtype=EVENT) for part in gathered],
                 batch_size=self._batch_size,
-                **_median_and_range(self._speeds),
+                **speeds,
+                threads=torch.get_num_threads(),
+                device="cuda" if self._fabric.device.type == "cuda" else "cpu",
                 cores=cores(),
                 others_cores=others,
                 window=recorder.window,
@@ -87,42 +121,63 @@ class TraceSample:
             return None
         return max(0.0, busy - self._busy_at_start - own) / seconds
 
-    def _calibrate(self) -> None:
-        """Measure GFLOP/s of a rank in the model's largest matrix products, by shape: the mean over ranks.
-
-        All ranks multiply at the same time, as in training: both include the cost of sharing a machine.
+    def _calibrate(self, times: int) -> None:
+        """Measure `times` times. All ranks measure at once, as in training: both include the cost of sharing a
+        machine.
         """
-        with torch.device("meta"):
-            model = self._workload.build_model()
-        largest = _calibrated_shapes(model, self._batch_size)
         self._fabric.barrier("calibrating")
-        speeds = {}
-        for rows, columns in largest:
-            mine = matmul_gflops(self._batch_size, columns, rows, self._fabric.device)
-            mean = math.fsum(self._fabric.numbers(mine)) / self._fabric.world_size
-            speeds[f"{self._batch_size}x{columns}x{rows}"] = mean
-        self._speeds.append(speeds)
+        for _ in range(times):
+            self.calibrate()
+
+    def _speeds_of_all(self) -> dict[str, object]:
+        """Fields of `TraceMeta` with the speeds and the work of a rank, as means over ranks."""
+        names = [f"{rows}x{inner}x{columns}" for rows, inner, columns in self._shapes]
+        moments = [[self._mean(speed) for speed in speeds] for speeds in self._moments]
+        medians = [statistics.median(speeds) for speeds in zip(*moments, strict=True)]
+        by_moment = [_speed(dict(zip(names, speeds, strict=False)), speeds[len(names) :]) for speeds in moments]
+        all_together = [moment.gflops for moment in by_moment]
+        memory, *gather = medians[len(names) :]
+        return {
+            "gflops": dict(zip(names, medians, strict=False)),
+            "gflops_range": max(all_together) / min(all_together),
+            "memory_gb_per_s": memory,
+            "gather_gb_per_s": gather[0] if gather else None,
+            "moments": tuple(by_moment),
+            "work": StepWork(
+                operations=self._mean(self._work.operations),
+                bytes=self._mean(self._work.bytes),
+                gathered=self._mean(self._work.gathered),
+            ),
+        }
+
+    def _mean(self, value: float) -> float:
+        return math.fsum(self._fabric.numbers(value)) / self._fabric.world_size
 
 
-def _calibrated_shapes(model: nn.Module, batch_size: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of the largest matrix products of `model`, cut where a matrix would be too large."""
-    shapes = {(p.shape[0], p[0].numel()) for p in model.parameters() if p.ndim >= 2}
-    bounded = set()
-    for rows, columns in sorted(shapes, key=math.prod)[-_CALIBRATED_SHAPES:]:
-        inputs = min(columns, max(1, _CALIBRATED_VALUES // batch_size))
-        bounded.add((min(rows, max(1, _CALIBRATED_VALUES // max(batch_size, inputs))), inputs))
-    return sorted(bounded, key=math.prod)
+def calibrated_shapes(shapes: Sequence[Shape], device: str) -> tuple[Shape, ...]:
+    """The first two of `shapes`, the last one twice if there are fewer, cut where a product would take too long."""
+    chosen = [*shapes[:_SHAPES]] or [USUAL_SHAPE]
+    return tuple(_cut(shape, _MOST_PRODUCTS[device]) for shape in chosen + chosen[-1:] * (_SHAPES - len(chosen)))
+
+
+def _cut(shape: Shape, most: int) -> Shape:
+    rows, inner, columns = shape
+    inner = min(inner, _MOST_VALUES)
+    columns = min(columns, max(1, _MOST_VALUES // inner))
+    rows = min(rows, max(1, _MOST_VALUES // max(inner, columns)), max(_LEAST_ROWS, most // (inner * columns)))
+    columns = min(columns, max(1, most // (inner * rows)))
+    return rows, inner, columns
+
+
+def _speed(by_shape: dict[str, float], memory: Sequence[float]) -> Speed:
+    stream, *gather = memory
+    return Speed(
+        gflops=speed_of_all(by_shape) or 1.0,
+        memory_gb_per_s=stream,
+        gather_gb_per_s=gather[0] if gather else None,
+    )
 
 
 def _used() -> tuple[float | None, float, float]:
     """Busy seconds of this machine's cores, CPU seconds of this process, and the time."""
     return busy_seconds(), time.process_time(), time.perf_counter()
-
-
-def _median_and_range(speeds: list[dict[str, float]]) -> dict[str, object]:
-    by_shape = {shape: [speed[shape] for speed in speeds] for shape in speeds[0]}
-    all_together = [speed for own in speeds if (speed := speed_of_all(own)) is not None]
-    return {
-        "gflops": {shape: statistics.median(values) for shape, values in by_shape.items()},
-        "gflops_range": max(all_together) / min(all_together) if all_together else None,
-    }

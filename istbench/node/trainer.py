@@ -14,6 +14,7 @@ from istbench.node.published import Totals
 from istbench.node.setup import Setup, on_device
 from istbench.node.sinks import Sinks
 from istbench.node.stopping import Stopping
+from istbench.node.trace_sample import TraceSample
 from istbench.node.training_state import OpenSegment
 
 # Before any step was timed: enough steps to tell how long one takes.
@@ -28,6 +29,7 @@ class Trainer:
     Args:
         segment: the segment to continue, in a resumed run that stopped inside one.
         stopping: stops training at a step on which all ranks agree; None in a run that cannot be stopped.
+        sample: measures the machine where recording begins and ends.
 
     Attributes:
         stopped: whether training stopped before the end of a segment.
@@ -45,7 +47,9 @@ class Trainer:
         memory: PeakMemory,
         sinks: Sinks,
         stopping: Stopping | None,
+        sample: TraceSample | None = None,
     ) -> None:
+        self._sample = sample
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
         self._memory, self._sinks, self._stopping = memory, sinks, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
@@ -108,6 +112,15 @@ class Trainer:
         if len(totals.computing_s) == len(by_rank):
             totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
 
+    @contextmanager
+    def _off_the_clock(self) -> Iterator[None]:
+        """Inside, neither time nor memory counts as training."""
+        self._memory.stop()
+        with self._clock.paused():
+            yield
+        self._memory.start()
+        self._fabric.recorder.resume()
+
     def _train_steps(self, end: int, losses: Losses) -> None:
         """Train until step `end`, until the seconds are used up, or until training has to stop."""
         for step in self._steps(end):
@@ -118,6 +131,9 @@ class Trainer:
             self._method.local_step = step
             losses.add(self._method.step(on_device(self._batches.take(step), self._fabric.device)))
             self._fabric.recorder.mark("step")
+            if self._sample is not None and self._sample.due:
+                with self._off_the_clock():
+                    self._sample.calibrate()
             self._sinks.step(step + 1)
             self._totals.step = step + 1
 

@@ -18,6 +18,7 @@ from istbench.node.rehearsal import rehearse
 from istbench.node.run_log import RunLog
 from istbench.node.setup import Setup, compile_model, set_up, warm_up
 from istbench.node.sinks import Sinks, sinks_of_run
+from istbench.node.step_work import CountedStep
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
@@ -70,7 +71,7 @@ def train_rank(
     torch.manual_seed(derived_seed(config.seed, "node", fabric.rank))
     if fabric.rank == 0 and config.code:
         rehearse(workload, cuts_units=load_method(config.method, config.plugins).cuts_units)
-    warm_up(config, workload, fabric)
+    counted = warm_up(config, workload, fabric)
     memory = PeakMemory(fabric.device)
     setup = set_up(config, workload, fabric)
     if config.compile:
@@ -78,7 +79,7 @@ def train_rank(
     for traffic in fabric.traffic.values():
         traffic.sent = traffic.received = 0
     evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
-    RankTraining(run, config, setup, fabric, evaluator, memory, sinks, stopping).train()
+    RankTraining(run, config, setup, fabric, evaluator, memory, sinks, stopping, counted).train()
 
 
 class RankTraining:
@@ -94,6 +95,7 @@ class RankTraining:
         memory: PeakMemory,
         sinks: Sinks,
         stopping: Stopping | None,
+        counted: CountedStep,
     ) -> None:
         self._config, self._setup, self._fabric = config, setup, fabric
         self._evaluator, self._memory = evaluator, memory
@@ -105,10 +107,12 @@ class RankTraining:
         self._log = RunLog(sinks, self._progress, fabric, config.batch_size * setup.shards)
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
-        self._trace = TraceSample(run.trace, setup.workload, fabric, config.batch_size)
+        # A pause between steps would let links of a lab catch up while its clock stands still.
+        self._trace = TraceSample(run.trace, counted, fabric, config.batch_size, between_steps=config.lab is None)
         self._trainer = Trainer(
             config, setup, fabric, self._progress.totals,
             segment=None if restored is None else restored.segment, memory=memory, sinks=sinks, stopping=stopping,
+            sample=self._trace,
         )  # fmt: skip
 
     def train(self) -> None:

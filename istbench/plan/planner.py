@@ -20,6 +20,8 @@ from istbench.cluster.estimate import (
     round_seconds,
 )
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.scale import on_gpus, speed_of
+from istbench.cluster.speed import GIGA, StepWork
 from istbench.config.numbers import MOST_NODES
 from istbench.config.options import option_text
 from istbench.errors import UserError
@@ -79,7 +81,7 @@ def make_plan(
 class _Planner:
     def __init__(self, request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]]) -> None:
         self._request, self._simulating = request, simulating
-        self._on_gpu = request.cluster.cores is None
+        self._on_gpu = on_gpus(request.cluster)
         self._limit = int(request.cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
 
@@ -91,9 +93,7 @@ class _Planner:
         if footprint is not None:
             memory = self._memory(cell, footprint, whole=True)
             cost = self._cost(cell, footprint)
-            if cost.flops is not None:
-                passes = cell.batch_size / footprint.samples
-                computing = cost.flops * passes / (request.cluster.gflops * 1e9)
+            computing = self._step_seconds(cell, footprint, cost)
             sent, seconds = self._round(cell, footprint, cost, computing)
         width = cell.workload.width
         searched = footprint is not None and request.limits
@@ -117,6 +117,23 @@ class _Planner:
 
     def _slowest(self) -> float:
         return min(self._request.cluster.speeds_of(self._request.nodes))
+
+    def _step_seconds(self, cell: _Cell, footprint: Footprint, cost: StepCost) -> float | None:
+        """Seconds in which a node computes a local step; None if unknown."""
+        cluster = self._request.cluster
+        if cost.flops is None or (cell.method.own_kernels and not footprint.gathered):
+            return None
+        passes = cell.batch_size / footprint.samples
+        products = StepWork(operations=cost.flops * passes, bytes=0.0)
+        speed = speed_of(cluster)
+        if speed is None:
+            return None if footprint.gathered else products.operations / (cluster.gflops * GIGA)
+        if footprint.gathered and self._on_gpu:
+            return None
+        # With own kernels, torch's operations are those of the hidden layer.
+        return speed.seconds(
+            StepWork(operations=products.operations, bytes=cost.bytes * passes, gathered=footprint.gathered)
+        )
 
     def _cell(self, nodes: int, width: int | None) -> _Cell:
         request = self._request
@@ -225,11 +242,29 @@ class _Planner:
         if self._request.nodes > 1:
             library = {"gloo": "gloo", "nccl": "NCCL"}[self._request.cluster.collectives]
             lines.append(f"collectives take the messages and the buffers of {library}")
-        lines.append(
-            "computing takes as long as the matrix products of a local step at the cluster's speed; updates and "
-            "copies take no time"
-        )
+        lines.append(_computing_line(cell, self._request.cluster))
         return tuple(lines)
+
+
+def _computing_line(cell: _Cell, cluster: ClusterProfile) -> str:
+    own = cell.method.own_kernels
+    if own and on_gpus(cluster):
+        return (
+            f"seconds are unknown: {cell.method.name} has kernels for processors only, and a node of "
+            f"{cluster.name} computes on a GPU"
+        )
+    if speed_of(cluster) is None:
+        if own:
+            return f"seconds are unknown: the profile of {cluster.name} lacks memory_gb_per_s"
+        return (
+            "computing takes as long as the matrix products of a local step at the cluster's speed; updates, "
+            "copies and all else take no time"
+        )
+    kernels = ", the method's own kernels gather rows at its gather_gb_per_s" if own else ""
+    return (
+        "computing takes as long as the matrix products of a local step at the cluster's speed, and its other "
+        f"operations at its memory's{kernels}; updates and copies take no time"
+    )
 
 
 def _why_unknown(cell: _Cell) -> str:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from istbench.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
+from istbench.node.step_work import StepCounter
 from istbench.optimizer import is_fused_on_cpu
 from istbench.workloads.base import Workload
 
@@ -28,7 +28,7 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
     inputs = batch_tensors(batch)
     batch_bytes = tensor_bytes(inputs)
     live = LiveBytes([*model.parameters(), *model.buffers(), *inputs])
-    counter = FlopCounterMode(display=False)
+    counter = StepCounter()
     uses: dict[int, float] = {}
     ready: dict[int, float] = {}
     numbers = {parameter: number for number, parameter in enumerate(parameters)}
@@ -49,11 +49,13 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
         for hook in hooks:
             hook.remove()
         model.zero_grad(set_to_none=True)
-    flops = float(counter.get_total_flops())
+    work = counter.counted().work
+    flops = work.operations
     return StepCost(
         peak=live.peak + batch_bytes,
         batch=batch_bytes,
         flops=flops,
+        bytes=work.bytes,
         uses=_in_order(uses, range(len(parameters)), flops, missing=0.0),
         ready=_in_order(ready, reversed(range(len(parameters))), flops, missing=flops),
     )
@@ -86,17 +88,17 @@ def unknown_cost(model: nn.Module) -> StepCost:
     return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1])
 
 
-def _used(own: Sequence[int], uses: dict[int, float], counter: FlopCounterMode) -> Callable[..., None]:
+def _used(own: Sequence[int], uses: dict[int, float], counter: StepCounter) -> Callable[..., None]:
     def before(module: nn.Module, inputs: object) -> None:
         for number in own:
-            uses.setdefault(number, float(counter.get_total_flops()))
+            uses.setdefault(number, counter.operations)
 
     return before
 
 
-def _ready(number: int, ready: dict[int, float], counter: FlopCounterMode, drop: bool) -> Callable[[Tensor], None]:
+def _ready(number: int, ready: dict[int, float], counter: StepCounter, drop: bool) -> Callable[[Tensor], None]:
     def after(parameter: Tensor) -> None:
-        ready[number] = float(counter.get_total_flops())
+        ready[number] = counter.operations
         if drop:
             parameter.grad = None
 

@@ -100,3 +100,23 @@ def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
 def _listed(names: list[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def scaling_lines(times: Sequence[ClusterTime], profile: ClusterProfile) -> Iterable[str]:
+    """Lines of a footer: how recorded computing became seconds of `profile`, and how far that is known."""
+    lacking = sorted({time.lacks for time in times if time.lacks})
+    if lacking:
+        yield (
+            f"Scaled by matrix products alone, because {' and '.join(lacking)} lack"
+            f"{'' if len(lacking) > 1 else 's'} the speed of memory: no range is known."
+        )
+    if any(time.low is not None for time in times):
+        yield (
+            "The range of replayed seconds is that of computing: the changes of the recording machine's speed, and "
+            "the time that neither matrix products nor memory explain. It leaves out errors of the profile."
+        )
+    if profile.cores is None and any(time.works for time in times):
+        yield (
+            f"The processors beside the GPU of {profile.name} are unknown: updates of served parameters, and "
+            "batches made ahead, take as long as recorded."
+        )

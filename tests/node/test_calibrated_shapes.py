@@ -1,23 +1,37 @@
 """The matrix products that a machine's speed is measured by."""
 
-from torch import nn
+import math
 
-from istbench.node.trace_sample import _CALIBRATED_VALUES, _calibrated_shapes
+import pytest
 
-
-def shapes_of(*layers: tuple[int, int], batch_size: int = 128) -> list[tuple[int, int]]:
-    model = nn.Sequential(*(nn.Linear(inputs, outputs, device="meta") for inputs, outputs in layers))
-    return _calibrated_shapes(model, batch_size)
+from istbench.node.trace_sample import _MOST_PRODUCTS, _MOST_VALUES, calibrated_shapes
 
 
 def test_they_are_the_two_largest() -> None:
-    assert shapes_of((4096, 4096), (4096, 35), (10, 10)) == [(35, 4096), (4096, 4096)]
+    shapes = [(128, 1024, 1024), (128, 1024, 35), (64, 10, 10)]
+    assert calibrated_shapes(shapes, "cpu") == tuple(shapes[:2])
+    assert calibrated_shapes(shapes[:1], "cpu") == ((128, 1024, 1024),) * 2
 
 
-def test_a_matrix_that_a_node_need_not_hold_is_cut() -> None:
-    for batch_size in (1, 256, 10_000):
-        for hidden in (1, 512, 2560):
-            for outputs, inputs in shapes_of((hidden, 135_909), (hidden, 670_091), batch_size=batch_size):
-                assert max(batch_size * outputs, batch_size * inputs, outputs * inputs) <= _CALIBRATED_VALUES
-    assert shapes_of((512, 135_909), (512, 670_091), batch_size=256) == [(32_768, 512)]
-    assert shapes_of((25_088, 4096)) == [(668, 25_088)]
+def test_a_step_without_products_has_usual_ones() -> None:
+    assert calibrated_shapes([], "cpu") == ((256, 1024, 1024),) * 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (65_536, 144, 16),
+        (256, 512, 670_091),
+        (10_000, 670_091, 2560),
+        (1, 1 << 40, 3),
+        (1 << 40, 2, 1),
+        (256, 512, 8),
+    ],
+)
+def test_a_product_that_takes_long_is_cut(shape, device) -> None:
+    (cut, _) = calibrated_shapes([shape], device)
+    rows, inner, columns = cut
+    assert all(1 <= size <= whole for size, whole in zip(cut, shape, strict=True))
+    assert max(rows * inner, inner * columns, rows * columns) <= _MOST_VALUES
+    assert math.prod(cut) <= _MOST_PRODUCTS[device]

@@ -1,8 +1,11 @@
 """What is kept of a trace, and where there can be none. Functions named `node_*` run on every node."""
 
-from istbench.conformance.training import open_workload
+from istbench.cluster.speed import StepWork
+from istbench.node.step_work import CountedStep
 from istbench.node.trace_sample import TraceSample
 from istbench.processes.on_nodes import on_nodes
+
+STEP = CountedStep(StepWork(operations=1e6, bytes=1e5), ((4, 64, 64),))
 
 
 def node_saves_what_there_is(fabric, folder):
@@ -12,7 +15,7 @@ def node_saves_what_there_is(fabric, folder):
         path = folder / name
         if name == "kept":
             path.write_bytes(b"an earlier part's")
-        sample = TraceSample(path, open_workload("toy", {}), fabric, 4)
+        sample = TraceSample(path, STEP, fabric, 4)
         sample.start()
         for _ in range(3):
             fabric.recorder.mark("round")
@@ -27,7 +30,7 @@ def test_a_part_of_a_trace_does_not_take_the_place_of_an_earlier_one(tmp_path):
 
 def node_does_not_do_alike(fabric, path):
     """Receives that are posted for messages of another size than is sent."""
-    sample = TraceSample(path, open_workload("toy", {}), fabric, 4)
+    sample = TraceSample(path, STEP, fabric, 4)
     sample.start()
     peer = 1 - fabric.rank
     for _ in range(3):

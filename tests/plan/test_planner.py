@@ -229,6 +229,21 @@ def test_two_nodes_stand_for_all_that_do_the_same_in_turns(method, monkeypatch):
                 assert short.seconds == plan(method, nodes=nodes, cluster=cluster).seconds
 
 
+WIDE = {"workload": "amazon670k", "nodes": 4}
+
+
+@pytest.mark.parametrize("method", ["sampled_softmax", "dslide"])
+def test_kernels_of_a_methods_own_take_the_time_to_gather_and_none_is_known_on_a_gpu(method):
+    there = load_profile("m5.2xlarge")
+    planned = plan(method, cluster=there, **WIDE)
+    slower = dataclasses.replace(there, gather_gb_per_s=there.gather_gb_per_s / 2)
+    assert planned.compute_seconds > 0.02
+    assert plan(method, cluster=slower, **WIDE).compute_seconds > 1.8 * planned.compute_seconds
+    on_gpu = plan(method, cluster=load_profile("p3.2xlarge"), **WIDE)
+    assert (on_gpu.seconds, on_gpu.compute_seconds) == (None, None)
+    assert any("kernels for processors only" in line for line in on_gpu.assumed)
+
+
 def test_thousands_of_nodes_are_planned():
     few, many = (plan("ddp", nodes=nodes) for nodes in (2048, 4096))
     # Twice the nodes send twice as many messages one after the other, and hardly more bytes.

@@ -62,10 +62,13 @@ def compile_trace(
     ring: int | None = None,
     backend: Backend = "gloo",
     speeds: Sequence[float] = (),
+    *,
+    work_scale: float | None = None,
 ) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
     ring: as `replay` takes it. backend: carries the collectives. speeds: of computing, by node; by default 1.
+    work_scale: of the seconds of work; by default `compute_scale`.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
@@ -87,7 +90,7 @@ def compile_trace(
     for name in ("kind", "peer", "priority", "bytes"):
         op[name] = posts[name]
     op.node, op.partner, op.collective = node, _partners(posts, node), collective
-    op.seconds = posts["seconds"] * compute_scale
+    op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.scale import scale as scale_of
 from istbench.cluster.simulator.outcome import ACTIVITIES, Replay, Span
 from istbench.cluster.simulator.program import Program, compile_trace, stops
 from istbench.cluster.simulator.state import Room, State, new_state
@@ -45,8 +46,8 @@ def replay(
     Equal inputs give equal results, bit for bit. The first replay on a machine compiles for some seconds.
 
     Args:
-        compute_scale: seconds of computing on a node of speed 1 of the cluster for one recorded second; by default
-            the speed of the recording machine (`trace.gflops`) over the profile's.
+        compute_scale: seconds of computing on a node of speed 1 of the cluster for one recorded second, on all
+            threads; by default those of `cluster.scale.scale`.
         window: messages between two nodes that the priority queue has released and can no longer reorder; by
             default the trace's, or 2.
         streams: collectives of a node that run at once, started in posted order. By default 2 with gloo, since
@@ -56,7 +57,7 @@ def replay(
             for more equal nodes if all its operations are collectives `in_turns`, and the profile is `uniform`.
 
     Raises:
-        UserError: for fewer than one round; for a trace without calibration if `compute_scale` is None; for an
+        UserError: for fewer than one round; as `cluster.scale.scale` does if `compute_scale` is None; for an
             unknown event or operation; or for nodes that wait in a circle.
     """
     rounds = trace.rounds if rounds is None else rounds
@@ -65,11 +66,13 @@ def replay(
     for name, count in (("rounds", rounds), ("messages in the window", window), ("streams", streams)):
         if count < 1:
             raise UserError(f"cannot replay {count} {name}; give 1 or more")
-    scale = _scale(trace, profile) if compute_scale is None else compute_scale
-    if not 0 <= scale < math.inf:
+    scaled = scale_of(trace, profile) if compute_scale is None else None
+    scale = compute_scale if scaled is None else scaled.compute
+    if scale is None or not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
     speeds = profile.speeds_of(trace.world_size) if profile.speeds else ()
-    program = compile_trace(trace, scale, ring, profile.collectives, speeds)
+    work = scale if scaled is None else scaled.work
+    program = compile_trace(trace, scale, ring, profile.collectives, speeds, work_scale=work)
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
@@ -119,15 +122,6 @@ def _simulated(
 def _messages(program: Program) -> int:
     """Messages on the network in one repetition of `program`."""
     return int(program.op.messages.sum()) + int(np.count_nonzero(program.op.kind == SEND))
-
-
-def _scale(trace: Trace, profile: ClusterProfile) -> float:
-    if trace.gflops is None:
-        raise UserError(
-            "the trace lacks the speed of the machine that recorded it; "
-            "record it again with `istbench run --again`, or give the compute scale"
-        )
-    return trace.gflops / profile.gflops
 
 
 def _marks(trace: Trace, rounds: int) -> NDArray[np.uint8]:

@@ -58,6 +58,7 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
             for target in group.targets
         ),
         *([_to_the_end(group)] if group.close_targets else []),
+        ColumnOf(key="range_percent", title="replay known to %", entry=_range, optional=True),
         ColumnOf(key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline)),
         ColumnOf(key=f"final_{group.metric}", title=f"final {group.metric}", entry=_final),
         ColumnOf(
@@ -97,6 +98,17 @@ def _to_the_end(group: Group) -> ColumnOf[Contender]:
         return Entry(text=with_interval(found, DIGITS), value=_without_reached(found))
 
     return ColumnOf(key=f"{group.clock}_to_the_end", title="seconds to the end", entry=entry)
+
+
+def _range(contender: Contender) -> Entry:
+    """How far the replayed seconds may lie below and above, by the widest range of the row's runs."""
+    times = [run.cluster for run in contender.runs if run.cluster is not None]
+    low = [time.low for time in times if time.low is not None]
+    high = [time.high for time in times if time.high is not None]
+    if not times or len(low) < len(times) or len(high) < len(times):
+        return NOTHING
+    percent = {"low": 100 * (min(low) - 1), "high": 100 * (max(high) - 1)}
+    return Entry(text=f"{percent['low']:+.0f} to {percent['high']:+.0f}", value=percent)
 
 
 def _final(contender: Contender) -> Entry:

@@ -14,6 +14,7 @@ from istbench.report.phrases import (
     data_line,
     guide_line,
     lower_bound_line,
+    scaling_lines,
     sustained_line,
 )
 from istbench.report.tables.numbers import number
@@ -62,7 +63,9 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield f"Clock: cluster_s, recorded on {group.device}, replayed on {group.machine}."
     if group.profile is not None:
         yield f"A node: {_node_line(group.profile)}."
+        times = [run.cluster for contender in group.contenders for run in contender.runs if run.cluster]
         yield from sustained_line(group.profile)
+        yield from scaling_lines(times, group.profile)
         yield from lower_bound_line(group.device, group.profile)
     yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
@@ -79,8 +82,10 @@ def _node_line(profile: ClusterProfile) -> str:
     out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
+    memory = "" if profile.memory_gb_per_s is None else f" {profile.memory_gb_per_s:g} GB/s of memory,"
     latency = f"{profile.latency_s * 1e6:g} µs to another {'node' if profile.host is None else 'host'}"
-    return "; ".join([f"{profile.gflops:g} GFLOP/s effective, {link}{shared}, {latency}", *network_words(profile)])
+    figures = f"{profile.gflops:g} GFLOP/s effective,{memory} {link}{shared}, {latency}"
+    return "; ".join([figures, *network_words(profile)])
 
 
 def _tuning(group: Group) -> str:

@@ -1,6 +1,6 @@
 """The summary of one run."""
 
-from istbench.cluster.clock import dollars
+from istbench.cluster.clock import ClusterTime, dollars
 from istbench.report.phrases import (
     ROUGH,
     ROUGH_LINE,
@@ -8,6 +8,7 @@ from istbench.report.phrases import (
     count_nodes,
     data_line,
     lower_bound_line,
+    scaling_lines,
     sustained_line,
 )
 from istbench.report.tables.numbers import METRIC, number, plain
@@ -129,7 +130,7 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     seconds = time.seconds[-1]
     cost = dollars(profile, time.nodes, seconds)
     return [
-        (f"{profile.name} seconds", number(seconds), seconds),
+        (f"{profile.name} seconds", number(seconds) + _range(time, seconds), seconds),
         *(
             _to_target(replayed, level, profile.name)
             for level in replayed.targets
@@ -139,12 +140,20 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     ]
 
 
+def _range(time: ClusterTime, seconds: float) -> str:
+    """The range of replayed `seconds` in brackets after a space; empty if unknown."""
+    if time.low is None or time.high is None:
+        return ""
+    return f" [{number(seconds * time.low)}–{number(seconds * time.high)}]"
+
+
 def _replay_line(replayed: Run | None) -> list[str]:
     if replayed is None or replayed.cluster is None:
         return []
     time = replayed.cluster
     lines = [f"Seconds and dollars on {time.profile.name}: replayed, not measured."]
     lines += sustained_line(time.profile)
+    lines += scaling_lines([time], time.profile)
     lines += lower_bound_line(replayed.header.config.device, time.profile)
     lines += checks_line([time])
     if time.doubt:
