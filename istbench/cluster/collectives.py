@@ -118,11 +118,6 @@ if not len(_ALL) == len(COLLECTIVES) == len(_BY_NAME):
     raise ValueError("two collectives have the same code or the same name")
 
 
-def is_ring(schedule: Schedule) -> bool:
-    """Whether every node sends the same messages, all to the next node."""
-    return len(schedule) == 1 and all(message.to == 1 for message in schedule[0])
-
-
 def bytes_on_wire(name: str, size: int, world_size: int, place: int = 0) -> tuple[int, int]:
     """Bytes that one of `world_size` nodes sends and receives in the collective `name`.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire, is_ring
+from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import POST, SEND, round_ends
 from istbench.cluster.trace_builder import merge
@@ -171,39 +171,31 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0) -> int:
     return total
 
 
-def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float | None:
+def round_seconds(
+    nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None, world_size: int
+) -> float | None:
     """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
 
-    If all nodes do the same and exchange on rings, two nodes stand for all. In lockstep a node's messages take the
-    same time, whether its two neighbours are one node or two.
+    world_size: as `merge` takes it.
 
     Raises:
         UserError: if the rounds do not replay.
     """
     from istbench.cluster.simulator import replay
 
-    alike = _alike_on_rings(nodes)
-    if not alike and _messages(nodes) > _MOST_MESSAGES:
+    if _messages(nodes, world_size) > _MOST_MESSAGES:
         return None
-    trace = merge(nodes[:2] if alike else nodes, window=window)
-    found = replay(trace, profile, compute_scale=1.0, ring=len(nodes))
+    found = replay(merge(nodes, world_size=world_size, window=window), profile, compute_scale=1.0)
     ends = found.finish_s[:, round_ends(found.mark_kind)].max(axis=0)
     return float(ends[-1] - (ends[-2] if len(ends) > 1 else 0.0))
 
 
-def _alike_on_rings(nodes: Sequence[NDArray[Any]]) -> bool:
-    posts = nodes[0][nodes[0]["code"] == POST]
-    kinds = np.unique(posts["kind"]).tolist()
-    on_rings = all(kind in COLLECTIVES and is_ring(COLLECTIVES[kind].schedule(4)) for kind in kinds)
-    return on_rings and all(np.array_equal(nodes[0], events) for events in nodes[1:])
-
-
-def _messages(nodes: Sequence[NDArray[Any]]) -> int:
-    """Messages that the simulation carries, and pairs of nodes that it keeps."""
+def _messages(nodes: Sequence[NDArray[Any]], world_size: int) -> int:
+    """Messages that the simulation carries, and connections that it keeps."""
     posts = np.concatenate([events["kind"][events["code"] == POST] for events in nodes])
-    count = len(nodes) ** 2
+    count = len(nodes) * world_size
     for kind, own in zip(*np.unique(posts, return_counts=True), strict=True):
-        schedule = COLLECTIVES[kind].schedule(len(nodes)) if kind in COLLECTIVES else [[None]]
+        schedule = COLLECTIVES[kind].schedule(world_size) if kind in COLLECTIVES else [[None]]
         count += int(own) * sum(map(len, schedule)) // len(schedule)
     return count
 

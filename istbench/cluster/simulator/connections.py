@@ -11,10 +11,10 @@ import numpy as np
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 
-@jit
+@jit_part
 def add_span(state: State, kind: int, rank: int, op: int, peer: int, size: float, start: float, end: float) -> None:
     shared = state.shared[0]
     if shared.spans < len(state.span):
@@ -24,11 +24,11 @@ def add_span(state: State, kind: int, rank: int, op: int, peer: int, size: float
         shared.spans += 1
 
 
-@jit
+@jit_part
 def queue_send(program: Program, state: State, slot: int, now: float) -> None:
     """Put a send with two ready ends into the queue of its connection, behind sends of equal priority."""
     op = program.op[slot % program.ops]
-    pair = op.node * program.n + op.peer
+    pair = op.pair
     connection = state.connection[pair]
     state.slot[slot].bytes = op.bytes
     state.slot[slot].next = -1
@@ -42,7 +42,7 @@ def queue_send(program: Program, state: State, slot: int, now: float) -> None:
     fill_window(state, pair, now)
 
 
-@jit
+@jit_part
 def fill_window(state: State, pair: int, now: float) -> None:
     connection = state.connection[pair]
     while connection.in_window < state.shared[0].window and connection.queue_head >= 0:
@@ -54,7 +54,7 @@ def fill_window(state: State, pair: int, now: float) -> None:
         put_on_wire(state, pair, slot, now)
 
 
-@jit
+@jit_part
 def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
     """Commit a message to its connection, behind the messages there."""
     connection = state.connection[pair]
@@ -69,7 +69,7 @@ def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
         connection.wire_tail = slot
 
 
-@jit
+@jit_part
 def _start_head(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     connection.flow_start = now
@@ -88,7 +88,7 @@ def _start_head(state: State, pair: int, now: float) -> None:
     waiting.pair, waiting.until = pair, until
 
 
-@jit
+@jit_part
 def start_flow(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     state.flow[shared.flowing].pair = pair
@@ -100,8 +100,8 @@ def start_flow(state: State, pair: int, now: float) -> None:
     connection.end = now if connection.bytes_left <= 0 else np.inf
 
 
-@jit
-def end_flow(state: State, n: int, which: int, now: float) -> int:
+@jit_part
+def end_flow(state: State, which: int, now: float) -> int:
     """Take flow number `which` off the wire; returns its slot. The message arrives later."""
     shared, pair = state.shared[0], state.flow[which].pair
     connection = state.connection[pair]
@@ -111,15 +111,15 @@ def end_flow(state: State, n: int, which: int, now: float) -> int:
     shared.messages += 1
     slot = connection.wire_head
     connection.wire_head = state.slot[slot].next
-    state.node[pair // n].bytes_out += state.slot[slot].bytes
-    state.node[pair % n].bytes_in += state.slot[slot].bytes
-    _send_off(state, slot, pair % n, now + shared.latency)
+    state.node[connection.source].bytes_out += state.slot[slot].bytes
+    state.node[connection.target].bytes_in += state.slot[slot].bytes
+    _send_off(state, slot, connection.target, now + shared.latency)
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(slot)
 
 
-@jit
+@jit_part
 def _send_off(state: State, slot: int, target: int, at: float) -> None:
     # Several messages of one operation may be under way; each arrival keeps its own values.
     shared = state.shared[0]

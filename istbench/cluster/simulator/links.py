@@ -11,10 +11,10 @@ import numpy as np
 
 from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 
-@jit
+@jit_part
 def share_links(state: State, n: int, now: float) -> None:
     """Give every flow its max-min fair rate: fill all links together until one is full, then continue."""
     shared = state.shared[0]
@@ -25,8 +25,8 @@ def share_links(state: State, n: int, now: float) -> None:
         state.link[number].flows = 0
     most = 0
     for number in range(flows):
-        pair = state.flow[number].pair
-        out, into = state.link[pair // n], state.link[pair % n + shift]
+        connection = state.connection[state.flow[number].pair]
+        out, into = state.link[connection.source], state.link[connection.target + shift]
         out.flows += 1
         into.flows += 1
         most = max(most, out.flows, into.flows)
@@ -43,7 +43,7 @@ def share_links(state: State, n: int, now: float) -> None:
         _note_use(state, n, links, shift, now)
 
 
-@jit
+@jit_part
 def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> None:
     """Spend the saved capacity of links on the messages that start now."""
     shared = state.shared[0]
@@ -53,10 +53,9 @@ def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> N
         link.burst_left = min(shared.burst, link.burst_left + max(0.0, capacity - link.used) * (now - link.since))
         link.since = now
     for number in range(shared.flowing):
-        pair = state.flow[number].pair
-        connection = state.connection[pair]
+        connection = state.connection[state.flow[number].pair]
         if connection.rate == 0:
-            out, into = state.link[pair // n], state.link[pair % n + shift]
+            out, into = state.link[connection.source], state.link[connection.target + shift]
             at_once = min(connection.bytes_left, out.burst_left, into.burst_left)
             connection.bytes_left -= at_once
             out.burst_left -= at_once
@@ -64,24 +63,23 @@ def _spend_bursts(state: State, n: int, links: int, shift: int, now: float) -> N
                 into.burst_left -= at_once
 
 
-@jit
+@jit_part
 def _note_use(state: State, n: int, links: int, shift: int, now: float) -> None:
     """Update the use of each link from `now` on, and the computing time that its messages take."""
     shared = state.shared[0]
     for number in range(links):
         state.link[number].used = 0.0
     for number in range(shared.flowing):
-        pair = state.flow[number].pair
-        rate = state.connection[pair].rate
-        state.link[pair // n].used += rate
-        state.link[pair % n + shift].used += rate
+        connection = state.connection[state.flow[number].pair]
+        state.link[connection.source].used += connection.rate
+        state.link[connection.target + shift].used += connection.rate
     for rank in range(n):
         both_ways = state.link[rank].used + (state.link[rank + n].used if shift else 0.0)
         state.node[rank].carrying = shared.cpu_byte * both_ways
         pace(state, rank, now)
 
 
-@jit
+@jit_part
 def _fill_links(state: State, n: int, links: int, shift: int, now: float) -> None:
     shared = state.shared[0]
     flows = todo = shared.flowing
@@ -100,7 +98,8 @@ def _fill_links(state: State, n: int, links: int, shift: int, now: float) -> Non
             link.tight = 1 if link.flows > 0 and link.capacity_left / link.flows <= share * (1 + 1e-12) else 0
         for number in range(flows):
             flow = state.flow[number]
-            out, into = state.link[flow.pair // n], state.link[flow.pair % n + shift]
+            connection = state.connection[flow.pair]
+            out, into = state.link[connection.source], state.link[connection.target + shift]
             if not flow.fixed and (out.tight or into.tight):
                 flow.fixed = 1
                 todo -= 1
@@ -110,7 +109,7 @@ def _fill_links(state: State, n: int, links: int, shift: int, now: float) -> Non
                 _set_rate(state, flow.pair, share, now)
 
 
-@jit
+@jit_part
 def _set_rate(state: State, pair: int, rate: float, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     if rate != connection.rate:
