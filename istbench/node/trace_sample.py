@@ -5,6 +5,7 @@ import os
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,7 +120,7 @@ def _used() -> tuple[float | None, float, float]:
     return busy_seconds(), time.process_time(), time.perf_counter()
 
 
-def _median_and_range(speeds: list[dict[str, float]]) -> dict[str, object]:
+def _median_and_range(speeds: list[dict[str, float]]) -> dict[str, Any]:
     by_shape = {shape: [speed[shape] for speed in speeds] for shape in speeds[0]}
     all_together = [speed for own in speeds if (speed := speed_of_all(own)) is not None]
     return {

@@ -33,7 +33,7 @@ def data_parallel_trace(nodes: int) -> Trace:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=160)
     parser.add_argument("--times", type=int, default=5)
     arguments = parser.parse_args()
     profile = load_profile("m5.2xlarge")
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"First replay of this process: {time.perf_counter() - started:.1f} s.\n")
     print("| nodes | rounds | seconds, median [min-max] | trace events | messages | both a second |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
-    for nodes in (2, 4, 8):
+    for nodes in (2, 4, 8, 64, 256, 1024):
         trace, seconds = data_parallel_trace(nodes), []
         for _ in range(arguments.times):
             started = time.perf_counter()
