@@ -47,8 +47,8 @@ class PlannedNode:
 
     @property
     def peers(self) -> list[int]:
-        """The other ranks."""
-        return [peer for peer in range(self.world_size) if peer != self.rank]
+        """The other ranks, from the next one on."""
+        return [(self.rank + further) % self.world_size for further in range(1, self.world_size)]
 
     def post(
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from istbench.cluster.simulator import Replay
     from istbench.cluster.trace import Trace
 
-# A synchronous method reaches its steady state in the first rounds; later repetitions take equally long.
-_REPETITIONS = 8
+# A synchronous method reaches its steady state in the first rounds; later repetitions take equally long. A sample
+# that does not repeat itself after a few repetitions, up to `_STEADY` of its seconds, is repeated more often.
+_FEW, _REPETITIONS = 3, 8
+_STEADY = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,9 @@ class ClusterTime:
     check: ReplayCheck | None = None
 
 
-def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) -> ClusterTime:
+def cluster_time(
+    trace: "Trace", profile: ClusterProfile, steps: Sequence[int], *, steady: bool = True
+) -> ClusterTime:
     """Train time on `profile` at each number of local `steps`, also inside a round, where a run could evaluate.
 
     An evaluation waits for all messages and work under way, without which its weights do not exist yet.
@@ -63,21 +67,17 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
     replay repeats the sample until it covers all steps or reaches a steady state. Each later repetition takes as
     long as the last replayed one.
 
+    steady: end the replay as soon as a repetition repeats the one before, or else after eight.
+
     Raises:
         UserError: as `replay` does, and for a trace without marks of local steps.
     """
-    from istbench.cluster.simulator import replay
-    from istbench.cluster.trace import STEP
-
     sample = trace.steps
     if not sample:
         raise UserError("the trace marks no local steps; record it again with `istbench run --again`")
-    repetitions = min(max(1, -(-max(steps, default=0) // sample)), _REPETITIONS)
     scaled = scale(trace, profile)
-    found = replay(trace, profile, rounds=repetitions * trace.rounds)
-    last_node = found.finish_s[:, found.mark_kind == STEP].max(axis=0)
-    reached = [0.0, *last_node.tolist()]
-    replayed = repetitions * sample
+    found, reached = _replayed(trace, profile, max(steps, default=0), steady=steady)
+    replayed = len(reached) - 1
     period = reached[replayed] - reached[replayed - sample]
 
     def passed(step: int) -> float:
@@ -120,6 +120,22 @@ def cluster_time(trace: "Trace", profile: ClusterProfile, steps: Sequence[int]) 
 def _moved(end: float | None, compute: float, share: float) -> float | None:
     """Seconds over the replayed ones if computing, `share` of them, is scaled by `end` instead of `compute`."""
     return None if end is None else 1 + (end / compute - 1) * share
+
+
+def _replayed(trace: "Trace", profile: ClusterProfile, steps: int, *, steady: bool) -> tuple["Replay", list[float]]:
+    """The replay of `steps` or fewer, and the seconds until the last node has done 0, 1, 2, ... of them."""
+    from istbench.cluster.simulator import replay
+    from istbench.cluster.trace import STEP
+
+    wanted = min(max(1, -(-steps // trace.steps)), _REPETITIONS)
+    for repetitions in (_FEW, wanted) if steady and wanted > _FEW else (wanted,):
+        found = replay(trace, profile, rounds=repetitions * trace.rounds)
+        of_nodes = found.finish_s[:, found.mark_kind == STEP]
+        before, last = of_nodes[:, -2 * trace.steps : -trace.steps], of_nodes[:, -trace.steps :]
+        passed = last - before if repetitions > 1 else last
+        if passed.max() - passed.min() <= _STEADY * passed.mean():
+            break
+    return found, [0.0, *of_nodes.max(axis=0).tolist()]
 
 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:

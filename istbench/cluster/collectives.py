@@ -159,13 +159,6 @@ if not len(_ALL) == len(COLLECTIVES) == len(_BY_NAME):
     raise ValueError("two collectives have the same code or the same name")
 
 
-def in_turns(schedule: Schedule) -> bool:
-    """Whether in every turn each node sends one message and receives one, and the next turn follows both."""
-    return len(schedule) == 1 and all(
-        message.after == turn and message.counts == 1 for turn, message in enumerate(schedule[0])
-    )
-
-
 def bytes_on_wire(
     name: str, size: int, world_size: int, place: int = 0, backend: Backend = "gloo"
 ) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.collectives import COLLECTIVES, Backend, bytes_on_wire, in_turns
+from istbench.cluster.collectives import COLLECTIVES, Backend, bytes_on_wire
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import POST, SEND, round_ends
 from istbench.cluster.trace_builder import merge
@@ -171,42 +171,33 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0, backend: Ba
     return total
 
 
-def round_seconds(nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None) -> float | None:
+def round_seconds(
+    nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None, world_size: int
+) -> float | None:
     """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
 
-    If all nodes do the same and exchange in turns on a uniform cluster, two nodes stand for all. In lockstep the
-    messages of a node take the same time, whether they go to one node or to several. Collectives that overlap use
-    one connection of two nodes in turn, and share the links to several: up to 3 % apart in tests.
+    world_size: as `merge` takes it.
 
     Raises:
         UserError: if the rounds do not replay.
     """
     from istbench.cluster.simulator import replay
 
-    alike = profile.uniform and _alike_in_turns(nodes, profile.collectives)
-    if not alike and _messages(nodes, profile.collectives) > _MOST_MESSAGES:
+    if _messages(nodes, world_size, profile.collectives) > _MOST_MESSAGES:
         return None
-    trace = merge(nodes[:2] if alike else nodes, window=window)
-    found = replay(trace, profile, compute_scale=1.0, ring=len(nodes))
+    found = replay(merge(nodes, world_size=world_size, window=window), profile, compute_scale=1.0)
     ends = found.finish_s[:, round_ends(found.mark_kind)].max(axis=0)
     return float(ends[-1] - (ends[-2] if len(ends) > 1 else 0.0))
 
 
-def _alike_in_turns(nodes: Sequence[NDArray[Any]], backend: Backend) -> bool:
-    posts = nodes[0][nodes[0]["code"] == POST]
-    kinds = np.unique(posts["kind"]).tolist()
-    turns = all(kind in COLLECTIVES and in_turns(COLLECTIVES[kind].between(4, backend)) for kind in kinds)
-    return turns and all(np.array_equal(nodes[0], events) for events in nodes[1:])
-
-
-def _messages(nodes: Sequence[NDArray[Any]], backend: Backend) -> int:
-    """Messages that the simulation carries, and pairs of nodes that it keeps."""
+def _messages(nodes: Sequence[NDArray[Any]], world_size: int, backend: Backend) -> int:
+    """Messages that the simulation carries, and connections that it keeps."""
     posts = np.concatenate([events[events["code"] == POST] for events in nodes])
-    count = len(nodes) ** 2 + int(np.count_nonzero(~np.isin(posts["kind"], list(COLLECTIVES))))
+    count = len(nodes) * world_size + int(np.count_nonzero(~np.isin(posts["kind"], list(COLLECTIVES))))
     for kind, collective in COLLECTIVES.items():
         sizes, each = np.unique(posts["bytes"][posts["kind"] == kind], return_counts=True)
         for size, own in zip(sizes.tolist(), each.tolist(), strict=True):
-            schedule = collective.between(len(nodes), backend, collective.chunks(size, len(nodes), backend))
+            schedule = collective.between(world_size, backend, collective.chunks(size, world_size, backend))
             count += own * sum(map(len, schedule)) // len(schedule)
     return count
 

@@ -107,7 +107,9 @@ class Trace:
     """Events of some sampled rounds of one run, by node, in each node's order.
 
     Attributes:
-        nodes: by rank, events as an array [events] of dtype `EVENT`.
+        nodes: by rank, events as an array [events] of dtype `EVENT`. If these are fewer than `world_size`, the
+            other ranks repeat them: each rank does the same as the rank `len(nodes)` before it, with peers that
+            many ranks further.
         meta: figures of the run. `gflops` is the speed that a replay uses.
         version: of this format.
     """
@@ -118,8 +120,8 @@ class Trace:
 
     @property
     def world_size(self) -> int:
-        """Number of nodes."""
-        return len(self.nodes)
+        """Number of nodes of the run, a multiple of `len(nodes)`."""
+        return self.meta.nodes
 
     @cached_property
     def steps(self) -> int:

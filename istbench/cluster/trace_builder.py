@@ -118,8 +118,10 @@ def _resolved(events: NDArray[Any]) -> NDArray[Any]:
     return events[kept]
 
 
-def merge(nodes: Sequence[NDArray[Any]], **meta: Any) -> Trace:
+def merge(nodes: Sequence[NDArray[Any]], *, world_size: int | None = None, **meta: Any) -> Trace:
     """One trace from the `to_arrays()` of every node, in rank order; `meta` are fields of `TraceMeta`.
+
+    world_size: number of nodes of the run, if `nodes` are the first ones and the others repeat them (`Trace`).
 
     Raises:
         ValueError: if the events of the nodes do not fit together; see `problem`.
@@ -128,7 +130,7 @@ def merge(nodes: Sequence[NDArray[Any]], **meta: Any) -> Trace:
     since = [events.copy() for events in nodes]
     for events in since:
         events["at"] -= start
-    trace = Trace(nodes=tuple(since), meta=TraceMeta(nodes=len(nodes), **meta))
+    trace = Trace(nodes=tuple(since), meta=TraceMeta(nodes=world_size or len(nodes), **meta))
     found = problem(trace)
     if found:
         raise ValueError(found)

@@ -31,6 +31,8 @@ def problem(trace: Trace) -> str | None:
     """The reason why `trace` cannot be replayed, in a few words; None for a sound trace."""
     if not trace.nodes:
         return "no nodes"
+    if trace.world_size % len(trace.nodes):
+        return f"{len(trace.nodes)} nodes of {trace.world_size}"
     first: NDArray[Any] | None = None
     order: NDArray[Any] | None = None
     for rank, events in enumerate(trace.nodes):
@@ -90,18 +92,20 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
 
 
 def _unmatched_transfer(trace: Trace) -> str | None:
+    # By the sender and the distance from it to the receiver, because later ranks may repeat those in the trace.
+    n = trace.world_size
     sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
     received: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for rank, events in enumerate(trace.nodes):
         posts = events[events["code"] == POST]
         for kind, peer, match, size in posts[["kind", "peer", "match", "bytes"]].tolist():
             if kind == SEND:
-                sent.setdefault((rank, peer), []).append((match, size))
+                sent.setdefault((rank, (peer - rank) % n), []).append((match, size))
             elif kind == RECEIVE:
-                received.setdefault((peer, rank), []).append((match, size))
-    for source, target in sorted({*sent, *received}):
-        between = f"from node {source} to node {target}"
-        given, taken = sent.get((source, target), []), received.get((source, target), [])
+                received.setdefault((peer % len(trace.nodes), (rank - peer) % n), []).append((match, size))
+    for source, distance in sorted({*sent, *received}):
+        between = f"from node {source} to node {(source + distance) % n}"
+        given, taken = sent.get((source, distance), []), received.get((source, distance), [])
         if len(given) != len(taken):
             return f"{len(given)} sends {between}, but {len(taken)} receives"
         if any(match != i for transfers in (given, taken) for i, (match, _) in enumerate(transfers)):

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,7 +89,7 @@ class TraceSample:
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
         others = self._others_cores()
         self._calibrate(_MEASUREMENTS)
-        speeds = self._speeds_of_all()
+        speeds: dict[str, Any] = self._speeds_of_all()
         mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
         with self._fabric.accounting("control"):
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]

@@ -19,6 +19,7 @@ from istbench.cluster.estimate import (
     largest,
     round_seconds,
 )
+from istbench.cluster.folding import repeats
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
@@ -218,15 +219,18 @@ class _Planner:
             return node.builder.to_arrays()
 
         first = traced(0, 1)
-        if len(first) * nodes > _MOST_EVENTS:
+        some = {1, nodes // 2, nodes - 1} - {0, nodes}
+        alike = self._request.cluster.uniform and all(repeats(traced(rank, 1), first, rank, nodes) for rank in some)
+        ranks = range(1 if alike else nodes)
+        if len(first) * len(ranks) > _MOST_EVENTS:
             return bytes_sent(first, nodes, 0, backend), None
-        sent = max(bytes_sent(traced(rank, 1), nodes, rank, backend) for rank in range(nodes))
+        sent = max(bytes_sent(traced(rank, 1), nodes, rank, backend) for rank in ranks)
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
-        if too_long or len(first) * nodes * PLANNED_ROUNDS > _MOST_EVENTS:
+        if too_long or len(first) * len(ranks) * PLANNED_ROUNDS > _MOST_EVENTS:
             return sent, None
-        events = [traced(rank, PLANNED_ROUNDS) for rank in range(nodes)]
+        events = [traced(rank, PLANNED_ROUNDS) for rank in ranks]
         with self._simulating():
-            return sent, round_seconds(events, self._request.cluster, footprint.window)
+            return sent, round_seconds(events, self._request.cluster, footprint.window, nodes)
 
     def _assumed(self, cell: _Cell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:

@@ -12,7 +12,7 @@ from istbench.report.report import Report, cluster_tables, group_plots
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.crossings import crossings_table
 from istbench.results.load import Run, load_run, load_runs
-from istbench.results.on_cluster import runs_on_clusters
+from istbench.results.on_cluster import Redeal, runs_on_clusters
 from istbench.results.store import RunDirectory
 
 
@@ -24,12 +24,14 @@ def build_report_on_clusters(
     workload: str | None = None,
     metric: str | None = None,
     levels: tuple[float, ...] = (),
+    nodes: Sequence[int] = (),
+    redeal: "Redeal | None" = None,
 ) -> Report:
     """The report on the runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: profiles of each cluster by its name, by rising bandwidth. Several profiles add a table of crossings
     and a plot for each number of nodes.
-    baseline, workload, metric, levels: as in `build_report`.
+    baseline, workload, metric, levels: as in `build_report`. nodes, redeal: as in `runs_on_clusters`.
 
     Raises:
         UserError: if no run can be replayed, or none has that workload, metric or baseline.
@@ -38,7 +40,7 @@ def build_report_on_clusters(
     runs, unreported = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     profiles = [profile for family in clusters.values() for profile in family]
     check_baseline(baseline, runs, results, profiles[0])
-    on_clusters, unreplayed = runs_on_clusters(runs, profiles)
+    on_clusters, unreplayed = runs_on_clusters(runs, profiles, nodes, redeal)
     if not any(run.done for run in on_clusters[0]):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")

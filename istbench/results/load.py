@@ -24,6 +24,7 @@ class Run:
         changes: a line for each change of machine, versions or source tree between its parts (`results.hosts`).
         levels: levels of the metric that the user selected for the report.
         cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
+        extrapolated_from: nodes of the recorded run, if this one was never run but dealt from it (`plan.redeal`).
     """
 
     header: Header
@@ -32,6 +33,7 @@ class Run:
     changes: tuple[str, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
+    extrapolated_from: int | None = None
 
     def on_data(self, source: DataSource | None) -> "Run":
         """This run with the data of a command, if known: a finished run may have had the same from elsewhere."""

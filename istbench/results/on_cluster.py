@@ -5,9 +5,9 @@ their times change.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from istbench.cluster.checked import Check, checks_in, replay_check
 from istbench.cluster.clock import cluster_time
@@ -17,6 +17,8 @@ from istbench.results.load import Run
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
+
+Redeal: TypeAlias = "Callable[[Run, Trace, int], tuple[Run, Trace]]"
 
 _NAMED_AT_MOST = 8
 
@@ -56,10 +58,18 @@ def _validation(run: Run) -> Path:
     return run.directory.path.parent.parent / "validation"
 
 
-def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) -> tuple[list[list[Run]], list[str]]:
+def runs_on_clusters(
+    runs: Sequence[Run],
+    profiles: Sequence[ClusterProfile],
+    nodes: Sequence[int] = (),
+    redeal: "Redeal | None" = None,
+) -> tuple[list[list[Run]], list[str]]:
     """The `runs` on the clock of each of `profiles`, and a line for each finished run that has no clock there.
 
     Unfinished runs stay as they are, so that a report can count them. All runs without a trace share a line.
+
+    redeal: gives a run on another number of nodes. Each run on the most nodes is then also replayed on those of
+    `nodes` on which it was never run.
     """
     from istbench.cluster.trace_file import load_trace
 
@@ -85,6 +95,14 @@ def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) ->
             except UserError as error:
                 problems.append(f"{cell}: {error}")
                 continue
+            for count in _never_run(run, runs, nodes):
+                assert redeal is not None
+                try:
+                    there_too, dealt = redeal(run, trace, count)
+                    for found, profile in zip(on_clusters, profiles, strict=True):
+                        found.append(run_on_cluster(there_too, dealt, profile))
+                except UserError as error:
+                    problems.append(f"{cell} on {count} nodes: {error}")
         for found, there in zip(on_clusters, moved, strict=True):
             found.append(there)
     if untraced:
@@ -94,3 +112,17 @@ def runs_on_clusters(runs: Sequence[Run], profiles: Sequence[ClusterProfile]) ->
             f"{', '.join(untraced[:_NAMED_AT_MOST])}{more}"
         )
     return on_clusters, problems
+
+
+def _never_run(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[int]:
+    """Those of `nodes` on which no run like `run` is recorded; none if a run like it has more nodes."""
+    recorded = {other.header.nodes for other in runs if other.done and _like(other) == _like(run)}
+    return [count for count in nodes if count not in recorded] if run.header.nodes == max(recorded) else []
+
+
+def _like(run: Run) -> tuple[str, str, int, int, str, str]:
+    header = run.header
+    return (
+        header.workload_label, header.method_label, header.seed, header.batch_size, header.budget,
+        header.data_source.fingerprint,
+    )  # fmt: skip

@@ -6,6 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fake_runs import averaging_trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces import random_trace
 
 from istbench.cluster.clock import cluster_time, dollars
 from istbench.cluster.profile import load_profile
@@ -40,9 +43,22 @@ def test_extended_by_periods_it_is_the_full_replay(local_steps, compute, profile
 def test_the_replayed_part_is_exact():
     trace = averaging_trace(2, local_steps=4, rounds=3, compute=(0.01, 0.02))
     steps = list(range(4, 8 * trace.steps + 1, 4))
-    assert list(cluster_time(trace, M5, steps).seconds) == replay(trace, M5, rounds=8 * 3).finish_s[
+    assert list(cluster_time(trace, M5, steps, steady=False).seconds) == replay(trace, M5, rounds=8 * 3).finish_s[
         :, np.tile([False, False, False, False, True], 8 * 3)
     ].max(axis=0).tolist()  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_ended_in_a_steady_state_it_is_the_long_replay(seed):
+    random = np.random.default_rng(seed)
+    trace = random_trace(random, int(random.integers(1, 6)), operations=6, rounds=3)
+    cluster = dataclasses.replace(
+        M5, gflops=100.0, bandwidth_out=float(random.choice([8e5, 8e6])), cores=[None, 4.0][seed % 2]
+    )
+    steps = [1, 4, 3 * 3 + 1, 3 * 8, 100, 1000]
+    short, long = (cluster_time(trace, cluster, steps, steady=steady).seconds for steady in (True, False))
+    assert short == pytest.approx(long, rel=1e-3)
 
 
 def test_a_step_inside_a_round_is_followed_by_an_exchange_and_a_ring_costs_what_it_sends():

@@ -11,10 +11,10 @@ import numpy as np
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 
-@jit
+@jit_part
 def add_span(state: State, kind: int, rank: int, op: int, peer: int, size: float, start: float, end: float) -> None:
     shared = state.shared[0]
     if shared.spans < len(state.span):
@@ -24,11 +24,11 @@ def add_span(state: State, kind: int, rank: int, op: int, peer: int, size: float
         shared.spans += 1
 
 
-@jit
+@jit_part
 def queue_send(program: Program, state: State, slot: int, now: float) -> None:
     """Put a send with two ready ends into the queue of its connection, behind sends of equal priority."""
     op = program.op[slot % program.ops]
-    pair = op.node * program.n + op.peer
+    pair = op.pair
     connection = state.connection[pair]
     state.slot[slot].bytes = op.bytes
     state.slot[slot].next = -1
@@ -42,7 +42,7 @@ def queue_send(program: Program, state: State, slot: int, now: float) -> None:
     fill_window(state, pair, now)
 
 
-@jit
+@jit_part
 def fill_window(state: State, pair: int, now: float) -> None:
     connection = state.connection[pair]
     while connection.in_window < state.shared[0].window and connection.queue_head >= 0:
@@ -54,7 +54,7 @@ def fill_window(state: State, pair: int, now: float) -> None:
         put_on_wire(state, pair, slot, now)
 
 
-@jit
+@jit_part
 def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
     """Commit a message to its connection, behind the messages there."""
     connection = state.connection[pair]
@@ -69,7 +69,7 @@ def put_on_wire(state: State, pair: int, slot: int, now: float) -> None:
         connection.wire_tail = slot
 
 
-@jit
+@jit_part
 def _start_head(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     connection.flow_start = now
@@ -88,11 +88,11 @@ def _start_head(state: State, pair: int, now: float) -> None:
     waiting.pair, waiting.until = pair, until
 
 
-@jit
+@jit_part
 def start_flow(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     state.flow[shared.flowing].pair = pair
-    _lay_route(state, shared.flowing, pair // len(state.node), pair % len(state.node))
+    _lay_route(state, shared.flowing, connection.source, connection.target)
     shared.flowing += 1
     shared.links_changed = 1
     connection.bytes_left = state.slot[connection.wire_head].bytes
@@ -101,12 +101,12 @@ def start_flow(state: State, pair: int, now: float) -> None:
     connection.end = now if connection.bytes_left <= 0 else np.inf
 
 
-@jit
+@jit_part
 def _lay_route(state: State, number: int, source: int, target: int) -> None:
     """The links that flow `number` crosses."""
     flow, own, other = state.flow[number], state.node[source], state.node[target]
     flow.more = 0
-    if own.host == other.host:
+    if _inside(state, source, target):
         flow.out, flow.into = own.inside_out, other.inside_in
         return
     flow.out, flow.into = own.link_out, other.link_in
@@ -118,23 +118,28 @@ def _lay_route(state: State, number: int, source: int, target: int) -> None:
         flow.more += 1
 
 
-@jit
+@jit_part
 def latency_of(state: State, source: int, target: int) -> float:
     """Seconds from node `source` to node `target`, one way."""
-    inside = state.node[source].host == state.node[target].host
-    return float(state.shared[0].latency_inside if inside else state.shared[0].latency)
+    return float(state.shared[0].latency_inside if _inside(state, source, target) else state.shared[0].latency)
 
 
-@jit
-def end_flow(state: State, n: int, which: int, now: float) -> int:
+@jit_part
+def _inside(state: State, source: int, target: int) -> bool:
+    """Whether both nodes are on one host. A node may stand for several, each on its own host."""
+    return bool(state.shared[0].shares_hosts and state.node[source].host == state.node[target].host)
+
+
+@jit_part
+def end_flow(state: State, which: int, now: float) -> int:
     """Take flow number `which` off the wire; returns its slot. The message arrives later."""
     shared, pair = state.shared[0], state.flow[which].pair
     connection = state.connection[pair]
     slot = connection.wire_head
     connection.wire_head = state.slot[slot].next
-    size = state.slot[slot].bytes
-    state.node[pair // n].bytes_out += size
-    state.node[pair % n].bytes_in += size
+    size, source, target = state.slot[slot].bytes, connection.source, connection.target
+    state.node[source].bytes_out += size
+    state.node[target].bytes_in += size
     flow = state.flow[which]
     state.link[flow.out].bytes += size
     state.link[flow.into].bytes += size
@@ -147,13 +152,13 @@ def end_flow(state: State, n: int, which: int, now: float) -> int:
         state.route[which, hop] = state.route[shared.flowing, hop]
     shared.links_changed = 1
     shared.messages += 1
-    _send_off(state, slot, pair % n, now + latency_of(state, pair // n, pair % n))
+    _send_off(state, slot, target, now + latency_of(state, source, target))
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(slot)
 
 
-@jit
+@jit_part
 def _send_off(state: State, slot: int, target: int, at: float) -> None:
     # Several messages of one operation may be under way; each arrival keeps its own values.
     shared = state.shared[0]

@@ -13,10 +13,10 @@ import numpy as np
 
 from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 
-@jit
+@jit_part
 def share_links(state: State, n: int, now: float) -> None:
     """Give every flow its max-min fair rate: fill all links together until one is full, then continue."""
     shared = state.shared[0]
@@ -52,7 +52,7 @@ def share_links(state: State, n: int, now: float) -> None:
         _slow_computing(state, n, now)
 
 
-@jit
+@jit_part
 def _spend_bursts(state: State, now: float) -> None:
     """Spend the saved capacity of links on the messages that start now."""
     for number in range(len(state.link)):
@@ -75,7 +75,7 @@ def _spend_bursts(state: State, now: float) -> None:
                 state.link[state.route[number, hop]].burst_left -= at_once
 
 
-@jit
+@jit_part
 def _note_use(state: State) -> None:
     """Update the use of each link from now on."""
     for number in range(len(state.link)):
@@ -89,23 +89,22 @@ def _note_use(state: State) -> None:
             state.link[state.route[number, hop]].used += rate
 
 
-@jit
+@jit_part
 def _slow_computing(state: State, n: int, now: float) -> None:
     """Update the computing time that flowing messages take from each node from `now` on."""
     for rank in range(n):
         state.node[rank].sending = state.node[rank].receiving = 0.0
     for number in range(state.shared[0].flowing):
-        pair = state.flow[number].pair
-        rate = state.connection[pair].rate
-        state.node[pair // n].sending += rate
-        state.node[pair % n].receiving += rate
+        connection = state.connection[state.flow[number].pair]
+        state.node[connection.source].sending += connection.rate
+        state.node[connection.target].receiving += connection.rate
     for rank in range(n):
         node = state.node[rank]
         node.carrying = state.shared[0].cpu_byte * (node.sending + node.receiving)
         pace(state, rank, now)
 
 
-@jit
+@jit_part
 def _fill_links(state: State, now: float) -> None:
     flows = todo = state.shared[0].flowing
     for number in range(len(state.link)):
@@ -140,7 +139,7 @@ def _fill_links(state: State, now: float) -> None:
                 _set_rate(state, flow.pair, share, now)
 
 
-@jit
+@jit_part
 def _set_rate(state: State, pair: int, rate: float, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     if rate != connection.rate:

@@ -8,10 +8,10 @@ from istbench.cluster.simulator.processors import queue_work
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_COMPUTE, SPAN_IDLE, State
 from istbench.cluster.trace import SEND, WORK
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 
-@jit
+@jit_part
 def remember(state: State, slot: int) -> None:
     """Check this collective again before time advances."""
     if not state.slot[slot].in_todo:
@@ -20,13 +20,13 @@ def remember(state: State, slot: int) -> None:
         state.shared[0].todo += 1
 
 
-@jit
+@jit_part
 def wake(state: State, rank: int) -> None:
     state.runnable[state.shared[0].runnable] = rank
     state.shared[0].runnable += 1
 
 
-@jit
+@jit_part
 def ready(program: Program, state: State, slot: int, now: float) -> None:
     """Work may start, or one end of a transfer. A transfer starts when both ends may."""
     number = slot % program.ops
@@ -40,7 +40,7 @@ def ready(program: Program, state: State, slot: int, now: float) -> None:
         queue_send(program, state, slot if op.kind == SEND else other, now)
 
 
-@jit
+@jit_part
 def start_collectives(program: Program, state: State, rank: int) -> None:
     """Start the posted collectives of node `rank`, as far as its streams allow."""
     collectives = len(program.members)
@@ -56,34 +56,72 @@ def start_collectives(program: Program, state: State, rank: int) -> None:
                 remember(state, base + member)
 
 
-@jit
+@jit_part
 def advance(program: Program, state: State, slot: int, now: float) -> None:
-    """Send the next message of collective `slot` if possible, or finish the collective."""
+    """Finish collective `slot` on its node if possible; otherwise let it send once nothing else can happen."""
     own = state.slot[slot]
-    own.in_todo = 0
-    if not own.started or own.sending or own.done:
-        return
     op = program.op[slot % program.ops]
-    base, rank = slot - slot % program.ops, op.node
-    if own.sent == op.messages:
+    if not own.started or own.sending or own.done:
+        own.in_todo = 0
+    elif own.sent == op.messages:
+        own.in_todo = 0
         if own.received == op.awaits:
-            state.node[rank].collectives_running -= 1
+            state.node[op.node].collectives_running -= 1
             complete(program, state, slot, now)
-            start_collectives(program, state, rank)
-        return
-    message = program.message[op.first_message + own.sent]
-    if own.received < message.after:
-        return
-    members = program.members[op.collective]
-    target = (rank + message.to) % program.n
-    if state.slot[base + members[target]].started:
-        own.sending = 1
-        own.bytes = program.op[members[(rank + message.part_of) % program.n]].bytes / message.parts
-        own.counts = message.counts
-        put_on_wire(state, rank * program.n + target, slot, now)
+            start_collectives(program, state, op.node)
+    else:
+        _queue_to_send(program, state, slot)
 
 
-@jit
+@jit_part
+def _queue_to_send(program: Program, state: State, slot: int) -> None:
+    """Put a collective into the queue of its node, behind collectives that the node posted earlier.
+
+    Of two messages at the same instant, that of the earlier collective leaves first, whatever order nodes run in.
+    """
+    rank = program.op[slot % program.ops].node
+    node = state.node[rank]
+    if node.send_head < 0:
+        state.sender[state.shared[0].senders] = rank
+        state.shared[0].senders += 1
+    before, at = -1, node.send_head
+    while at >= 0 and _posted_number(program, state, at) < _posted_number(program, state, slot):
+        before, at = at, state.slot[at].next
+    state.slot[slot].next = at
+    if before < 0:
+        node.send_head = slot
+    else:
+        state.slot[before].next = slot
+
+
+@jit_part
+def _posted_number(program: Program, state: State, slot: int) -> int:
+    number = state.repetition[slot // program.ops].number * len(program.members)
+    return int(number + program.op[slot % program.ops].collective)
+
+
+@jit_part
+def send_next(program: Program, state: State, rank: int, now: float) -> None:
+    """Send the next message of each collective that node `rank` has in its queue, if possible."""
+    node = state.node[rank]
+    while node.send_head >= 0:
+        slot = node.send_head
+        own = state.slot[slot]
+        node.send_head = own.next
+        own.in_todo = 0
+        op = program.op[slot % program.ops]
+        message = program.message[op.first_message + own.sent]
+        members = program.members[op.collective]
+        pair = rank * program.world + message.to % program.world
+        there = slot - slot % program.ops + members[state.connection[pair].target]
+        if own.received >= message.after and state.slot[there].started:
+            own.sending = 1
+            own.bytes = program.op[members[(rank + message.part_of) % program.n]].bytes / message.parts
+            own.counts = message.counts
+            put_on_wire(state, pair, slot, now)
+
+
+@jit_part
 def message_arrived(program: Program, state: State, slot: int, target: int, counts: int, now: float) -> None:
     """A message of the sender's `slot` is at node `target`."""
     op = program.op[slot % program.ops]
@@ -96,7 +134,7 @@ def message_arrived(program: Program, state: State, slot: int, target: int, coun
     remember(state, there)
 
 
-@jit
+@jit_part
 def message_left(program: Program, state: State, slot: int, now: float) -> None:
     """The last byte of the message of `slot` has left."""
     if program.op[slot % program.ops].kind == SEND:
@@ -107,7 +145,7 @@ def message_left(program: Program, state: State, slot: int, now: float) -> None:
         remember(state, slot)
 
 
-@jit
+@jit_part
 def complete(program: Program, state: State, slot: int, now: float) -> None:
     """Operation `slot` is done on its node: wake the node if it waits, and start the operations after it."""
     state.slot[slot].done = 1
@@ -127,7 +165,7 @@ def complete(program: Program, state: State, slot: int, now: float) -> None:
         edge = state.after_next[edge]
 
 
-@jit
+@jit_part
 def _account_wait(program: Program, state: State, slot: int, rank: int, now: float) -> None:
     """Waiting is idle until the last participant has posted the operation, and communication after that.
 

@@ -10,13 +10,13 @@ import numpy as np
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 # Computing continues at any rate of messages.
 _LEAST_SHARE = 0.05
 
 
-@jit
+@jit_part
 def pace(state: State, rank: int, now: float) -> None:
     """From `now` on, node `rank` computes as fast as its cores allow."""
     cores, node = state.shared[0].cores, state.node[rank]
@@ -37,7 +37,7 @@ def pace(state: State, rank: int, now: float) -> None:
     node.speed = speed
 
 
-@jit
+@jit_part
 def compute(state: State, rank: int, seconds: float, now: float) -> None:
     """The training thread of node `rank` computes for `seconds`, or longer if messages or work slow it."""
     node = state.node[rank]
@@ -46,7 +46,7 @@ def compute(state: State, rank: int, seconds: float, now: float) -> None:
     pace(state, rank, now)
 
 
-@jit
+@jit_part
 def carry_message(state: State, rank: int) -> None:
     """Node `rank` sends or receives a message, which delays its computing."""
     shared, node = state.shared[0], state.node[rank]
@@ -56,7 +56,7 @@ def carry_message(state: State, rank: int) -> None:
         node.busy_until += delay
 
 
-@jit
+@jit_part
 def queue_work(program: Program, state: State, slot: int, now: float) -> None:
     """Put startable work into the queue of its node, behind work of equal priority."""
     rank = program.op[slot % program.ops].node
@@ -66,7 +66,7 @@ def queue_work(program: Program, state: State, slot: int, now: float) -> None:
         next_work(program, state, rank, now)
 
 
-@jit
+@jit_part
 def next_work(program: Program, state: State, rank: int, now: float) -> None:
     """Start the most urgent work of node `rank`, if there is any."""
     node = state.node[rank]

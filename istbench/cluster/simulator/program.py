@@ -29,24 +29,29 @@ from istbench.errors import UserError
 Records: TypeAlias = np.recarray[Any, Any]
 
 
-_OPERATION = ["kind", "node", "peer", "priority", "partner", "collective", "first_message", "messages", "awaits"]
+_OPERATION = ["kind", "node", "peer", "pair", "priority", "partner"]
+_OPERATION += ["collective", "first_message", "messages", "awaits"]
 
 
 class Program(NamedTuple):
-    """One sample of rounds, all nodes. Operations are numbered across nodes, node 0's first.
+    """One sample of rounds, all `n` nodes of the trace. Operations are numbered across nodes, node 0's first.
+
+    Each of them stands for `world / n` nodes, which do the same at the same time (`Trace`). A connection is named
+    by its sender and the distance in ranks to its receiver: [sender * world + distance].
 
     Attributes:
         start, op_base: the first event and the first operation of each node [n]; `start` also has the end.
         event: `code`, `argument` (the operation, or the kind of mark), `owner` (of an after: the later operation),
             `seconds`.
-        op: `kind`, `node`, `peer`, `priority`, `partner` (the other end of a transfer), `collective`, `bytes`,
-            `seconds` (of work); of a collective, the place in `message` where its node's `messages` begin, and the
-            total count of the arriving messages (`awaits`).
+        op: `kind`, `node`, `peer`, `pair` (of a send: its connection), `priority`, `partner` (the other end of a
+            transfer), `collective`, `bytes`, `seconds` (of work); of a collective, the place in `message` where its
+            node's `messages` begin, and the total count of the arriving messages (`awaits`).
         members: the operations of each collective [collectives, n].
         message: the fields of `CollectiveMessage`, for all schedules in use.
     """
 
     n: int
+    world: int
     ops: int
     start: Ints
     op_base: Ints
@@ -59,7 +64,6 @@ class Program(NamedTuple):
 def compile_trace(
     trace: Trace,
     compute_scale: float,
-    ring: int | None = None,
     backend: Backend = "gloo",
     speeds: Sequence[float] = (),
     *,
@@ -67,14 +71,14 @@ def compile_trace(
 ) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    ring: as `replay` takes it. backend: carries the collectives. speeds: of computing, by node; by default 1.
-    work_scale: of the seconds of work; by default `compute_scale`.
+    backend: carries the collectives. speeds: of computing, by node of the trace; by default 1. work_scale: of the
+    seconds of work; by default `compute_scale`.
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
     """
     _check_rules(trace)
-    n = trace.world_size
+    n, world = len(trace.nodes), trace.world_size
     counts = [int(np.count_nonzero(events["code"] == POST)) for events in trace.nodes]
     op_base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     events = np.concatenate(trace.nodes)
@@ -89,7 +93,9 @@ def compile_trace(
     op = records(len(posts), _OPERATION, ["bytes", "seconds"])
     for name in ("kind", "peer", "priority", "bytes"):
         op[name] = posts[name]
-    op.node, op.partner, op.collective = node, _partners(posts, node), collective
+    op.node, op.collective = node, collective
+    op.partner = _partners(posts, node, n, world)
+    op.pair = node * world + (op.peer - node) % world
     op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
     event = records(len(events), ["code", "argument", "owner"], ["seconds"])
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
@@ -99,13 +105,14 @@ def compile_trace(
         event.seconds /= np.repeat(speeds, [len(own) for own in trace.nodes])
     return Program(
         n=n,
+        world=world,
         ops=len(posts),
         start=np.concatenate([[0], np.cumsum([len(node) for node in trace.nodes])]).astype(np.int64),
         op_base=op_base,
         event=event,
         op=op,
         members=np.ascontiguousarray(members, dtype=np.int64),
-        message=_schedule(op, n, ring or n, backend),
+        message=_schedule(op, world, backend),
     )
 
 
@@ -143,8 +150,8 @@ def stops(trace: Trace, rounds: int) -> Ints:
     return np.array(counts, np.int64)
 
 
-def _schedule(op: Records, n: int, members: int, backend: Backend) -> Records:
-    """The messages of all collectives in `op`, each of `members` nodes. Writes the place of its own messages to
+def _schedule(op: Records, world: int, backend: Backend) -> Records:
+    """The messages of all collectives in `op`, each of `world` nodes. Writes the place of its own messages to
     each `op`.
     """
     collective = op.collective >= 0
@@ -154,24 +161,22 @@ def _schedule(op: Records, n: int, members: int, backend: Backend) -> Records:
         own = op.kind == kind
         sizes, which = np.unique(op.bytes[own], return_inverse=True)
         known = COLLECTIVES[kind]
-        cut = [known.chunks(int(size), members, backend) for size in sizes.tolist()]
+        cut = [known.chunks(int(size), world, backend) for size in sizes.tolist()]
         chunks[own] = np.array(cut)[which]
-        schedules |= {(kind, count): known.between(members, backend, count) for count in sorted(set(cut))}
+        schedules |= {(kind, count): known.between(world, backend, count) for count in sorted(set(cut))}
     rows = {id(row): row for schedule in schedules.values() for row in schedule}  # each once
     flat = [message for row in rows.values() for message in row]
     message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
     for name in message.dtype.names or ():
         message[name] = [getattr(own, name) for own in flat]
-    if members != n:  # two nodes stand for all: each message goes to the other
-        message.to = 1
     ends = dict(zip(rows, itertools.accumulate(map(len, rows.values())), strict=True))
     for (kind, count), schedule in schedules.items():
         own = (op.kind == kind) & (chunks == count)
-        place = (op.node[own] - np.maximum(op.peer[own], 0)) % n
+        place = (op.node[own] - np.maximum(op.peer[own], 0)) % world
         lengths = np.array([len(row) for row in schedule])
         op.first_message[own] = (np.array([ends[id(row)] for row in schedule]) - lengths)[place % len(schedule)]
         op.messages[own] = lengths[place % len(schedule)]
-        op.awaits[own] = _awaits(schedule, n)[place]
+        op.awaits[own] = _awaits(schedule, world)[place]
     return message
 
 
@@ -196,16 +201,15 @@ def _owners(code: Ints, argument: Ints) -> Ints:
     return owner
 
 
-def _partners(posts: NDArray[Any], node: NDArray[Any]) -> Ints:
+def _partners(posts: NDArray[Any], node: Ints, n: int, world: int) -> Ints:
+    """The other end of each transfer; -1 for other operations."""
+    peer = posts["peer"].astype(np.int64)
+    sends, receives = (np.flatnonzero(posts["kind"] == kind) for kind in (SEND, RECEIVE))
+    from_sender = np.lexsort((posts["match"][sends], (peer[sends] - node[sends]) % world, node[sends]))
+    from_receiver = np.lexsort(
+        (posts["match"][receives], (node[receives] - peer[receives]) % world, peer[receives] % n)
+    )
     partner = np.full(len(posts), -1, dtype=np.int64)
-    sends: dict[tuple[int, int, int], int] = {}
-    receives: dict[tuple[int, int, int], int] = {}
-    for op, (rank, post) in enumerate(zip(node.tolist(), posts.tolist(), strict=True)):
-        kind, peer, match = post[1], post[3], post[5]
-        if kind == SEND:
-            sends[rank, peer, match] = op
-        elif kind == RECEIVE:
-            receives[peer, rank, match] = op
-    for key, op in sends.items():
-        partner[op], partner[receives[key]] = receives[key], op
+    partner[sends[from_sender]] = receives[from_receiver]
+    partner[receives[from_receiver]] = sends[from_sender]
     return partner

@@ -2,10 +2,10 @@
 
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit
+from istbench.jit import jit_part
 
 
-@jit
+@jit_part
 def insert(program: Program, state: State, head: int, slot: int) -> int:
     """Put `slot` into the queue at `head` (-1: empty), behind slots of equal priority; returns the new head."""
     priority = program.op[slot % program.ops].priority

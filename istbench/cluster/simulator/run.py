@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.cluster.folding import fold, unfold
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale as scale_of
 from istbench.cluster.simulator.outcome import ACTIVITIES, Replay, Span
@@ -39,7 +40,7 @@ def replay(
     window: int | None = None,
     streams: int | None = None,
     spans: bool = False,
-    ring: int | None = None,
+    folded: bool = True,
 ) -> Replay:
     """Replay `rounds` rounds of `trace` on `profile`, repeating the sample; by default the rounds of the sample.
 
@@ -53,8 +54,8 @@ def replay(
         streams: collectives of a node that run at once, started in posted order. By default 2 with gloo, since
             torch's process group has two threads with one collective each, and 1 with NCCL.
         spans: keep the timeline.
-        ring: number of nodes of each collective; by default those of the trace. A trace of two equal nodes stands
-            for more equal nodes if all its operations are collectives `in_turns`, and the profile is `uniform`.
+        folded: simulate one of all nodes that repeat each other (`cluster.folding`), which gives the same figures.
+            With `spans`, only the nodes in the trace have spans.
 
     Raises:
         UserError: for fewer than one round; as `cluster.scale.scale` does if `compute_scale` is None; for an
@@ -70,40 +71,55 @@ def replay(
     scale = compute_scale if scaled is None else scaled.compute
     if scale is None or not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
-    speeds = profile.speeds_of(trace.world_size) if profile.speeds else ()
+    if not _equal_nodes(profile):
+        trace = unfold(trace)
+    elif folded and not spans:
+        trace = fold(trace)
+    speeds = profile.speeds_of(len(trace.nodes)) if profile.speeds else ()
     work = scale if scaled is None else scaled.work
-    program = compile_trace(trace, scale, ring, profile.collectives, speeds, work_scale=work)
+    program = compile_trace(trace, scale, profile.collectives, speeds, work_scale=work)
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
     room = Room(
         held=min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1))),
-        under_way=_UNDER_WAY_PER_NODE * trace.world_size,
+        under_way=_UNDER_WAY_PER_NODE * program.n,
         marks=len(marks),
         spans=int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0,
     )
     state, seconds = _simulated(program, profile, ends, room, window=window, streams=streams)
     _check_finished(program, state.node.waits_for)
+    alike = program.world // program.n
+    sent, received = (np.tile(size, alike) for size in (state.node.bytes_out, state.node.bytes_in))
     return Replay(
         profile=profile,
         compute_scale=scale,
         rounds=rounds,
         steps=int(np.count_nonzero(marks != ROUND)),
         mark_kind=marks,
-        finish_s=state.mark_at,
-        compute_s=np.ascontiguousarray(state.mark_spent[:, :, 0]),
-        communication_s=np.ascontiguousarray(state.mark_spent[:, :, 1]),
-        idle_s=np.ascontiguousarray(state.mark_spent[:, :, 2]),
-        bytes_sent=state.node.bytes_out.copy(),
-        bytes_received=state.node.bytes_in.copy(),
-        utilisation_out=_share(_link_bytes(state, "out", profile), profile.bandwidth_out, seconds),
-        utilisation_in=_share(_link_bytes(state, "in", profile), profile.bandwidth_in, seconds),
+        finish_s=_of_all(state.mark_at, alike),
+        compute_s=_of_all(state.mark_spent[:, :, 0], alike),
+        communication_s=_of_all(state.mark_spent[:, :, 1], alike),
+        idle_s=_of_all(state.mark_spent[:, :, 2], alike),
+        bytes_sent=sent,
+        bytes_received=received,
+        utilisation_out=_share(np.tile(_link_bytes(state, "out", profile), alike), profile.bandwidth_out, seconds),
+        utilisation_in=_share(np.tile(_link_bytes(state, "in", profile), alike), profile.bandwidth_in, seconds),
         link_use=float(_share(state.link.bytes / state.link.capacity, 8.0, seconds).max()),
         seconds=seconds,
-        events=int(ends.sum()),
-        messages=int(state.shared[0].messages),
+        events=int(ends.sum()) * alike,
+        messages=int(state.shared[0].messages) * alike,
         spans=_spans(state.span[: state.shared[0].spans].tolist()) if spans else None,
     )
+
+
+def _equal_nodes(profile: ClusterProfile) -> bool:
+    # Without full duplex, saved bursts go to messages in the order of ranks.
+    return profile.uniform and (profile.full_duplex or not profile.burst_bytes)
+
+
+def _of_all(seconds: Floats, alike: int) -> Floats:
+    return np.ascontiguousarray(np.tile(seconds, (alike, 1)))
 
 
 def _simulated(

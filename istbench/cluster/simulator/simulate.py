@@ -10,6 +10,7 @@ from istbench.cluster.simulator.operations import (
     message_arrived,
     message_left,
     ready,
+    send_next,
     start_collectives,
     wake,
 )
@@ -17,7 +18,7 @@ from istbench.cluster.simulator.processors import carry_message, compute, next_w
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
 from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Ints
-from istbench.jit import jit
+from istbench.jit import jit, jit_part
 
 
 @jit
@@ -39,6 +40,9 @@ def simulate(program: Program, state: State, stops: Ints) -> float:
             else:
                 shared.runnable -= 1
                 _run(program, state, state.runnable[shared.runnable], stops, now)
+        while shared.senders > 0:
+            shared.senders -= 1
+            send_next(program, state, state.sender[shared.senders], now)
         if shared.links_changed:
             share_links(state, program.n, now)
         later = _next_time(program, state)
@@ -49,7 +53,7 @@ def simulate(program: Program, state: State, stops: Ints) -> float:
     return now
 
 
-@jit
+@jit_part
 def _next_time(program: Program, state: State) -> float:
     shared = state.shared[0]
     shared.next_computed = np.inf
@@ -63,7 +67,7 @@ def _next_time(program: Program, state: State) -> float:
     return float(soonest)
 
 
-@jit
+@jit_part
 def _happen(program: Program, state: State, now: float) -> None:
     """Process everything due at `now`, in a fixed order."""
     shared = state.shared[0]
@@ -88,7 +92,7 @@ def _happen(program: Program, state: State, now: float) -> None:
             _end_computing(program, state, rank, now)
 
 
-@jit
+@jit_part
 def _end_computing(program: Program, state: State, rank: int, now: float) -> None:
     """End the computing and the work of node `rank` that are due."""
     node = state.node[rank]
@@ -104,7 +108,7 @@ def _end_computing(program: Program, state: State, rank: int, now: float) -> Non
         complete(program, state, slot, now)
 
 
-@jit
+@jit_part
 def _end_flows(program: Program, state: State, now: float) -> None:
     which = 0
     while which < state.shared[0].flowing:
@@ -114,12 +118,12 @@ def _end_flows(program: Program, state: State, now: float) -> None:
             which += 1
             continue
         start = connection.flow_start
-        slot = end_flow(state, program.n, which, now)
+        slot = end_flow(state, which, now)
         if state.shared[0].cpu_message > 0:
-            carry_message(state, pair // program.n)
+            carry_message(state, connection.source)
         number = slot % program.ops
         if len(state.span) > 0:
-            rank, peer = pair // program.n, pair % program.n
+            rank, peer = connection.source, connection.target
             op, arrives = number - program.op_base[rank], now + latency_of(state, rank, peer)
             add_span(state, SPAN_MESSAGE, rank, op, peer, state.slot[slot].bytes, start, arrives)
         if program.op[number].kind == SEND:
@@ -128,7 +132,7 @@ def _end_flows(program: Program, state: State, now: float) -> None:
         message_left(program, state, slot, now)
 
 
-@jit
+@jit_part
 def _enter_next(program: Program, state: State) -> bool:
     """Wake the stalled nodes whose next repetition has room; returns whether any node can run."""
     shared = state.shared[0]
@@ -141,7 +145,7 @@ def _enter_next(program: Program, state: State) -> bool:
     return bool(shared.runnable > 0)
 
 
-@jit
+@jit_part
 def _may_enter(program: Program, state: State, number: int) -> bool:
     """Whether repetition `number` has room: all operations that it replaces are done, and no node needs them.
 
@@ -158,7 +162,7 @@ def _may_enter(program: Program, state: State, number: int) -> bool:
     return True
 
 
-@jit
+@jit_part
 def _enter(program: Program, state: State, number: int) -> None:
     place = number % len(state.repetition)
     if state.repetition[place].number == number:
@@ -172,7 +176,7 @@ def _enter(program: Program, state: State, number: int) -> None:
         own.ready = own.missing = own.done = own.started = own.sending = own.sent = own.received = 0
 
 
-@jit
+@jit_part
 def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> None:
     """Run node `rank` until it computes, waits or stops."""
     node = state.node[rank]
@@ -219,7 +223,7 @@ def _run(program: Program, state: State, rank: int, stops: Ints, now: float) -> 
             node.marks += 1
 
 
-@jit
+@jit_part
 def _post(program: Program, state: State, slot: int, rank: int, now: float) -> None:
     state.slot[slot].posted_at = now
     kind = program.op[slot % program.ops].kind

@@ -15,12 +15,12 @@ SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _Fields: TypeAlias = tuple[str, str]
 _SHARED: _Fields = (
-    "window streams looks_back flowing links_changed todo runnable stalled overflow backplane "
+    "window streams looks_back shares_hosts flowing links_changed todo senders runnable stalled overflow backplane "
     "overhead_head overhead_tail arrival_head arrival_tail spans messages",
     "latency latency_inside overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
 )
 _CONNECTION: _Fields = (
-    "queue_head queue_tail wire_head wire_tail in_window",
+    "source target queue_head queue_tail wire_head wire_tail in_window",
     "rate bytes_left since end flow_start prepared",
 )
 _LINK: _Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
@@ -34,7 +34,7 @@ _SLOT: _Fields = (
 _REPETITION: _Fields = ("number open_ops", "")
 _NODE: _Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
-    "work_head working host rack link_out link_in inside_out inside_in uplink_out uplink_in",
+    "work_head working send_head host rack link_out link_in inside_out inside_in uplink_out uplink_in",
     "wait_since busy_until started left since speed work_until work_left work_since carrying sending receiving "
     "bytes_out bytes_in",
 )
@@ -48,12 +48,13 @@ class State(NamedTuple):
 
     Attributes:
         shared: one record with the network's parameters and the lengths of the lists below.
-        connection: by pair of nodes [source * n + target]: its priority queue, its wire, the flow on it.
+        connection: as `Program` names them [n * world]: its ends, its priority queue, its wire, the flow on it.
         link: see `Network`. flow: the flowing messages, with the links `out` and `into` at their ends, and a number
-            of `more` links. route: those [pairs, 3].
+            of `more` links. route: those [connections, 3].
         overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
         slot: operations in memory. after_next: lists of operations after an operation. todo: collectives to check.
-        repetition: repetitions in memory. node: by rank. runnable: nodes that can continue.
+        sender: nodes with collectives that may send. repetition: repetitions in memory. node: by rank.
+        runnable: nodes that can continue.
         spent: seconds in compute, communication and idle [n, 3]. mark_at, mark_spent: time and seconds at every
             mark.
         span: the timeline.
@@ -69,6 +70,7 @@ class State(NamedTuple):
     slot: Records
     after_next: Ints
     todo: Ints
+    sender: Ints
     repetition: Records
     node: Records
     runnable: Ints
@@ -91,8 +93,9 @@ class Room(NamedTuple):
 
 def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: int, streams: int) -> State:
     """The state before any node starts."""
-    n, slots, pairs = program.n, program.ops * room.held, program.n**2
+    n, slots, pairs = program.n, program.ops * room.held, program.n * program.world
     network = network_of(profile, n)
+    source = np.arange(pairs) // program.world
     return State(
         shared=_records(
             1,
@@ -102,6 +105,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             looks_back=np.any(program.event.code == WAIT_BEFORE),  # to the repetition before
             latency=profile.latency_s,
             latency_inside=profile.host.latency_s if profile.host is not None else profile.latency_s,
+            shares_hosts=profile.host is not None,
             backplane=network.backplane,
             overhead=profile.overhead_s,
             burst=profile.burst_bytes,
@@ -110,7 +114,16 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             cpu_message=profile.cpu_s_per_message,
             next_end=np.inf,
         ),
-        connection=_records(pairs, _CONNECTION, queue_head=-1, queue_tail=-1, wire_head=-1, wire_tail=-1),
+        connection=_records(
+            pairs,
+            _CONNECTION,
+            source=source,
+            target=(source + np.arange(pairs)) % program.world % n,
+            queue_head=-1,
+            queue_tail=-1,
+            wire_head=-1,
+            wire_tail=-1,
+        ),
         link=_records(
             len(network.capacity),
             _LINK,
@@ -125,6 +138,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
         slot=_records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
         after_next=np.full(room.held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
         todo=np.zeros(slots + 1, np.int64),
+        sender=np.zeros(n, np.int64),
         repetition=_records(room.held, _REPETITION, number=-1),
         node=_records(
             n,
@@ -133,6 +147,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             waits_for=-1,
             work_head=-1,
             working=-1,
+            send_head=-1,
             speed=1.0,
             busy_until=np.inf,
             work_until=np.inf,

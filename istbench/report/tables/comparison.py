@@ -48,6 +48,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     return [
         *NAMING,
+        ColumnOf(key="extrapolated_from_nodes", title="extrapolated", entry=_extrapolated, optional=True),
         ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(len(contender.runs))),
         *(
             ColumnOf(
@@ -71,6 +72,11 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
             optional=True,
         ),
     ]
+
+
+def _extrapolated(contender: Contender) -> Entry:
+    recorded = contender.runs[0].extrapolated_from
+    return NOTHING if recorded is None else Entry(text=f"from {recorded}, never run", value=recorded)
 
 
 def _time(group: Group, target: Target, contender: Contender) -> Entry:

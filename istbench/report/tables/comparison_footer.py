@@ -68,6 +68,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
         yield from scaling_lines(times, group.profile)
         yield from lower_bound_line(group.device, group.profile)
     yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
+    yield from _extrapolated_lines(group)
     runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
     if runs:
         first = runs[0]
@@ -75,6 +76,16 @@ def _cluster_lines(group: Group) -> Iterable[str]:
         yield (
             f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, for example "
             f"{_named(first)}: {first.cluster.doubt}. Run them again with --again on a quiet machine."
+        )
+
+
+def _extrapolated_lines(group: Group) -> Iterable[str]:
+    if any(run.extrapolated_from for contender in group.contenders for run in contender.runs):
+        yield (
+            "Extrapolated rows were never run. Messages and operations of a step come from the method's plan on "
+            "those nodes, and its seconds from the recorded step. Assumed: a target takes as many local steps as "
+            "on the recorded nodes. With minibatches of their own, more nodes then train on more samples. Fewer "
+            "steps may do; narrower subnets (ist) may need more."
         )
 
 

@@ -1,0 +1,64 @@
+"""Nodes of a trace that repeat other nodes, so that a replay simulates each kind of node once.
+
+Let each node do the same as the node `period` ranks before it, with peers that many ranks further. On a cluster of
+equal nodes all of them then do it at the same time: turning the ranks by `period` changes nothing in the
+simulation, which therefore gives turned nodes equal times. A message to a node is a message to the node of the same
+kind.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.cluster.collectives import COLLECTIVES
+from istbench.cluster.trace import EVENT, POST, RECEIVE, SEND, Trace
+
+_COMPARED = [name for name in EVENT.names or () if name not in ("peer", "at")]
+
+
+def fold(trace: Trace) -> Trace:
+    """`trace` with the nodes of its shortest period alone; `trace` itself if no node repeats another."""
+    given, world = len(trace.nodes), trace.world_size
+    for period in range(1, given // 2 + 1):
+        if given % period == 0 and all(
+            repeats(trace.nodes[rank], trace.nodes[rank - period], period, world) for rank in range(period, given)
+        ):
+            return dataclasses.replace(trace, nodes=trace.nodes[:period])
+    return trace
+
+
+def unfold(trace: Trace) -> Trace:
+    """`trace` with all its nodes, also those that repeat the ones it holds."""
+    given, world = len(trace.nodes), trace.world_size
+    if given == world:
+        return trace
+    return dataclasses.replace(
+        trace, nodes=tuple(_turned(trace.nodes[rank % given], rank - rank % given, world) for rank in range(world))
+    )
+
+
+def _turned(events: NDArray[Any], further: int, world: int) -> NDArray[Any]:
+    """The `events` of a node, `further` ranks after it."""
+    turned = events.copy()
+    turned["peer"][with_peer(events)] += further
+    turned["peer"][with_peer(events)] %= world
+    return turned
+
+
+def with_peer(events: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of `events` send to a peer or receive from it."""
+    posts: NDArray[np.bool_] = (events["code"] == POST) & np.isin(events["kind"], (SEND, RECEIVE))
+    return posts
+
+
+def repeats(events: NDArray[Any], earlier: NDArray[Any], further: int, world: int) -> bool:
+    """Whether `events` are `earlier` ones of a node that is `further` ranks before."""
+    if len(events) != len(earlier) or any(not np.array_equal(events[name], earlier[name]) for name in _COMPARED):
+        return False
+    posted = np.unique(events["kind"][events["code"] == POST]).tolist()
+    if any(kind in COLLECTIVES and len(COLLECTIVES[kind].schedule(4)) > 1 for kind in posted):
+        return False  # places differ, for example the root's from the others'
+    peers = with_peer(events)
+    return np.array_equal(events["peer"][peers], (earlier["peer"][peers] + further) % world)

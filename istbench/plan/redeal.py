@@ -1,0 +1,190 @@
+"""Deal a recorded run to another number of nodes: its work and messages there, from the method's footprint.
+
+The recorded seconds of each local step stay, times the ratio of the operations that the plans count on both numbers
+of nodes. The messages are those of the plan. The nodes take the seconds of the recorded nodes in turn.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.cluster.estimate import bytes_sent
+from istbench.cluster.folding import repeats
+from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
+from istbench.cluster.trace_builder import merge
+from istbench.errors import UserError
+from istbench.footprint import Footprint, PlannedNode, StepCost
+from istbench.methods.base import Method
+from istbench.plan.step import step_cost
+from istbench.registry import build_method, build_workload
+from istbench.results.header import Header
+from istbench.results.load import Run
+from istbench.workloads.contract import blank_model
+
+_MOST_EVENTS = 1_000_000
+_MOST_KINDS = 64
+_OFF_BY = 0.1
+
+
+def redeal(run: Run, trace: Trace, nodes: int) -> tuple[Run, Trace]:
+    """`run` and its `trace` as `nodes` nodes would have made them.
+
+    The run keeps its evaluations, at the same numbers of local steps. The trace has the first nodes alone if the
+    others repeat them (`Trace`).
+
+    Raises:
+        UserError: if the method does not say how its work and messages change with the nodes.
+    """
+    recorded, planned = (_Plan.of(run.header, count) for count in (trace.world_size, nodes))
+    _check(recorded, trace)
+    scale = planned.operations / recorded.operations
+    work = float(np.mean([_work_seconds(events) for events in trace.nodes])) / trace.steps
+    seconds = [scale * _step_seconds(events, trace.steps) for events in trace.nodes]
+    first = planned.events(0, seconds[0], work)
+    some = {1, nodes // 2, nodes - 1} - {0, nodes}
+    if all(repeats(planned.events(rank, seconds[0], work), first, rank, nodes) for rank in some):
+        count = len(seconds)
+        shared = count if nodes % count == 0 else next(k for k in range(count, 0, -1) if nodes % k == 0)
+        ranks = range(nodes if shared < count and nodes <= _MOST_KINDS else shared)
+    else:
+        ranks = range(nodes)
+    if len(first) * len(ranks) > _MOST_EVENTS:
+        raise UserError(f"{run.header.method} has too many messages on {nodes} nodes to replay them in minutes")
+    events = [planned.events(rank, seconds[rank % len(seconds)], work) for rank in ranks]
+    meta = msgspec.structs.asdict(trace.meta) | {"window": planned.footprint.window or trace.meta.window}
+    del meta["nodes"]
+    dealt = merge(events, world_size=nodes, **meta)
+    if dealt.steps != trace.steps:
+        raise UserError(f"{run.header.method} plans {dealt.steps} steps where {trace.steps} were recorded")
+    sent = max(bytes_sent(own, nodes, rank) for rank, own in enumerate(events)) / dealt.steps
+    return _dealt(run, planned.method, nodes, sent), dealt
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """A cell on some number of nodes. operations: of a local step of one node."""
+
+    nodes: int
+    method: Method
+    footprint: Footprint
+    cost: StepCost
+    operations: float
+
+    @classmethod
+    def of(cls, header: Header, nodes: int) -> "_Plan":
+        config = header.config
+        workload = build_workload(header.workload, config.workload_options, config.plugins)
+        workload.expect(None, config.workload_options)
+        method = build_method(header.method, config.method_options, workload=workload, plugins=config.plugins)
+        model = blank_model(workload, data_known=False)
+        if header.parameters and sum(parameter.numel() for parameter in model.parameters()) != header.parameters:
+            raise UserError("the model of the run depends on its data, and cannot be planned without them")
+        method.check(method.options, model, workload, nodes)
+        footprint = None if method.own_kernels else method.footprint(model, workload, nodes, config.batch_size)
+        if footprint is None or footprint.rounds is None:
+            raise UserError(f"method {header.method} does not say how its work and messages change with the nodes")
+        cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
+        if not cost.flops:
+            raise UserError(f"the operations of a step of {header.workload} cannot be counted without running it")
+        operations = cost.flops * config.batch_size / footprint.samples
+        return cls(nodes=nodes, method=method, footprint=footprint, cost=cost, operations=operations)
+
+    def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:
+        """The events of node `rank` in rounds that cover a local step for each of `seconds`.
+
+        work_s: seconds of work beside the training thread in a step.
+        """
+        node = _DealtNode(rank, self.nodes, self.cost, seconds)
+        assert self.footprint.rounds is not None
+        rounds = self.footprint.rounds(node)
+        for _ in range(max(1, len(seconds) // self.method.round_steps)):
+            next(rounds)
+            node.end_round()
+        events = node.builder.to_arrays()
+        work = (events["code"] == POST) & (events["kind"] == WORK)
+        if work.any():
+            events["seconds"][work] = work_s * len(seconds) / np.count_nonzero(work)
+        return events
+
+
+class _DealtNode(PlannedNode):
+    """A planned node whose local steps take given seconds, and are marked as a recorder marks them."""
+
+    def __init__(self, rank: int, world_size: int, cost: StepCost, seconds: Sequence[float] | NDArray[Any]) -> None:
+        super().__init__(rank, world_size, cost, 0.0)
+        self._steps = itertools.cycle(float(own) for own in seconds)
+        self._open = False
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self._begin()
+            self.builder.compute(self._seconds)
+
+    def forward(self) -> Iterator[int]:
+        self._begin()
+        return super().forward()
+
+    def end_round(self) -> None:
+        """Mark the end of a round inside its last step."""
+        self.builder.mark("round")
+        self.builder.mark("step")
+        self._open = False
+
+    def _begin(self) -> None:
+        if self._open:
+            self.builder.mark("step")
+        self._open, self._seconds = True, next(self._steps)
+
+
+def _check(planned: _Plan, trace: Trace) -> None:
+    """Refuse a plan whose bytes are not those that were recorded.
+
+    Raises:
+        UserError: if they differ by more than a tenth.
+    """
+    recorded = max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
+    steps = np.zeros(planned.method.round_steps)
+    expected = bytes_sent(planned.events(0, steps, 0.0), trace.world_size) / len(steps)
+    if abs(expected - recorded) > _OFF_BY * max(expected, recorded):
+        raise UserError(
+            f"its plan sends {expected / 1e6:.3g} MB a step, but the run sent {recorded / 1e6:.3g}: it cannot be "
+            "dealt to other nodes"
+        )
+
+
+def _step_seconds(events: NDArray[Any], steps: int) -> NDArray[Any]:
+    """Seconds of computing in each local step [steps]."""
+    step = np.cumsum((events["code"] == MARK) & (events["kind"] == STEP))
+    computing = np.where(events["code"] == COMPUTE, events["seconds"], 0.0)
+    return np.bincount(np.minimum(step, steps - 1), weights=computing, minlength=steps)
+
+
+def _work_seconds(events: NDArray[Any]) -> float:
+    return float(events["seconds"][(events["code"] == POST) & (events["kind"] == WORK)].sum())
+
+
+def _dealt(run: Run, method: Method, nodes: int, sent_per_step: float) -> Run:
+    """`run` with the header of `nodes` nodes. What was measured and does not follow from the plan is left out."""
+    header, result = run.header, run.header.result
+    if result is not None:
+        of_all = 1 if method.batches == "replicated" else nodes
+        sent = round(sent_per_step * result.steps)
+        result = msgspec.structs.replace(
+            result,
+            samples=result.steps * header.batch_size * of_all,
+            bytes_sent_per_node=sent,
+            bytes_received_per_node=sent,
+            peak_memory_bytes_per_node=None,
+            node_seconds=(),
+        )
+    return dataclasses.replace(
+        run,
+        header=msgspec.structs.replace(header, nodes=nodes, result=result),
+        extrapolated_from=header.nodes,
+    )

@@ -1,0 +1,106 @@
+"""Nodes that repeat others: simulated once, they give the figures of the simulation of all nodes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, trace
+
+from istbench.cluster.folding import fold
+from istbench.cluster.simulator import replay
+from istbench.cluster.trace_builder import TraceBuilder, merge
+
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "barrier"]
+
+
+def turned_trace(random, period, nodes, operations=8, rounds=2):
+    """A random trace whose nodes do what the node `period` ranks before them does, with peers further on.
+
+    Every node posts a round's receives first, and waits for its operations in a random order after all posts.
+    """
+    plans = []
+    for _ in range(rounds):
+        shape = operations, period
+        seconds = random.choice([0.0, 0.001, 0.02], shape) * random.uniform(0.5, 1, shape)
+        kinds = random.choice([*COLLECTIVES, "send", "send", "work"], operations).tolist()
+        sizes = (random.choice([0, 1, 1], operations) * random.integers(1, 30_000, operations)).tolist()
+        distances = random.integers(1, nodes, operations).tolist() if nodes > 1 else [0] * operations
+        orders = [random.permutation(2 * operations).tolist() for _ in range(period)]
+        plans.append((seconds, kinds, sizes, distances, random.integers(3, size=operations).tolist(), orders))
+    builders = []
+    for rank in range(nodes):
+        own, builder = rank % period, TraceBuilder(clock=lambda: 0.0)
+        for seconds, kinds, sizes, distances, priorities, orders in plans:
+            posted = [
+                builder.post("receive", size, [(rank - distance) % nodes])
+                for kind, size, distance in zip(kinds, sizes, distances, strict=True)
+                if kind == "send" and distance
+            ]
+            for number, kind in enumerate(kinds):
+                builder.compute(float(seconds[number, own]))
+                size = sizes[number]
+                if kind == "send" and distances[number]:
+                    target = (rank + distances[number]) % nodes
+                    posted.append(builder.post("send", size, [target], priorities[number]))
+                elif kind in COLLECTIVES:
+                    part = size + 100 * own if kind == "all_gather" else 0 if kind == "barrier" else size
+                    posted.append(builder.post(kind, part))
+            for place in orders[own]:
+                if place < len(posted):
+                    builder.wait(posted[place])
+            builder.mark("step")
+            builder.mark("round")
+        builders.append(builder)
+    return merge([builder.to_arrays() for builder in builders], gflops=100.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), period=st.integers(1, 4), times=st.integers(2, 5))
+def test_one_of_each_kind_gives_the_figures_of_all(seed, period, times):
+    random = np.random.default_rng(seed)
+    work = turned_trace(random, period, period * times)
+    assert len(fold(work).nodes) <= period
+    profile = cluster(
+        full_duplex=bool(seed % 3),
+        bandwidth_in=float(random.choice([4, 8, 16])) * BANDWIDTH,
+        latency_s=float(random.uniform(0, LATENCY)),
+        overhead_s=float(random.uniform(0, OVERHEAD)),
+        cores=4.0 if seed % 2 else None,
+        cpu_s_per_byte=2e-7 if seed % 2 else 0.0,
+    )
+    one, all_nodes = (
+        replay(work, profile, rounds=5, window=1 + seed % 3, streams=1 + seed % 2, folded=folded)
+        for folded in (True, False)
+    )
+    assert one.finish_s == pytest.approx(all_nodes.finish_s, rel=1e-3, abs=1e-12)
+    assert one.seconds == pytest.approx(all_nodes.seconds, rel=1e-3)
+    for name in ("compute_s", "communication_s", "idle_s"):
+        difference = getattr(one, name) - getattr(all_nodes, name)
+        assert np.all(np.abs(difference) <= 1e-3 * all_nodes.seconds)
+    assert one.bytes_sent == exactly(all_nodes.bytes_sent)
+    assert one.bytes_received == exactly(all_nodes.bytes_received)
+    assert (one.events, one.messages) == (all_nodes.events, all_nodes.messages)
+
+
+def test_thousands_of_equal_nodes_are_one():
+    work = same(1024, [("compute", 0.1), *blocking("all_reduce", SIZE)])
+    assert len(fold(work).nodes) == 1
+    found = replay(work, cluster(), rounds=2)
+    hop = OVERHEAD + SIZE / 1024 / BANDWIDTH + LATENCY
+    assert found.finish_s == exactly(np.outer(np.ones(1024), [0.1 + 2046 * hop, 0.2 + 4092 * hop]))
+    assert found.messages == 2 * 1024 * 2046
+
+
+def test_nodes_that_differ_are_kept():
+    programs = [[("compute", 0.1 * rank), *blocking("all_reduce", SIZE)] for rank in range(4)]
+    work = trace(*programs)
+    assert fold(work) is work
+    assert len(fold(trace(*programs[:2], *programs[:2])).nodes) == 2
+    to_the_first = [[("post", "receive", SIZE, (1,)), ("wait", 0)], [("post", "send", SIZE, (0,)), ("wait", 0)]]
+    idle = [("compute", 0.0)]
+    assert len(fold(trace(*to_the_first, idle, idle)).nodes) == 4
+
+
+def test_a_broadcast_has_one_root():
+    work = same(4, blocking("broadcast", SIZE, (0,)))
+    assert fold(work) is work
