@@ -6,9 +6,12 @@ RESULTS/validation holds the measurements. The script adds them to results/valid
 of the same methods. From all measurements there it writes the tables, pictures and README.md of results/validation,
 the paragraph of README.md between its two marks, and istbench/cluster/checked.json, which tells replayed tables how
 far the replays of each method are off. Without RESULTS it writes these again from results/validation.
+
+    python scripts/freeze_validation.py --into TARGET    # to try it
 """
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,14 +35,19 @@ def main() -> None:
     """Add the measurements and write all texts that follow from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", help="results directory of `lab validate`")
-    results = parser.parse_args().results
-    if results is not None:
-        add(results / "validation", FROZEN)
-    ValidationFiles(FROZEN, scaling=False).write_summary()
-    (FROZEN / "README.md").write_text(page(FROZEN))
-    CHECKED.write_bytes(checked(FROZEN))
-    readme = ROOT / "README.md"
-    readme.write_text(with_paragraph(readme.read_text(), FROZEN))
+    parser.add_argument("--into", type=Path, help="write into copies of the files in this directory instead")
+    arguments = parser.parse_args()
+    frozen, packaged, readme = FROZEN, CHECKED, ROOT / "README.md"
+    if arguments.into is not None:
+        frozen, packaged, readme = (arguments.into / path.name for path in (frozen, packaged, readme))
+        shutil.copytree(FROZEN, frozen)
+        shutil.copy(ROOT / "README.md", readme)
+    if arguments.results is not None:
+        add(arguments.results / "validation", frozen)
+    ValidationFiles(frozen, scaling=False).write_summary()
+    (frozen / "README.md").write_text(page(frozen))
+    packaged.write_bytes(checked(frozen))
+    readme.write_text(with_paragraph(readme.read_text(), frozen))
 
 
 def add(measured: Path, frozen: Path) -> None:

@@ -82,6 +82,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
             fabric adds by sleeping.
         dilation: everything runs this many times slower than requested; clocks are divided by it.
         uplink: of racks; a lab without racks has none, as all labs of earlier versions.
+        recorded_steps: local steps that a trace has at least; by default those of a sample.
     """
 
     summary: str
@@ -91,6 +92,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     fabric_latency_s: Duration = 0.0
     dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
     uplink: Uplink | msgspec.UnsetType = msgspec.UNSET
+    recorded_steps: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True):

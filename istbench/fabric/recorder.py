@@ -23,6 +23,7 @@ class Recorder:
     Records whole rounds, from the end of the first one until the sample has at least 3 rounds and 20 local steps.
 
     Attributes:
+        least_steps: local steps that the sample has at least.
         window: messages that a method's priority queue sends to a node at a time; None if it has no queue.
     """
 
@@ -43,6 +44,7 @@ class Recorder:
         self._whole_rounds = 0
         self.finished = False
         self.window: int | None = None
+        self.least_steps = _LEAST_STEPS
 
     @property
     def running(self) -> bool:
@@ -147,7 +149,7 @@ class Recorder:
         """After the last step of a round: start or stop recording."""
         if self._running:
             self._whole_rounds = len(self._builder)
-            if self._rounds >= _LEAST_ROUNDS and self._steps >= _LEAST_STEPS:
+            if self._rounds >= _LEAST_ROUNDS and self._steps >= self.least_steps:
                 self._running, self.finished = False, True
         elif not self.finished:
             self._running = True

@@ -56,6 +56,7 @@ class ShapedNetwork:
         bandwidth: of every link, each way, in bit/s. latency_s: added one way between two nodes, in seconds.
         racks: number of switches, each with as many nodes, the last perhaps with fewer. uplink: bandwidth of a
             rack's link to the others, each way, in bit/s; None with one rack.
+        recorded_steps: local steps that traces have at least; 0 for a sample of them.
     """
 
     nodes: int
@@ -63,6 +64,7 @@ class ShapedNetwork:
     latency_s: float = 0.0
     racks: int = 1
     uplink: float | None = None
+    recorded_steps: int = 0
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= MOST_NODES:
@@ -94,6 +96,7 @@ class ShapedNetwork:
             fabric_latency_s=0.0 if self._by_netem else self.latency_s * dilation,
             dilation=dilation,
             uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else msgspec.UNSET,
+            recorded_steps=self.recorded_steps or msgspec.UNSET,
         )
 
     @property

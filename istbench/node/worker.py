@@ -50,6 +50,8 @@ def train_cell(run_path: str, scratch: str) -> None:
         ahead_s = 1.5 if "TORCHELASTIC_RUN_ID" in os.environ else 0.5
         request = StopRequest(Path(scratch))
         stopping = Stopping(request, fabric.texts, fabric.rank, fabric.world_size, ahead_s)
+        if config.lab and config.lab.recorded_steps:
+            fabric.recorder.least_steps = config.lab.recorded_steps
         with fabric.naming_peers():
             train_rank(run, config, workload, fabric, sinks, stopping)
 

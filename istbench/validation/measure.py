@@ -27,6 +27,7 @@ from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 from istbench.validation.measurement import ReplayError
 from istbench.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
+from istbench.validation.segments import segment
 
 _CARRYING_BANDWIDTH = 3e9
 _SHARE = 0.5
@@ -78,6 +79,12 @@ class Point:
     def cores(self) -> float:
         """Cores of a node."""
         return max(1, cores() // self.cell.nodes) * self.share
+
+    @property
+    def recording(self) -> ShapedNetwork | None:
+        """The network, where a run records all its rounds but the first."""
+        steps = self.measured.recorded_steps
+        return dataclasses.replace(self.network, recorded_steps=steps) if self.network else None
 
     @property
     def dilation(self) -> float:
@@ -219,7 +226,9 @@ class Validation:
 
         Slow links would make the measurement slow.
         """
-        fast = dataclasses.replace(network, bandwidth=_CARRYING_BANDWIDTH, latency_s=0.0, racks=1, uplink=None)
+        fast = dataclasses.replace(
+            network, bandwidth=_CARRYING_BANDWIDTH, latency_s=0.0, racks=1, uplink=None, recorded_steps=0
+        )
         if fast not in self._costs:
             self._display.note(f"measuring messages between {fast.nodes} nodes, {fast.lab.summary}")
             self._costs[fast] = measure_carrying(fast.nodes, fast, fast.lab.dilation)
@@ -234,10 +243,10 @@ class Validation:
         for number in range(total):
             repeat, place = divmod(number, len(points))
             point = points[place]
-            timed = self._run(point.cell, point.network)
+            timed = self._run(point.cell, point.recording)
             if timed.seconds * point.dilation < _SHORT * self._seconds:
                 point = points[place] = self._longer(point, timed)
-                timed = self._run(point.cell, point.network)
+                timed = self._run(point.cell, point.recording)
             error = msgspec.structs.replace(replayed(point, timed), repeat=repeat)
             done_s += point.expected_s
             left = (expected - done_s) / done_s * (time.monotonic() - started)
@@ -273,7 +282,7 @@ class Validation:
         return self._error(
             point,
             there,
-            _seconds(point.measured, _replayed(there.trace, profile, point.measured, 1.0)),
+            _replayed_segments(there.trace, profile, point.measured),
             _seconds(point.measured, _replayed(point.rehearsal.timed.trace, profile, point.measured, 1.0)),
         )
 
@@ -310,6 +319,15 @@ class Validation:
 
 def _replayed(trace: Trace, profile: ClusterProfile, measured: Measured, scale: float | None) -> Replay:
     return replay(trace, profile, rounds=measured.segment_rounds, compute_scale=scale)
+
+
+def _replayed_segments(trace: Trace, profile: ClusterProfile, measured: Measured) -> float:
+    """Seconds of the measured segments in the trace of a whole run, each replayed with its own computing."""
+    rounds = measured.segment_rounds
+    return sum(
+        replay(segment(trace, (1 + number) * rounds - 1, rounds), profile, compute_scale=1.0).seconds
+        for number in range(SEGMENTS)
+    )
 
 
 def _seconds(measured: Measured, segment: Replay) -> float:

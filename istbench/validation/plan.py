@@ -37,6 +37,11 @@ class Measured:
         """Local steps of a node in the measured segments."""
         return SEGMENTS * self.segment_steps
 
+    @property
+    def recorded_steps(self) -> int:
+        """Local steps that a trace can have: a trace begins after the first round."""
+        return self.segment_steps + self.steps - self.round_steps
+
     def fit(self, request: RunRequest) -> RunRequest:
         """`request` with these steps."""
         every = Interval(steps=self.segment_steps)

@@ -2,6 +2,8 @@
 
 The replays should agree: they are of the same cell. "Before" scales the same recordings by matrix products alone.
 Run it on a machine without other load; it takes some eight minutes on two cores.
+
+    python scripts/bench/recording_states.py --workloads toy --states 1    # to try it
 """
 
 import argparse
@@ -24,6 +26,7 @@ from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 
 CELLS = {
+    "toy": ["--steps", 40],
     "speech": ["--workload-set", "hidden=1024", "--steps", 60],
     "cifar10": ["--workload-set", "width=16", "--batch-size", 64, "--channels-last", "--steps", 30],
     "amazon670k": ["--workload-set", "hidden=128", "--steps", 30],
@@ -89,7 +92,7 @@ def spread(values: Sequence[float]) -> str:
 def main() -> None:
     """Print a table for each workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", default=",".join(CELLS))
+    parser.add_argument("--workloads", default="speech,cifar10,amazon670k", help=f"of {', '.join(CELLS)}")
     parser.add_argument("--states", type=int, default=len(STATES), help="only the first of them")
     arguments = parser.parse_args()
     for workload in arguments.workloads.split(","):

@@ -6,7 +6,7 @@ Communication and idle are the shares of time in which nodes wait. Streaming onl
 than the ordinary exchange in the median, the machine changed its speed, and a line says so. `--hidden 4096
 --nodes 2,4,8` gives the full table.
 
-    python scripts/bench/streaming.py --hidden 16 --nodes 2 --local-steps 2 --clips 12    # to try it
+    python scripts/bench/streaming.py --hidden 16 --nodes 2 --local-steps 2 --clips 12 --repeats 1    # to try it
 """
 
 import argparse

@@ -2,6 +2,8 @@
 
 An all-reduce, and an exchange of a part with every other node as in IST, each of tensors so large that messages
 cost nothing beside their bytes. The replay leaves these costs out.
+
+    python scripts/bench/uplink_lab.py --uplinks none,50mbit --count 20000 --times 1    # to try it, as root
 """
 
 import argparse
