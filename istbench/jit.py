@@ -3,10 +3,11 @@
 import functools
 import hashlib
 import os
+import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from istbench.errors import UserError, printable
 
@@ -48,6 +49,35 @@ def jit_part(function: _Function) -> _Function:
         function
     )
     return compiled
+
+
+def interpreted(compiled: _Function) -> _Function:
+    """The Python form of `compiled` and of all compiled functions that it calls, with the same results.
+
+    Python interprets it some hundred times more slowly, but at once.
+    """
+    return cast(_Function, _interpreted(compiled, {}))
+
+
+def _interpreted(compiled: Any, known: dict[Any, types.FunctionType]) -> types.FunctionType:
+    if compiled not in known:
+        plain = compiled.py_func
+        names = dict(plain.__globals__)
+        known[compiled] = types.FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
+        for name in plain.__code__.co_names:
+            if hasattr(names.get(name), "py_func"):
+                names[name] = _interpreted(names[name], known)
+    return known[compiled]
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether `function`, which `jit` made, needs no compiling: this process or the cache has it."""
+    if getattr(function, "signatures", ()):
+        return True
+    with suppress(OSError, AttributeError):
+        cached = Path(function._cache.cache_path)  # type: ignore[attr-defined]
+        return any(cached.glob(f"*.{function.__name__}-*.nbc"))
+    return False
 
 
 def _numba() -> Any:

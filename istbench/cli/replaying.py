@@ -16,7 +16,7 @@ def replaying() -> Iterator[None]:
     """Replay inside the block. After a while, one line gives the reason for the wait."""
     # At its end Python searches the objects of the simulation for garbage, which takes a third of a second.
     atexit.register(gc.freeze)
-    line = "replaying; the first replay on a machine compiles the simulation, which takes 10 to 30 seconds"
+    line = "replaying; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
     timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()

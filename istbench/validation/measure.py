@@ -14,6 +14,7 @@ import msgspec
 from istbench.backends.backend import Screen
 from istbench.backends.here import Here
 from istbench.cluster.profile import ClusterProfile, MessageCosts, Rack, parse_bandwidth
+from istbench.cluster.segments import segment
 from istbench.cluster.simulator import Replay, replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
@@ -27,7 +28,6 @@ from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 from istbench.validation.measurement import ReplayError
 from istbench.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
-from istbench.validation.segments import segment
 
 _CARRYING_BANDWIDTH = 3e9
 _SHARE = 0.5

@@ -44,7 +44,8 @@ def replay(
 ) -> Replay:
     """Replay `rounds` rounds of `trace` on `profile`, repeating the sample; by default the rounds of the sample.
 
-    Equal inputs give equal results, bit for bit. The first replay on a machine compiles for some seconds.
+    Equal inputs give equal results, bit for bit. The first long replay on a machine compiles for
+    some seconds; short ones are interpreted before that.
 
     Args:
         compute_scale: seconds of computing on a node of speed 1 of the cluster for one recorded second, on all
@@ -87,7 +88,8 @@ def replay(
         marks=len(marks),
         spans=int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0,
     )
-    state, seconds = _simulated(program, profile, ends, room, window=window, streams=streams)
+    steps = int(ends.sum()) + _messages(program) * repetitions
+    state, seconds = _simulated(program, profile, ends, room, steps, window=window, streams=streams)
     _check_finished(program, state.node.waits_for)
     alike = program.world // program.n
     sent, received = (np.tile(size, alike) for size in (state.node.bytes_out, state.node.bytes_in))
@@ -123,10 +125,12 @@ def _of_all(seconds: Floats, alike: int) -> Floats:
 
 
 def _simulated(
-    program: Program, profile: ClusterProfile, ends: Ints, room: Room, *, window: int, streams: int
+    program: Program, profile: ClusterProfile, ends: Ints, room: Room, steps: int, *, window: int, streams: int
 ) -> tuple[State, float]:
-    from istbench.cluster.simulator.simulate import simulate
+    """The end of the simulation. steps: events and messages."""
+    from istbench.cluster.simulator.simulate import simulation
 
+    simulate = simulation(steps)
     while True:
         state = new_state(program, profile, room, window=window, streams=streams)
         seconds = simulate(program, state, ends)

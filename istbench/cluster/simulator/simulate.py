@@ -1,5 +1,7 @@
 """The event loop: nodes run their programs over the network until all have reached their end."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, latency_of, start_flow
@@ -18,7 +20,17 @@ from istbench.cluster.simulator.processors import carry_message, compute, next_w
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
 from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Ints
-from istbench.jit import jit, jit_part
+from istbench.jit import interpreted, is_compiled, jit, jit_part
+
+_INTERPRETED = 5_000  # events and messages, which Python interprets in a second or two
+
+
+def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
+    """`simulate` for this many `steps`, which are events and messages.
+
+    Compiling takes some 15 seconds, once on a machine. Before that, few steps are interpreted.
+    """
+    return simulate if steps > _INTERPRETED or is_compiled(simulate) else interpreted(simulate)
 
 
 @jit

@@ -1,0 +1,27 @@
+"""The simulation without compiling."""
+
+import numpy as np
+import pytest
+from traces import cluster, random_trace
+
+from istbench.cluster.simulator import replay, simulate
+from istbench.jit import interpreted
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_interpreting_gives_the_same_bits(seed, monkeypatch):
+    random = np.random.default_rng(seed)
+    trace = random_trace(random, nodes=3, operations=4, rounds=2)
+    profile = cluster(cores=2, cpu_s_per_byte=1e-8, cpu_s_per_message=1e-4, burst_bytes=9_000)
+    compiled = replay(trace, profile, compute_scale=1.0, spans=True)
+    monkeypatch.setattr(simulate, "simulation", lambda steps: interpreted(simulate.simulate))
+    plain = replay(trace, profile, compute_scale=1.0, spans=True)
+    assert np.array_equal(plain.finish_s, compiled.finish_s)
+    assert plain.spans == compiled.spans
+
+
+def test_few_steps_do_not_wait_for_compiling(monkeypatch):
+    monkeypatch.setattr(simulate, "is_compiled", lambda function: False)
+    assert not hasattr(simulate.simulation(100), "py_func")
+    assert simulate.simulation(10**6) is simulate.simulate
+    monkeypatch.undo()
