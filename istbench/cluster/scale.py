@@ -6,13 +6,16 @@ at its memory bandwidth. A recorded step lasts longer or shorter than that; a re
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.speed import Speed, StepWork
-from istbench.cluster.trace import Trace
 from istbench.errors import UserError
+
+if TYPE_CHECKING:
+    from istbench.cluster.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Scale:
     lacks: str = ""
 
 
-def scale(trace: Trace, profile: ClusterProfile) -> Scale:
+def scale(trace: "Trace", profile: ClusterProfile) -> Scale:
     """The scale of the recorded seconds of `trace` on `profile`.
 
     By matrix products alone where the trace or the profile lacks figures of memory.
@@ -83,7 +86,7 @@ def speed_of(profile: ClusterProfile) -> Speed | None:
     )
 
 
-def _scale_of_threads(trace: Trace, profile: ClusterProfile) -> float:
+def _scale_of_threads(trace: "Trace", profile: ClusterProfile) -> float:
     """A thread beside training sums and copies, as fast as memory feeds its core. Unknown: as recorded."""
     meta = trace.meta
     known = meta.device == "cpu" and meta.memory_gb_per_s and meta.threads
@@ -103,7 +106,7 @@ def _ratios(here: Speed, there: Speed, work: StepWork) -> list[float]:
 
 
 def _range(
-    trace: Trace, work: StepWork, compute: float, modelled: float, ratios: list[float]
+    trace: "Trace", work: StepWork, compute: float, modelled: float, ratios: list[float]
 ) -> tuple[float, float]:
     """The range of `compute`.
 
