@@ -43,6 +43,8 @@ def write_check(results, method, error, *, name="toy-n2"):
 def test_replays_that_were_never_checked_or_were_off_say_so_in_every_replayed_table(results):
     for method in ("ddp", "local_sgd", "mine", "yours"):
         write_run(results, header(method), ramp(9.0), trace=averaging_trace())
+    for method in ("ddp", "local_sgd"):
+        write_check(results, method, 0.01, name=method)
 
     def said():
         clusters = select_clusters(["m5.2xlarge"], [1e8, 1e9])

@@ -88,7 +88,7 @@ def test_a_core_that_is_busy_carrying_is_warned_of(results):
         return build_report_on_clusters(results, {"bare": [profile]}).tables[1]
 
     little, much = spent(1e-9), spent(1e-6)
-    assert "Careful" not in footer(little)
+    assert "sending and receiving take" not in footer(little)
     assert 0 < column(little, "carrying_percent")["ddp", 2].value < 1
     assert column(much, "carrying_percent")["ddp", 2].value > 50
     assert "sending and receiving take up to" in footer(much)
