@@ -344,7 +344,13 @@ def as_fast_as(profile: ClusterProfile, trace: Trace, share: float) -> ClusterPr
 
     A trace has speeds by CPU time, which a share of a core does not change.
     """
-    return dataclasses.replace(profile, gflops=(trace.gflops or 1.0) * share)
+    memory, gather = trace.meta.memory_gb_per_s, trace.meta.gather_gb_per_s
+    return dataclasses.replace(
+        profile,
+        gflops=(trace.gflops or 1.0) * share,
+        memory_gb_per_s=memory and memory * share,
+        gather_gb_per_s=gather and gather * share,
+    )
 
 
 def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: float) -> ClusterProfile:
