@@ -13,7 +13,7 @@ from istbench.errors import UserError, printable
 def source_key() -> str:
     """Identifies the code of this istbench: a hash of its files."""
     folder, digest = Path(istbench.__file__).parent, hashlib.sha256()
-    for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.toml"))):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
