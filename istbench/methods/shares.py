@@ -4,36 +4,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from istbench.fabric import Fabric
-from istbench.subnets.layout import CutTensor, Layout, product_shape, select, subnet_index, write
+from istbench.methods.subnet_share import SubnetShare
+from istbench.subnets.groups import named_tensors
+from istbench.subnets.layout import CutTensor, build_subnet, product_shape, select, subnet_index, write
 from istbench.subnets.partition import Partition, common_owners
 from istbench.subnets.pieces import DimSlice, Piece, piece_of, scattered_piece
 from istbench.subnets.streaming import Flights
 
 
 class Shares:
-    """This node's share of the full model: its subnet in `partition` and its shards in `home`.
+    """The shares of all nodes: subnets in `partition`, and home shards.
 
     Args:
-        subnet, shards: tensors by name. whole: tensors that no partition cuts, with their values in the full model.
+        share: the share of this node. whole: tensors that no partition cuts, with their values in the full model.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        partition: Partition,
-        home: Partition,
-        fabric: Fabric,
-        *,
-        subnet: Mapping[str, Tensor],
-        shards: Mapping[str, Tensor],
-        whole: Mapping[str, Tensor],
-    ) -> None:
-        self._cut = {cut.name: cut for cut in layout.cut}
-        self._partition, self._home, self._fabric = partition, home, fabric
-        self._subnet, self._shards, self._whole = subnet, shards, whole
+    def __init__(self, share: SubnetShare, partition: Partition, whole: Mapping[str, Tensor]) -> None:
+        self._cut = {cut.name: cut for cut in share.layout.cut}
+        self._partition, self._home, self._fabric = partition, share.home_partition, share.fabric
+        self._subnet, self._whole = share.tensors, whole
+        self._shards = {name: shards[0] for name, shards in share.home.items()}
+
+    def assembled(self, model: nn.Module) -> nn.Module | None:
+        """The full model on rank 0, None elsewhere. `model` has its shapes, on the meta device."""
+        full = build_subnet(model, (), {}, 0, self._fabric.device) if self._fabric.rank == 0 else None
+        targets = {} if full is None else named_tensors(full)
+        for name, tensor in named_tensors(model).items():
+            self.bring(name, DimSlice(0, 0, len(tensor) if tensor.dim() else 1), targets.get(name))
+        return full
 
     def block(self, name: str, dim: int, first: int, last: int) -> Tensor | None:
         """Entries `first` to `last` (exclusive) along `dim` of tensor `name`, on rank 0; None elsewhere.

@@ -29,9 +29,9 @@ from istbench.fabric.pending import Transfers
 from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
 from istbench.methods.dealt_groups import dealt_groups
-from istbench.methods.ist import IndependentSubnetTraining, averages_like_local_sgd
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.shares import Shares, StreamedShares
-from istbench.methods.subnet_footprint import shared_bytes, travelling_bytes
+from istbench.methods.subnet_footprint import shared_buffers, shared_bytes, travelling_bytes
 from istbench.optimizer import started
 from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
 from istbench.subnets.groups import named_tensors
@@ -117,15 +117,15 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     @torch.no_grad()
     def close_round(self) -> None:
         """End the round early: units in flight land at once."""
-        self._land(self._holdings())
+        self._land(self._share.holdings())
         self._end_round()
 
     @torch.no_grad()
     def _end_round(self) -> None:
         if self._fabric.world_size > 1:
-            self._average_shared()
-            if self.options.optimizer_state == "reset" and not self._like_local_sgd:
-                for name in self._layout.replicated:
+            self._undealt.average()
+            if self.options.optimizer_state == "reset":
+                for name in self._share.travelling & set(self._layout.replicated):
                     for plane in self._state_of(name):
                         plane.zero_()
         self._next_round()
@@ -135,7 +135,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     @torch.no_grad()
     def _move_units(self) -> None:
         """After a local step: the last wave lands and the next one leaves, each if it is due."""
-        holdings = self._holdings()
+        holdings = self._share.holdings()
         if self._flying is not None:
             self._flying.steps += 1
             if self._flying.steps == self.options.flight_steps:
@@ -164,7 +164,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
 
     def _flying_of(self, wave: Wave, round_index: int, number: int, holdings: Holdings) -> _Flying:
         """Wave `number` of a round as this node sees it, with empty buffers."""
-        flights, like = Flights(self._layout, wave, self._home_partition), next(self._subnet.parameters())
+        flights, like = Flights(self._layout, wave, self._share.home_partition), next(self._subnet.parameters())
         incoming = {peer: flights.incoming(self._fabric.rank, peer) for peer in range(self._fabric.world_size)}
         arrived = {peer: like.new_empty(count_values(holdings, blocks)) for peer, blocks in incoming.items()}
         return _Flying(flights=flights, round=round_index, wave=number, incoming=incoming, arrived=arrived)
@@ -211,7 +211,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         self.drain()
         flights, arrived = None, {}
         if self._flying is not None:
-            flights, holdings = self._flying.flights, self._holdings()
+            flights, holdings = self._flying.flights, self._share.holdings()
             arrived = {
                 peer: values_of_blocks(holdings, blocks, self._flying.arrived[peer])
                 for peer, blocks in self._flying.incoming.items()
@@ -251,7 +251,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         number = counted(state, "wave", below=self._timetable.waves)
         round_index = counted(state, "round", below=self._round + 1)
         wave = self._timetable.wave(self._partition, round_index, number)
-        flying = self._flying_of(wave, round_index, number, self._holdings())
+        flying = self._flying_of(wave, round_index, number, self._share.holdings())
         flying.steps = counted(state, "steps", below=self.options.flight_steps)
         for peer, buffer in flying.arrived.items():
             buffer.copy_(_fitting(state["arrived"][str(peer)], buffer))
@@ -283,8 +283,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         planes = travelling_bytes(self.options, tensors, world_size)
         timetable = self._timetable_of(layout, world_size)
         moves = [expected_flights(layout, timetable, number, planes) for number in range(timetable.waves)]
-        whole = averages_like_local_sgd(self.options)
-        shared = shared_bytes(self.options, layout, ordinary.model, world_size, whole=whole)
+        shared = shared_bytes(self.options, layout, ordinary.model, world_size)
         flight_steps = self.options.flight_steps
 
         def rounds(node: PlannedNode) -> Iterator[None]:
@@ -305,7 +304,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
             ordinary,
             rounds=rounds,
             buffers=round(max(moved.gathered + moved.sent for moved in moves)),
-            round_buffers=0 if whole else 2 * sum(shared),
+            round_buffers=shared_buffers(self.options, shared),
         )
 
 

@@ -1,20 +1,22 @@
 """The memory and the messages of a round of `ist`, before anything runs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.flat import by_dtype
+from istbench.methods.undealt import averaged_in_place
 from istbench.subnets.exchange import expected_moves
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.layout import Layout, build_subnet, undealt
 from istbench.subnets.partition import home_partition, partition_units
 
 
-def largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:
+def _largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:
     """The subnet of node 0, which has a largest part of every group in every round; on the meta device."""
     if coverage == 1:
         partition = home_partition(layout.groups, world_size)
@@ -35,28 +37,30 @@ def travelling_slots(options: Any, world_size: int) -> int:
     return len(options.slots) if carried else 0
 
 
-def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: int, *, whole: bool) -> list[int]:
-    """Bytes of each all-reduce of the tensors that every node trains.
-
-    whole: as `local_sgd` averages them, else in float64 with the state that travels.
-    """
+def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: int) -> list[int]:
+    """Bytes of each all-reduce of the tensors that every node trains."""
     if world_size == 1:
         return []
-    if whole:
+    if averaged_in_place(options):
         return [tensor_bytes(alike) for alike in by_dtype(undealt(subnet, layout.groups).values())]
     slots, tensors = travelling_slots(options, world_size), named_tensors(subnet)
     values = sum(tensors[name].numel() * (1 + slots * tensors[name].requires_grad) for name in layout.replicated)
     return [values * torch.float64.itemsize] if values else []
 
 
-def subnet_footprint(
-    options: Any, layout: Layout, subnet: nn.Module, world_size: int, batch_size: int, *, whole: bool
-) -> Footprint:
-    """`subnet` with its gradients and optimizer state, and the home shards of tensors cut along two axes.
+def subnet_footprint(model: nn.Module, layout: Layout, options: Any, world_size: int, batch_size: int) -> Footprint:
+    """The footprint of `ist` on `model` (meta device): of a largest subnet, and of the whole model in a warm-up."""
+    subnet = _largest_subnet(model, layout, world_size, options.coverage)
+    planned = _footprint_of(subnet, layout, options, world_size, batch_size)
+    if not options.warmup_rounds or world_size == 1:
+        return planned
+    assert planned.rounds is not None
+    return replace(planned, before=whole_model(model, options, planned.rounds, batch_size))
 
-    whole: as in `shared_bytes`.
-    """
-    shared = shared_bytes(options, layout, subnet, world_size, whole=whole)
+
+def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: int, batch_size: int) -> Footprint:
+    """`subnet` with its gradients and optimizer state, and the home shards of tensors cut along two axes."""
+    shared = shared_bytes(options, layout, subnet, world_size)
     tensors, slots = named_tensors(subnet), travelling_slots(options, world_size)
     gathered = sent = met = 0.0
     for cut in layout.cut:
@@ -66,7 +70,7 @@ def subnet_footprint(
             gathered += count * size * moved.gathered
             sent += count * size * moved.sent
             met += count * size * moved.met
-    shards = home_shard_sizes(layout, world_size, options.coverage)
+    shards = _home_shard_sizes(layout, world_size, options.coverage)
     planes = travelling_bytes(options, tensors, world_size)
     sizes = {name: tensor.element_size() for name, tensor in tensors.items()}
     nodes_met = min(options.coverage, world_size) - 1
@@ -92,8 +96,13 @@ def subnet_footprint(
         build=options.build,
         samples=batch_size,
         parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
-        round_buffers=round(max(gathered + sent, 2 * met)) + (0 if whole else 2 * sum(shared)),
+        round_buffers=round(max(gathered + sent, 2 * met)) + shared_buffers(options, shared),
     )
+
+
+def shared_buffers(options: Any, shared: list[int]) -> int:
+    """Bytes of the buffers of all-reduces of `shared` bytes: copies in float64, or none."""
+    return 0 if averaged_in_place(options) else 2 * sum(shared)
 
 
 def _swap(node: PlannedNode, turn: int, size: float) -> None:
@@ -103,7 +112,7 @@ def _swap(node: PlannedNode, turn: int, size: float) -> None:
         node.wait([node.post("receive", round(size), [source]), node.post("send", round(size), [to])])
 
 
-def home_shard_sizes(layout: Layout, world_size: int, coverage: int) -> dict[str, int]:
+def _home_shard_sizes(layout: Layout, world_size: int, coverage: int) -> dict[str, int]:
     """Values of node 0's home shard, the largest, of each tensor with entries that may be in no subnet."""
     if 2 * coverage > world_size > 1:
         return {}

@@ -9,6 +9,7 @@ from torch import nn
 from istbench.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.streaming_ist import StreamingByOption, StreamingSubnetTraining
+from istbench.methods.subnet_share import loaded_shards
 from istbench.registry import build_method, build_workload
 from istbench.subnets.structure import chain_groups
 
@@ -81,7 +82,6 @@ def test_the_former_spelling_takes_the_options_and_bounds_of_today() -> None:
 
 
 def test_home_shards_of_a_checkpoint_go_where_they_were_set_up() -> None:
-    method = build_method("ist", {"momentum": 0.9})
-    method._home = {"weight": [torch.empty(3, 4, device="meta")]}  # stands for a GPU; checkpoints are on the CPU
-    loaded = method._loaded("weight", {"0": torch.ones(3, 4), "1": torch.ones(3, 4)})
+    here = torch.empty(3, 4, device="meta")  # stands for a GPU; checkpoints are on the CPU
+    loaded = loaded_shards("weight", {"0": torch.ones(3, 4), "1": torch.ones(3, 4)}, here, slots=1)
     assert [plane.device.type for plane in loaded] == ["meta"] * 2

@@ -1,0 +1,208 @@
+"""One node's share of the model in Independent Subnet Training, and its exchange with those of the other nodes.
+
+A share is a subnet with its optimizer, and home shards. A home shard keeps entries in no subnet, of a tensor
+that is cut along two axes.
+"""
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from istbench.fabric import Fabric
+from istbench.memory_order import memory_format
+from istbench.optimizer import load_optimizer_state, optimizer_state, started
+from istbench.subnets.exchange import (
+    Holdings,
+    Meeting,
+    Repartition,
+    count_values,
+    gather_blocks,
+    take_means,
+    values_met,
+    write_blocks,
+)
+from istbench.subnets.groups import named_tensors
+from istbench.subnets.layout import Layout, Rows, build_subnet, home_values, part_of_subnet, subnet_values
+from istbench.subnets.partition import Partition, home_partition
+from istbench.workloads.base import Workload
+
+
+class SubnetShare:
+    """The share of the node of `fabric` in the model, with the initial buffers of `workload`.
+
+    Args:
+        model: the full model, on the meta device.
+
+    Attributes:
+        travelling: names of the tensors whose optimizer state travels with their values.
+        subnet: the module that the node trains; its tensors are uninitialised before `fill`. optimizer: of its
+            parameters.
+        home: by tensor name, the node's shard of values, and of optimizer state once there is any.
+        home_partition: the nodes that keep the entries of no subnet.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        workload: Workload,
+        fabric: Fabric,
+        options: Any,
+        layout: Layout,
+        partition: Partition,
+        travelling: Set[str],
+    ) -> None:
+        self._model, self._workload, self.fabric = model, workload, fabric
+        self._options, self.travelling, self.layout = options, travelling, layout
+        self.home_partition = home_partition(layout.groups, fabric.world_size)
+        self.subnet = build_subnet(model, layout.groups, partition, fabric.rank, fabric.device)
+        self.optimizer = options.build(self.subnet.parameters())
+        self.home: dict[str, list[Tensor]] = {}
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the subnet by name."""
+        return named_tensors(self.subnet)
+
+    @torch.no_grad()
+    def fill(self, partition: Partition, rows: Rows) -> None:
+        """Give subnet and home shards the values of the full model from `rows`."""
+        rank, tensors = self.fabric.rank, self.tensors
+        for cut in self.layout.cut:
+            tensors[cut.name].copy_(subnet_values(cut, partition, rank, rows))
+        for name in self.layout.replicated:
+            tensors[name].copy_(rows(name, None))
+        for name in tensors.keys() - self.layout.names():
+            whole = self._workload.initial_buffer(self._model, name)
+            tensors[name].copy_(part_of_subnet(name, whole, self.layout.groups, partition, rank))
+        if 2 * self._options.coverage > self.fabric.world_size > 1:
+            return  # any two units have a common owner: every entry is in a subnet
+        shards = home_values(self.layout, self.home_partition, rank, rows)
+        self.home |= {name: [shard.to(self.fabric.device, tensors[name].dtype)] for name, shard in shards.items()}
+
+    def take_state(self, whole: "SubnetShare", partition: Partition) -> None:
+        """Take the part of this subnet from the optimizer's state of `whole`, a share with all units."""
+        cuts, state = {cut.name: cut for cut in self.layout.cut}, whole.optimizer.state
+        old = {name: state[tensor] for name, tensor in whole.tensors.items() if tensor in state}
+        for name, tensor in self.tensors.items():
+            if self._options.optimizer_state == "reset" and name in self.travelling:
+                continue
+            for slot, value in old.get(name, {}).items():
+                if name in cuts and slot in self._options.slots and value is not None:
+                    value = subnet_values(cuts[name], partition, self.fabric.rank, rows_of({name: value}))
+                    value = value.to(tensor).contiguous(memory_format=memory_format(tensor))
+                self.optimizer.state[tensor][slot] = value
+
+    def planes(self) -> dict[str, list[Tensor]]:
+        """By name of a travelling tensor: its values and its optimizer state, even before the optimizer has any."""
+        carried = self._options.optimizer_state == "carry" and self._options.local_steps
+        slots = self._options.slots if carried else ()
+        return {
+            name: [tensor.data, *(started(self.optimizer, tensor, slots) if tensor.requires_grad else ())]
+            for name, tensor in self.tensors.items()
+            if name in self.travelling
+        }
+
+    def holdings(self) -> Holdings:
+        """The values on this node, with the optimizer state that travels with them."""
+        subnet = self.planes()
+        for name, shards in self.home.items():
+            # No node has trained these entries so far: their state is zero, as in a new optimizer.
+            missing = len(subnet[name]) - len(shards)
+            shards.extend(torch.zeros_like(shards[0]) for _ in range(missing))
+        return Holdings(subnet, self.home)
+
+    def average_over_owners(self, partition: Partition) -> None:
+        """Replace the entries that this node leads by the means over their owners in `partition`."""
+        holdings, meeting = self.holdings(), Meeting(self.layout, partition)
+        rank, like = self.fabric.rank, next(self.subnet.parameters())
+        peers = [peer for peer in range(self.fabric.world_size) if peer != rank]
+        led = meeting.led(rank)
+        outgoing = {peer: gather_blocks(holdings, meeting.outgoing(rank, peer), like) for peer in peers}
+        arriving = {peer: like.new_empty(values_met(led, peer)) for peer in peers}
+        self.fabric.exchange(outgoing, arriving, "averaging units")
+        take_means(holdings, led, arriving)
+
+    def move(self, old: Partition, new: Partition) -> None:
+        """Move every entry from its lead in partition `old` to its owners in `new`, or home."""
+        holdings, plan = self.holdings(), Repartition(self.layout, old, new, self.home_partition)
+        rank, peers, like = self.fabric.rank, range(self.fabric.world_size), next(self.subnet.parameters())
+        # Copy all values out of their tensors first, also those that stay on this node; then write.
+        outgoing = {peer: gather_blocks(holdings, plan.outgoing(rank, peer), like) for peer in peers}
+        incoming = {peer: plan.incoming(rank, peer) for peer in peers}
+        arrived = {peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank}
+        arrived[rank] = outgoing.pop(rank)
+        arriving = {peer: buffer for peer, buffer in arrived.items() if peer != rank}
+        self.fabric.exchange(outgoing, arriving, "exchanging subnets")
+        for peer, buffer in arrived.items():
+            write_blocks(holdings, incoming[peer], buffer)
+
+    def end_state(self) -> None:
+        """With `optimizer_state=reset`, forget the optimizer's state of the tensors whose state would travel."""
+        if self._options.optimizer_state == "reset":
+            tensors = self.tensors
+            for name in self.travelling:
+                self.optimizer.state.pop(tensors[name], None)
+
+    def whole(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors that no partition cuts, in the assembled model: `means` and the initial values of buffers."""
+        still = self.tensors.keys() - self.layout.names() - means.keys()
+        return means | {
+            name: self._workload.initial_buffer(self._model, name).to(self.fabric.device) for name in still
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the share, for a checkpoint."""
+        return {
+            "subnet": self.subnet.state_dict(),
+            "home": {
+                name: {str(plane): shard for plane, shard in enumerate(shards)}
+                for name, shards in self.home.items()
+            },
+            "optimizer": optimizer_state(self.optimizer),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.subnet.load_state_dict(state["subnet"])
+        slots = len(self._options.slots)
+        self.home |= {
+            name: loaded_shards(name, state["home"][name], shards[0], slots) for name, shards in self.home.items()
+        }
+        load_optimizer_state(self.optimizer, state["optimizer"])
+
+
+def loaded_shards(name: str, planes: Mapping[str, Tensor], like: Tensor, slots: int) -> list[Tensor]:
+    """The home shards of tensor `name` from a checkpoint, in their order, on the device of `like`.
+
+    Raises:
+        ValueError: if they have another shape than `like`, or there are not 1 or 1 + `slots` of them.
+    """
+    loaded = [planes[str(plane)] for plane in range(len(planes))]
+    if len(loaded) not in (1, 1 + slots) or any(plane.shape != like.shape for plane in loaded):
+        raise ValueError(f"home shards of {name} of another shape")
+    return [plane.to(like.device) for plane in loaded]
+
+
+def initial_rows(model: nn.Module, workload: Workload, seed: int) -> Rows:
+    """Reads rows of the full model that `seed` gives."""
+    parameters = {name for name, _ in model.named_parameters()}
+
+    def rows(name: str, indices: Tensor | None) -> Tensor:
+        if name in parameters:
+            return workload.initial_rows(model, name, indices, seed)
+        buffer = workload.initial_buffer(model, name)
+        return buffer if indices is None else buffer[indices]
+
+    return rows
+
+
+def rows_of(tensors: dict[str, Tensor]) -> Rows:
+    """Reads rows of full `tensors`, in host memory."""
+
+    def rows(name: str, indices: Tensor | None) -> Tensor:
+        values = tensors[name].detach().cpu()
+        return values if indices is None else values[indices]
+
+    return rows

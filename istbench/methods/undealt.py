@@ -1,0 +1,92 @@
+"""The tensors that no unit indexes: every node trains them, and the nodes average them at the end of a round.
+
+There are two ways. If few tensors are undealt, their optimizer state is averaged with them, in float64: an exchange
+without training changes no bit then. If layers are left whole, they are averaged as in `local_sgd`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from istbench.fabric import Fabric
+from istbench.methods.flat import flatten_in_place
+from istbench.subnets.dealing import ALL
+from istbench.subnets.exchange import Planes
+
+_NAME = "averaging shared tensors"
+
+
+def averaged_in_place(options: Any) -> bool:
+    """Whether nodes with `options` average undealt tensors as `local_sgd` does, after the warm-up."""
+    return bool(options.deal != ALL or options.coverage > 1)
+
+
+class MeansInPlace:
+    """Means in the numbers of the model, by one all-reduce without copies: those of `local_sgd`.
+
+    The optimizer's state stays on its node.
+
+    Args:
+        tensors: by name, parameters and floating-point buffers. They move into one flat buffer.
+    """
+
+    def __init__(self, fabric: Fabric, tensors: Mapping[str, Tensor]) -> None:
+        self._fabric, self._tensors = fabric, tensors
+        self._flat = flatten_in_place(tensors.values())
+
+    @property
+    def alike(self) -> Collection[str]:
+        """Names of the tensors that are the same on all nodes after `average`, bit for bit."""
+        return self._tensors.keys()
+
+    def average(self) -> None:
+        """Replace the tensors by their means over the nodes."""
+        for flat in self._flat:
+            self._fabric.all_reduce_mean(flat, _NAME)
+
+    def means(self, *, averaged: bool) -> dict[str, Tensor]:
+        """By name, the means over the nodes; the tensors do not change. averaged: whether they are the means."""
+        means = {name: tensor.detach() for name, tensor in self._tensors.items()}
+        if not averaged:
+            means = {name: tensor.clone() for name, tensor in means.items()}
+            for flat in flatten_in_place(means.values()):
+                self._fabric.all_reduce_mean(flat, "assembling")
+        return means
+
+
+class MeansWithState:
+    """Means of values and optimizer state in float64: the mean of n equal values is that value, bit for bit.
+
+    Args:
+        tensors: by name, the values. planes: makes the values with their optimizer state, by name.
+    """
+
+    alike: Collection[str] = ()
+
+    def __init__(self, fabric: Fabric, tensors: Mapping[str, Tensor], planes: Callable[[], Planes]) -> None:
+        self._fabric, self._tensors, self._planes = fabric, tensors, planes
+
+    def average(self) -> None:
+        """Replace values and state by their means over the nodes."""
+        planes = self._planes()
+        tensors = [plane for name in self._tensors for plane in planes[name]]
+        for tensor, mean in zip(tensors, self._reduced(tensors, _NAME), strict=True):
+            tensor.copy_(mean)
+
+    def means(self, *, averaged: bool) -> dict[str, Tensor]:
+        """By name, the means of the values over the nodes; the tensors do not change."""
+        means = self._reduced(list(self._tensors.values()), "assembling")
+        return {
+            name: mean.to(tensor.dtype) for (name, tensor), mean in zip(self._tensors.items(), means, strict=True)
+        }
+
+    def _reduced(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+        """The mean over nodes of each of `tensors`, by one all-reduce."""
+        if not tensors:
+            return []
+        flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+        self._fabric.all_reduce_mean(flat, name)
+        means = flat.split([tensor.numel() for tensor in tensors])
+        return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]
