@@ -75,7 +75,7 @@ class _Plan:
         config = header.config
         workload = build_workload(header.workload, config.workload_options, config.plugins)
         workload.expect(None, config.workload_options)
-        method = build_method(header.method, config.method_options, workload=workload, plugins=config.plugins)
+        method = build_method(header.method, config.method_options, plugins=config.plugins)
         model = blank_model(workload, data_known=False)
         if header.parameters and sum(parameter.numel() for parameter in model.parameters()) != header.parameters:
             raise UserError("the model of the run depends on its data, and cannot be planned without them")

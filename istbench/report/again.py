@@ -10,6 +10,9 @@ from istbench.config.run import Lab, RunRequest
 from istbench.errors import UserError
 from istbench.results.header import Header
 
+_LEFT_OUT = {"ist": {"deal": ["all"]}, "streaming_ist": {"deal": ["all"]}}
+"""By method: options that configurations leave out at these values; workloads may have other defaults."""
+
 _EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
 
 
@@ -27,6 +30,7 @@ def command_again(header: Header) -> str | None:
     }
     for name in ("workload_options", "method_options"):  # an option of no value cannot be typed, and is the default
         given[name] = {option: value for option, value in given[name].items() if value is not None}
+    given["method_options"] = _LEFT_OUT.get(config.method, {}) | given["method_options"]
     epochs = re.match(_EPOCHS, header.budget)
     if epochs:
         given |= {"steps": None, "epochs": float(epochs[1])}

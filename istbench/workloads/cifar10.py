@@ -116,8 +116,8 @@ class Cifar10(ImageClassifier):
         return resnet_groups(model)
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """SGD with momentum 0.9, weight decay 5e-4 and learning rate 0.1; 20 local steps."""
-        return {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 20}
+        """SGD with momentum 0.9, weight decay 5e-4 and learning rate 0.1; 20 local steps. `deal` is of `ist`."""
+        return {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 20, "deal": ("all",)}
 
 
 def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:

@@ -172,7 +172,10 @@ class ImageNet(ImageClassifier):
         return vgg_groups(model) if self.options.model == "vgg12" else []
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """SGD with momentum 0.9; learning rate 0.05 for VGG12, else 0.001, which is stable on noise."""
+        """SGD with momentum 0.9; learning rate 0.05 for VGG12, else 0.001, which is stable on noise.
+
+        `deal` is of `ist`.
+        """
         if self.options.model == "vgg12":
-            return {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 40}
+            return {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 40, "deal": ("all",)}
         return {"lr": 0.001, "momentum": 0.9}

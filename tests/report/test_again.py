@@ -13,6 +13,7 @@ from istbench.config.run import Lab, RunRequest, Uplink
 from istbench.door import decode_own
 from istbench.report.again import command_again
 from istbench.results.header import Header
+from istbench.workloads.toy import Toy
 
 
 def requested(words):
@@ -41,6 +42,18 @@ def test_the_command_names_the_same_cell_and_the_same_budget(fields):
     assert again.name == cell.name
     for name in ("budget", "method_label", "workload_label"):
         assert getattr(again.header, name) == getattr(cell.header, name)
+
+
+def test_a_default_of_the_workload_is_recorded_and_another_value_is_made_again(monkeypatch):
+    monkeypatch.setattr(Toy, "method_defaults", lambda self, method: {"lr": 0.1, "deal": ("hidden1",)})
+    fields = {"workload": "toy", "method": "ist", "nodes": 2, "steps": 4, "workload_options": {"layers": 2}}
+    default = prepare_cell(RunRequest(**fields), lambda *_: None)
+    other = prepare_cell(RunRequest(**fields, method_options={"deal": "all"}), lambda *_: None)
+    assert default.config.method_options["deal"] == ("hidden1",)
+    assert "deal" not in other.config.method_options  # the name of cells that were recorded before the option
+    for cell in (default, other):
+        words = shlex.split(command_again(cell.header))[2:]
+        assert prepare_cell(requested(words), lambda *_: None).name == cell.name
 
 
 def typed(**changed):
