@@ -1,12 +1,15 @@
 """Streaming played out in one process: counts kept, every entry in one place, values where they belong."""
 
+from itertools import permutations
+
 import pytest
 import torch
 from test_exchange import _attention, _cnn, _mlp, _recurrent
+from torch import nn
 
 from istbench.subnets.exchange import Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
-from istbench.subnets.groups import NeuronGroup, named_tensors
-from istbench.subnets.layout import layout_of, select, subnet_index, write
+from istbench.subnets.groups import NeuronGroup, Slot, named_tensors
+from istbench.subnets.layout import layout_of, product_shape, select, subnet_index, write
 from istbench.subnets.partition import home_partition, partition_units
 from istbench.subnets.streaming import Flights, Timetable, turns_of
 
@@ -174,6 +177,50 @@ class Nodes:
                         write(whole, cut.axes, move.index, block)
                         writes += _ones(cut, move.index, torch.ones(block.shape))
         return whole, writes
+
+
+def sent_over_least(deal, world_size, moving, rounds=3, waves=20):
+    """Values that nodes send in some rounds, over those that change their holder between rounds."""
+    model = nn.Sequential(*(nn.Linear(40, 40, bias=False) for _ in range(4)))
+    groups = [
+        NeuronGroup(f"hidden{place}", 40, (Slot(f"{place - 1}.weight", 0), Slot(f"{place}.weight", 1)))
+        for place in deal
+    ]
+    layout, home = layout_of(model, groups), home_partition(groups, world_size)
+    table = Timetable(tuple(groups), world_size, 0, waves, turns_of(layout), moving)
+    partition = partition_units(groups, world_size, seed=0, round_index=0)
+    sent = least = 0
+    for round_index in range(rounds):
+        before = {cut.name: holders(cut, partition, home, world_size) for cut in layout.cut}
+        for number in range(waves):
+            wave = table.wave(partition, round_index, number)
+            flights, partition = Flights(layout, wave, home), wave.new
+            sent += sum(
+                block.shape().numel()
+                for a, b in permutations(range(world_size), 2)
+                for block in flights.outgoing(a, b)
+            )
+        least += sum(
+            int((before[cut.name] != holders(cut, partition, home, world_size)).sum()) for cut in layout.cut
+        )
+    return sent / least
+
+
+def holders(cut, partition, home, world_size):
+    """Per entry of a tensor, the node that holds its value."""
+    full = torch.empty(cut.shape)
+    for axes, parts in ((cut.axes[:1], home), (cut.axes, partition)):
+        for node in range(world_size):
+            index = subnet_index(cut, parts, node)[: len(axes)]
+            write(full, axes, index, torch.full(product_shape(cut.shape, axes, index), float(node)))
+    return full
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_units_without_dealt_neighbours_send_the_least_and_few_movers_little_more(world_size):
+    assert sent_over_least((1, 3), world_size, 1.0) == 1
+    every, few = (sent_over_least((1, 2, 3), world_size, moving) for moving in (1.0, 0.1))
+    assert 1 < few < 1.1 < 1.2 < every
 
 
 def _ones(cut, index, values):
