@@ -111,9 +111,9 @@ def write_grid(results):
 
 def write_dealing(results):
     cells = {
-        "averaging": ("local_sgd", {}),
-        "all": ("ist", {}),
-        "late": ("ist", {"deal": ["late"], "coverage": 2, "moving": 0.25}),
+        "averaging": ("local_sgd", {"local_steps": 5}),
+        "all": ("ist", {"local_steps": 5}),
+        "late": ("ist", {"local_steps": 5, "deal": ["late"], "coverage": 2, "moving": 0.25}),
     }
     for cell, (method, own) in cells.items():
         head = config(header(method, workload="cifar10", cell=cell), method_options=own)
