@@ -155,6 +155,11 @@ class IndependentSubnetTraining(Method):
         """Whether the nodes average undealt tensors as `local_sgd` does; if not, in float64, with their state."""
         return self._warming or averages_like_local_sgd(self.options)
 
+    def narrowing(self, world_size: int) -> int:
+        """The nodes among which each unit has one owner."""
+        each, left = divmod(world_size, self.options.coverage)
+        return each if self.options.deal == ALL and not left else 1
+
     def _groups(self, model: nn.Module, workload: Workload, world_size: int) -> list[NeuronGroup]:
         """The groups that are dealt after the warm-up: none if every node owns all units anyway."""
         if self.options.coverage == world_size > 1:

@@ -77,6 +77,10 @@ class LocalSGD(Method):
     def round_steps(self) -> int:
         return self.options.local_steps
 
+    def accumulation(self) -> int:
+        """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
+        return 1 if self.options.average_optimizer else int(self.options.local_steps)
+
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)
         self._steps += 1
