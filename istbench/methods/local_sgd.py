@@ -79,7 +79,8 @@ class LocalSGD(Method):
 
     def accumulation(self) -> int:
         """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
-        return 1 if self.options.average_optimizer else int(self.options.local_steps)
+        more = self.options.average_optimizer or self._warmup_rounds()
+        return 1 if more else int(self.options.local_steps)
 
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)

@@ -156,6 +156,24 @@ class Group:
         """Names of the methods whose nodes take one minibatch together."""
         return tuple(sorted({row.method for row in self.contenders if row.shares_a_batch}))
 
+    def is_control(self, row: Contender) -> bool:
+        """Whether `row` only tells the cause of a gain of other rows: no answer or map names it as the first.
+
+        It has a subnet's width, or it is the control of its method on few nodes.
+        """
+        return bool(row.narrowed) or self.is_on_few_nodes(row)
+
+    def is_on_few_nodes(self, row: Contender) -> bool:
+        """Whether `row` is the control of its method on few nodes, with a row of the method on more nodes."""
+        return row.nodes == row.runs[0].header.control_nodes and any(
+            other.method == row.method and other.nodes > row.nodes for other in self.contenders
+        )
+
+    @property
+    def competing(self) -> list[Contender]:
+        """The rows that are no controls."""
+        return [row for row in self.contenders if not self.is_control(row)]
+
     @property
     def batch_words(self) -> str:
         """The batch size, the nodes that it is for, and the samples of an optimizer step that takes several."""

@@ -1,7 +1,11 @@
 """The cells that `compare --controls` adds."""
 
+import pytest
+
 from istbench.cells.controls import at_equal_cost
+from istbench.cluster.profile import load_profile
 from istbench.config.run import RunRequest
+from istbench.plan.planner import PlanRequest, make_plan
 
 
 def request(method, *, nodes=2, seed=0, workload="speech", hidden=512, **options):
@@ -44,6 +48,7 @@ def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subne
         request("ddp", nodes=4, hidden=100),
         request("diloco", nodes=4, local_steps="7"),
         request("streaming_diloco", nodes=4, send="int8"),
+        request("local_sgd", nodes=4, warmup_rounds=2),
         request("noloco", nodes=4),
         request("sparseloco", nodes=4),
         request("ddp", nodes=4, accumulate=3),
@@ -53,9 +58,37 @@ def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subne
     assert not lacking
     assert [control.request for control in found] == [
         request("ddp", nodes=4, hidden=256, lr=0.3),
+        request("local_sgd", nodes=4, hidden=256, warmup_rounds=2),
         request("ddp", nodes=4, hidden=256, accumulate=3),
         request("ddp", nodes=4, lr=0.3, accumulate=7),
     ]
+
+
+@pytest.mark.parametrize("method", ["local_sgd", "diloco", "streaming_diloco"])
+@pytest.mark.parametrize("workload", ["speech", "text"])
+def test_accumulation_sends_the_bytes_of_the_method(method, workload):
+    """But for the buffers, such as the statistics of BatchNorm: `ddp` sends none, and their share is small."""
+    sizes = {"speech": {"hidden": 512}, "text": {"width": 32, "layers": 2}}[workload]
+    asked = [RunRequest(workload=workload, method=own, nodes=4, workload_options=sizes) for own in (method, "ddp")]
+    (control,) = at_equal_cost(asked)[0]
+    plans = [
+        make_plan(
+            PlanRequest(
+                workload=workload,
+                method=own.method,
+                nodes=own.nodes,
+                cluster=load_profile("m5.2xlarge"),
+                workload_options=sizes,
+                method_options=own.method_options,
+                limits=False,
+            )
+        )
+        for own in (asked[0], control.request)
+    ]
+    assert plans[0].round_steps == plans[1].round_steps
+    theirs, ours = (plan.sent for plan in plans)
+    buffers = {"speech": 2 * 2 * 512 * 4, "text": 0}[workload]
+    assert theirs - ours == pytest.approx(2 * 3 / 4 * buffers, abs=64)
 
 
 def test_a_workload_without_a_narrower_model_says_so(tmp_path):

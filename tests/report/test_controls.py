@@ -3,16 +3,20 @@
 import re
 
 import pytest
-from fake_runs import header, ramp, write_run
-from read_tables import column, footer, table_of, tables_of
+from fake_clusters import sweep_of
+from fake_runs import averaging_trace, header, ramp, write_run
+from read_tables import column, footer, group_of, table_of, tables_of
 
+from istbench.report.answer import answer
 from istbench.report.groups import group_runs
+from istbench.report.map import winner_map
+from istbench.report.tables.crossings import standings
 from istbench.results.load import load_runs
 
 SUBNET = "hidden 2,048: a subnet's width"
 
 
-def run(results, method, seconds, *, hidden=4096, options="", nodes=2, seed=0, **changed):
+def run(results, method, seconds, *, hidden=4096, options="", nodes=2, seed=0, trace=None, **changed):
     head = header(method, nodes=nodes, seed=seed, options=options, **changed)
     own = dict(pair.split("=") for pair in options.split())
     head["config"]["workload_options"] = {"layers": 2, "hidden": hidden}
@@ -23,7 +27,7 @@ def run(results, method, seconds, *, hidden=4096, options="", nodes=2, seed=0, *
         head["narrowed"] = {"hidden": hidden // nodes}
     if method in ("ist", "local_sgd"):
         head["config"]["method_options"]["local_steps"] = 20
-    write_run(results, head, ramp(seconds))
+    write_run(results, head, ramp(seconds), trace=trace)
 
 
 @pytest.fixture
@@ -92,6 +96,55 @@ def test_a_table_of_one_width_is_as_before(wide):
     text = footer(table_of(wide))
     assert "Control" not in text
     assert "subnet's width" not in text
+
+
+def answered(results):
+    group = group_of(results)
+    return answer(group, group.targets[-1])
+
+
+def test_no_control_is_the_answer_but_a_sentence_names_a_sooner_one(wide):
+    before = answered(wide).verdict
+    for seed in (0, 1):
+        run(wide, "ddp", 20.0, hidden=2048, seed=seed)
+    assert answered(wide).verdict == before
+    run(wide, "local_sgd", 1.0, hidden=2048)
+    run(wide, "diloco", 30.0, control_nodes=1)
+    run(wide, "diloco", 2.0, nodes=1, control_nodes=1)
+    found = answered(wide)
+    assert found.verdict == (
+        *before,
+        f"A control is sooner: local_sgd, {SUBNET} on 2 nodes takes 0.889 s, so to this target the wide network is "
+        "not worth its cost.",
+        "A control is sooner: diloco on 1 node takes 1.78 s, so to this target other nodes do not help.",
+    )
+
+
+def test_a_run_on_one_node_is_a_control_only_beside_more_nodes(results):
+    for method, seconds in (("ddp", 9.0), ("diloco", 3.0)):
+        run(results, method, seconds, nodes=1, control_nodes=1)
+    assert answered(results).verdict[0].startswith("diloco on 1 node reaches accuracy 0.8 first")
+    assert "Control" not in footer(table_of(results)).replace("Control:", "")
+
+
+def test_maps_and_crossings_leave_out_controls(results):
+    for method, compute in (("ddp", 0.03), ("local_sgd", 0.02), ("diloco", 0.04)):
+        trace = averaging_trace(2, compute=(compute,))
+        run(results, method, 9.0, trace=trace, control_nodes=1 if method == "diloco" else None)
+    run(results, "ist", 9.0, trace=averaging_trace(2, compute=(0.01,)))
+    run(results, "ddp", 9.0, hidden=2048, trace=averaging_trace(2, compute=(0.001,), size=1))
+    run(results, "diloco", 9.0, nodes=1, control_nodes=1, trace=averaging_trace(1, compute=(0.001,)))
+    sweep = sweep_of(results, 8e6, 8e9)
+    assert len(sweep.groups[0].contenders) == 6
+    found = winner_map([sweep], "nodes", "bare")
+    assert found.rows == ("2",)
+    assert [tile.winner for tile in found.tiles[0]] == ["ist", "ist"]
+    assert {name for standing in standings(sweep) for name in standing.pair} == {
+        "ddp",
+        "diloco",
+        "ist",
+        "local_sgd",
+    }
 
 
 def test_accumulation_is_no_baseline_and_says_its_purpose(wide):

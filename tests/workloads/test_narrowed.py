@@ -3,7 +3,10 @@
 import pytest
 
 from istbench.errors import UserError
+from istbench.methods.subnet_footprint import largest_subnet
 from istbench.registry import build_workload
+from istbench.subnets.groups import named_tensors
+from istbench.subnets.layout import layout_of
 from istbench.workloads.contract import blank_model
 
 
@@ -35,6 +38,30 @@ def test_every_group_has_the_units_of_a_subnet(name, options, times):
     if name == "imagenet":  # its width counts 64th parts of a layer
         rounded_up = {group: size // 6 * -(-6 // times) for group, size in wide.items()}
     assert narrowed == rounded_up
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("toy", {"hidden": 30, "layers": 3, "batch_norm": True}),
+        ("speech", {"hidden": 96, "layers": 3}),
+        ("amazon670k", {"hidden": 60}),
+        ("cifar10", {"width": 12}),
+        ("imagenet", {"model": "vgg12", "width": 6, "resolution": 32}),
+        ("text", {"width": 24, "heads": 6}),
+    ],
+)
+def test_the_narrow_model_has_the_parameters_and_buffers_of_a_subnet(name, options, nodes):
+    workload = build_workload(name, options)
+    model = blank_model(workload, data_known=False)
+    layout = layout_of(model, workload.neuron_groups(model))
+    subnet = largest_subnet(model, layout, nodes, 1)
+    narrow = blank_model(build_workload(name, options | workload.narrowed(nodes)), data_known=False)
+    ours, theirs = (
+        {key: tuple(tensor.shape) for key, tensor in named_tensors(built).items()} for built in (narrow, subnet)
+    )
+    assert ours == theirs
 
 
 def test_a_workload_without_a_narrower_model_says_so():

@@ -154,14 +154,13 @@ def seeds_line(group: Group) -> Iterable[str]:
 def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
     rows = {nodes: baseline_rows(group, baseline, nodes) for nodes in group.nodes}
     lacking = [nodes for nodes, there in rows.items() if not there]
-    controls = {row.nodes for row in group.contenders if _is_control(row)}
-    others = {row.nodes for row in group.contenders if not _is_control(row)}
+    competing = {row.nodes for row in group.competing}
     if len(lacking) == len(rows):
         yield Caution(
             f"Speed-up: none, {baseline} has no finished row; `istbench report --baseline` names another row."
         )
         return
-    if missed := [nodes for nodes in lacking if nodes not in controls or nodes in others]:
+    if missed := [nodes for nodes in lacking if nodes in competing]:
         counts = count_nodes(1) if missed == [1] else f"{joined(map(str, missed))} nodes"
         yield Caution(f"Speed-up: none on {counts}, {baseline} has no row there.")
     if any(len(there) > 1 for there in rows.values()):
@@ -192,16 +191,11 @@ def _with(contender: Contender, names: Sequence[str]) -> str:
     return " ".join([contender.name, *missing])
 
 
-def _is_control(row: Contender) -> bool:
-    """Whether the row is the control of its method, on few nodes."""
-    return row.nodes == row.runs[0].header.control_nodes
-
-
 def _control_lines(group: Group) -> Iterable[str]:
     """The controls among the rows, with their purposes."""
     narrow = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if row.narrowed]
     if narrow:
-        yield (
+        yield Lead(
             f"Controls: {joined(narrow)}: the whole network is as wide as a subnet on as many nodes. It shows "
             "whether the wide network is worth its cost."
         )
@@ -213,13 +207,13 @@ def _control_lines(group: Group) -> Iterable[str]:
     for row in group.contenders:
         local = rounds.get((row.nodes, row.accumulated)) if row.accumulated > 1 and not row.narrowed else None
         if local is not None:
-            yield (
+            yield Lead(
                 f"Controls: {row.name} on {count_nodes(row.nodes)} takes one optimizer step a round, for about the "
                 f"bytes of {local}. It shows the gain of the local steps between."
             )
-    few = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if _is_control(row)]
+    few = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if group.is_on_few_nodes(row)]
     if few:
-        yield f"Controls: {joined(few)}. It shows how much of the gain needs no exchange."
+        yield Lead(f"Controls: {joined(few)}. It shows how much of the gain needs no exchange.")
 
 
 def _control_line(group: Group) -> Iterable[str]:
