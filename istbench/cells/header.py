@@ -16,6 +16,7 @@ from istbench.cells.refusals import Candidate
 from istbench.config.data_source import DataSource
 from istbench.config.options import build_options, option_text
 from istbench.config.run import LABELLED, Lab, RunConfig, RunRequest
+from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.registry import suited_defaults
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
@@ -40,6 +41,12 @@ def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targe
         nodes=request.nodes,
         seed=request.seed,
         control_nodes=method.control_nodes,
+        method_defaults={
+            name: value
+            for name, value in dataclasses.asdict(method.options).items()
+            if name not in config.method_options
+        },
+        narrowed=_narrowed(candidate),
         batch_size=config.batch_size,
         metric=workload.metric,
         lower_is_better=workload.lower_is_better,
@@ -63,6 +70,14 @@ def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targe
 def _changed(defaults: Any, options: Any) -> dict[str, Any]:
     before = dataclasses.asdict(defaults)
     return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
+
+
+def _narrowed(candidate: Candidate) -> dict[str, Any]:
+    times = candidate.method.narrowing(candidate.request.nodes)
+    try:
+        return candidate.workload.narrowed(times) if times > 1 else {}
+    except UserError:
+        return {}
 
 
 def _label(name: str, changed: Mapping[str, Any]) -> str:

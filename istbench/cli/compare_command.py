@@ -1,6 +1,7 @@
 """`istbench compare`: many cells, one after another, ending in the table and the pictures."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ from istbench.registry import check_name, load_method
 @baseline_option
 @explain_option
 @place_options
+@click.option(
+    "--controls",
+    is_flag=True,
+    help="Also train ddp and local_sgd at a subnet's width, and ddp with as few bytes as a local method, by "
+    "accumulation.",
+)
 @click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
 def command(
     suite: Path | None,
@@ -58,6 +65,7 @@ def command(
     cluster: ClusterProfile,
     baseline: str,
     explain: bool,
+    controls: bool,
     again: bool,
     **given: Any,
 ) -> int:
@@ -67,19 +75,24 @@ def command(
     --device, --threads, --timeout, --checkpoint-every and --anyway apply to all of its cells.
 
     A method may have a control, the same method on few nodes: diloco on one node. istbench runs it too and says so.
+    --controls, or `controls = true` in a suite, adds others for the methods of the comparison.
 
     istbench does not run a finished cell again. It resumes an unfinished one. A cell that fails does not stop the
     others.
     """
     backend = take_backend(given)
-    asked = [msgspec.structs.replace(request, sinks=sinks) for request in _requests(suite, plugins, given)]
+    suites = [
+        (one, [msgspec.structs.replace(request, sinks=sinks, **typed) for request in one.requests(plugins)])
+        for one, typed in _suites(suite, plugins, given)
+    ]
+    asked = [request for _, own in suites for request in own]
     requests = [backend.fit(request) for request in asked]
     for request in requests:
         check_name("methods", request.method, request.plugins)
         check_name("workloads", request.workload, request.plugins)
     _check_baseline(baseline, requests)
     backend.begin(requests)
-    requests += _controls(asked, backend)
+    requests += _controls(asked, backend, [own for one, own in suites if controls or one.controls])
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
@@ -115,8 +128,13 @@ def command(
     return EXIT_FAILED if failures else 0
 
 
-def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any]) -> list[RunRequest]:
-    """The requested cells. Each method takes those of the given options that it has."""
+def _suites(
+    suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any]
+) -> list[tuple[Suite, dict[str, Any]]]:
+    """The requested suites, each with the options that replace those of its cells.
+
+    Without a file it is one suite, whose methods take those of the given options that they have.
+    """
     context = click.get_current_context()
     if suite is not None:
         flags = typed_options(context)
@@ -124,8 +142,7 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
         clashing = [flags[name] for name in typed if name not in OF_MACHINE]
         if clashing:
             raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
-        requests = [request for part in read_suite(suite) for request in part.requests(plugins)]
-        return [msgspec.structs.replace(request, **typed) for request in requests]
+        return [(part, typed) for part in read_suite(suite)]
     methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
@@ -140,28 +157,34 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
         workload_options=fields.pop("workload_options"),
         run=fields,
     )
-    return asked.requests(plugins)
+    return [(asked, {})]
 
 
-def _controls(requests: list[RunRequest], backend: Backend) -> list[RunRequest]:
-    """The control cells of `requests` that are not among them, as `backend` runs them; says so."""
-    from istbench.report.phrases import count_nodes
+def _controls(
+    requests: list[RunRequest], backend: Backend, with_all: Sequence[Sequence[RunRequest]] = ()
+) -> list[RunRequest]:
+    """The control cells of `requests` that are not among them, as `backend` runs them; says so.
 
-    found: list[RunRequest] = []
-    for request in requests:
-        nodes = load_method(request.method, request.plugins).control_nodes
-        control = None if nodes is None else msgspec.structs.replace(request, nodes=nodes)
-        if control is not None and control not in [*requests, *found]:
-            found.append(control)
-    fitting: list[RunRequest] = []
-    refusals: dict[str, None] = {}
+    with_all: the suites that have all controls, each with its requests.
+    """
+    from istbench.cells.controls import at_equal_cost, on_few_nodes
+
+    found, lines, lacking = on_few_nodes(requests), dict[str, None](), dict[str, None]()
+    for own in with_all:
+        more, reasons = at_equal_cost(own)
+        found += more
+        lacking |= dict.fromkeys(reasons)
+    known, fitting = [*requests], list[RunRequest]()
     for control in found:
+        if control.request in known:
+            continue
+        known.append(control.request)
         try:
-            fitting.append(backend.fit(control))
+            fitting.append(backend.fit(control.request))
+            lines[f"also runs {control.purpose}"] = None
         except UserError as error:
-            refusals[f"no control: {control.method} on {count_nodes(control.nodes)}: {error}"] = None
-    added = dict.fromkeys(f"also runs {own.method} on {count_nodes(own.nodes)}, its control" for own in fitting)
-    for line in (*added, *refusals) if backend.shows_results else ():
+            lacking[f"no control: {control.purpose.removesuffix(', its control')}: {error}"] = None
+    for line in (*lines, *lacking) if backend.shows_results else ():
         click.echo(f"istbench: {line}", err=True)
     return fitting
 

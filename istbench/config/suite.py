@@ -36,6 +36,7 @@ class _SuiteTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ) = 1
     workload_options: dict[str, _OptionValue] = {}
     method_options: dict[str, _OptionValue] = {}
+    controls: bool = False
     run: _RunTable = _RunTable()  # type: ignore[valid-type]
 
 
@@ -49,6 +50,7 @@ class Suite:
 
     Attributes:
         methods: the name and the options of each method. run: fields of `RunRequest` for every cell.
+        controls: whether `compare` adds the controls of `--controls`.
     """
 
     workload: str
@@ -57,6 +59,7 @@ class Suite:
     seeds: tuple[int, ...]
     workload_options: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    controls: bool = False
 
     def requests(self, plugins: tuple[str, ...] = ()) -> list[RunRequest]:
         """The cells in the order of their runs: all methods of one seed before the next seed."""
@@ -81,8 +84,8 @@ def read_suite(path: Path) -> list[Suite]:
     """The suites of a TOML file: `[[suite]]` tables, or one suite at the top level.
 
     Keys of a suite: `workload`, `methods` (names, or tables with `method` and options), `nodes`, `seeds` (a
-    count or a list), `workload_options`, `method_options` (of every method), and `run` (steps, epochs, batch_size,
-    ...).
+    count or a list), `workload_options`, `method_options` (of every method), `controls` (whether to add all of
+    them), and `run` (steps, epochs, batch_size, ...).
 
     Raises:
         UserError: naming the file and the line.
@@ -130,6 +133,7 @@ def _suite(table: _SuiteTable, at: tuple[str | int, ...], locate: Locate) -> Sui
         seeds=tuple(range(table.seeds)) if isinstance(table.seeds, int) else tuple(table.seeds),
         workload_options=table.workload_options,
         run=run,
+        controls=table.controls,
     )
 
 

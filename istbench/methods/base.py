@@ -125,6 +125,17 @@ class Method(ABC):
         """
         return None
 
+    def narrowing(self, world_size: int) -> int:
+        """The number that divides the units of the full model in the part that one of `world_size` nodes trains.
+
+        1 if nodes train the whole model, or if layers are cut differently.
+        """
+        return 1
+
+    def accumulation(self) -> int:
+        """The option `accumulate` with which `ddp` sends as many bytes in as many local steps; 1 for none."""
+        return 1
+
     def gathered_bytes(self) -> float:
         """Bytes that own kernels, which torch does not see, read and wrote in the last local step of this node."""
         return 0.0

@@ -9,12 +9,10 @@ DistributedDataParallel's broadcast of buffers gives the same model; istbench le
 estimates the statistics again (istbench/node/evaluate.py).
 """
 
-import collections
 import contextlib
 import copy
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,16 +20,14 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from istbench.config.numbers import Count, Mebibytes
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
+from istbench.footprint import Footprint, PlannedNode, trained, whole_model
 from istbench.methods.base import Method, counted, is_parameter, materialise
-from istbench.methods.compressed import Averages, BucketMessages, CompressedOptions, compression_buffers
+from istbench.methods.buckets import DEFAULT_MB, BucketOptions, planned_averages
+from istbench.methods.compressed import Averages, compression_buffers
 from istbench.methods.flat import average
 from istbench.optimizer import load_optimizer_state, optimizer_state
 from istbench.workloads.base import Batch, Workload
-
-_DEFAULT_MB, _FIRST_BYTES = 25.0, 2**20  # torch's own
 
 
 class DataParallel(Method):
@@ -42,17 +38,8 @@ class DataParallel(Method):
     own_updates = ""
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(CompressedOptions):
+    class Options(BucketOptions):
         """Options of `ddp`."""
-
-        bucket_mb: Mebibytes = field(
-            default=_DEFAULT_MB,
-            metadata={"help": "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"},
-        )
-        accumulate: Count = field(
-            default=1,
-            metadata={"help": "minibatches of a node in an optimizer step, with one exchange", "later": True},
-        )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -65,7 +52,7 @@ class DataParallel(Method):
         self._replica = DistributedDataParallel(
             self._model,
             # torch makes its first bucket small only without a given size.
-            bucket_cap_mb=None if self.options.bucket_mb == _DEFAULT_MB else self.options.bucket_mb,
+            bucket_cap_mb=None if self.options.bucket_mb == DEFAULT_MB else self.options.bucket_mb,
             broadcast_buffers=False,
             init_sync=False,
             gradient_as_bucket_view=True,  # an averaged bucket is not copied back into gradients
@@ -191,10 +178,9 @@ class DataParallel(Method):
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model. Gradients are copied or added into buckets; each bucket is averaged in place."""
-        averages = self._planned_averages(model)
 
         def rounds(node: PlannedNode) -> Iterator[None]:
-            for _ in averages(node):
+            for _ in planned_averages(node, trained(model), self.options):
                 node.update()
                 yield
 
@@ -216,49 +202,6 @@ class DataParallel(Method):
             buffers=compression_buffers(self.options, trained(model)),
             notes=tuple(notes),
         )
-
-    def _planned_averages(self, model: nn.Module) -> Callable[[PlannedNode], Iterator[None]]:
-        """The rounds of a node, each up to the mean gradient, before the optimizer steps."""
-        parameters = trained(model)
-
-        def averages(node: PlannedNode) -> Iterator[None]:
-            while True:
-                node.steps(self.round_steps - 1, updates=False)
-                collections.deque(node.forward(), maxlen=0)
-                ops, factors = [], []
-                for bucket in self._planned_buckets(node, parameters):
-                    sent = BucketMessages.of(self.options, bucket)
-                    if sent.plain:
-                        ops.append(node.post("all_reduce", sent.plain))
-                    if sent.left:
-                        factors.append((node.post("all_reduce", sent.left), sent.right))
-                for left, right in factors:
-                    node.wait([left])
-                    ops.append(node.post("all_reduce", right))
-                node.wait(ops)
-                yield
-
-        return averages
-
-    def _planned_buckets(
-        self, node: PlannedNode, parameters: Sequence[nn.Parameter]
-    ) -> Iterator[list[nn.Parameter]]:
-        """The gradient buckets of a backward pass of `node`, each as soon as it is full."""
-        bucket: list[nn.Parameter] = []
-        capacities = self._capacities()
-        capacity = next(capacities)
-        for number in node.backward():
-            bucket.append(parameters[number])
-            if tensor_bytes(bucket) >= capacity:
-                yield bucket
-                bucket, capacity = [], next(capacities)
-        if bucket:
-            yield bucket
-
-    def _capacities(self) -> Iterator[float]:
-        """The capacity in bytes of each gradient bucket in turn."""
-        rest = itertools.repeat(self.options.bucket_mb * 2**20)
-        return itertools.chain([_FIRST_BYTES], rest) if self.options.bucket_mb == _DEFAULT_MB else rest
 
 
 def _average_bucket(averages: Averages, bucket: GradBucket) -> torch.futures.Future[Tensor]:

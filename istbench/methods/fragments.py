@@ -1,13 +1,19 @@
-"""Fragments of a model: runs of whole layers of about as many parameters."""
+"""Fragments of a model: runs of whole layers of about as many parameters, and the flight of their changes."""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from istbench.fabric import Fabric
+from istbench.methods.background_mean import BackgroundMean, Format
+from istbench.methods.base import counted
 from istbench.methods.flat import floating_tensors
+from istbench.methods.outer_step import OuterStep
 
 
 def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
@@ -48,3 +54,66 @@ def balanced_runs(sizes: Sequence[int], count: int) -> list[range]:
 
     limits = range(max(sizes), sum(sizes) + 1)
     return runs(limits[bisect_left(limits, True, key=lambda limit: len(runs(limit)) <= count)])
+
+
+class Flight:
+    """The changes of fragment `number` on their way to all nodes. They land `delay` local steps after they leave.
+
+    Half of the messages leave when the others have had half of these steps. On landing, the `fragment` takes its
+    outer step by the mean change, and `alpha` of its live weights stays. Every rank calls all methods but
+    `state_dict` alike.
+    """
+
+    def __init__(
+        self, fabric: Fabric, fragment: OuterStep, number: int, delay: int, alpha: float, send: Format
+    ) -> None:
+        self.number = number
+        self._fragment, self._delay, self._alpha, self._device = fragment, delay, alpha, fabric.device
+        self._steps = 0  # since the changes left
+        self.mean = BackgroundMean(fabric, sum(len(start) for start in fragment.start), send)
+
+    def leave(self) -> None:
+        """Send the changes on their way."""
+        self.mean.start(torch.cat([change.float() for change in self._fragment.changes()]))
+        self._turn()
+
+    def step(self) -> bool:
+        """After a local step: whether the fragment has landed."""
+        self._steps += 1
+        self._turn()
+        if self._steps >= self._delay:
+            self.land()
+            return True
+        return False
+
+    def _turn(self) -> None:
+        if self._steps >= (self._delay + 1) // 2 and not self.mean.turned:
+            self.mean.turn()
+
+    def land(self) -> None:
+        """Let the fragment land now."""
+        self._steps = self._delay
+        self._turn()
+        self._move(self._fragment, self.mean.mean())
+
+    def land_on(self, fragment: OuterStep) -> None:
+        """Let a copy of the fragment land. The flight goes on. Finish the transfers before."""
+        self._move(fragment, self.mean.peek())
+
+    def _move(self, fragment: OuterStep, mean: Tensor) -> None:
+        parts = mean.split([len(start) for start in fragment.start])
+        changes = [part.to(start.dtype) for part, start in zip(parts, fragment.start, strict=True)]
+        fragment.apply(changes, self._alpha)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The messages that have arrived, and the local steps. Finish the transfers before."""
+        return {"fragment": self.number, "steps": self._steps, "mean": self.mean.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`. The messages have arrived.
+
+        Raises:
+            UserError, ValueError: for the state of another flight.
+        """
+        self._steps = counted(state, "steps", below=self._delay)
+        self.mean.load_state_dict(state["mean"], self._device)

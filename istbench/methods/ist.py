@@ -187,6 +187,11 @@ class IndependentSubnetTraining(Method):
     def _warmup_rounds(self) -> int:
         return int(self.options.warmup_rounds) if self._fabric.world_size > 1 else 0
 
+    def narrowing(self, world_size: int) -> int:
+        """The nodes among which each unit has one owner."""
+        each, left = divmod(world_size, self.options.coverage)
+        return each if self.options.deal == ALL and not left else 1
+
     @property
     def round_steps(self) -> int:
         return max(1, self.options.local_steps)

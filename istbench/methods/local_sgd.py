@@ -77,6 +77,11 @@ class LocalSGD(Method):
     def round_steps(self) -> int:
         return self.options.local_steps
 
+    def accumulation(self) -> int:
+        """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
+        more = self.options.average_optimizer or self._warmup_rounds()
+        return 1 if more else int(self.options.local_steps)
+
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)
         self._steps += 1

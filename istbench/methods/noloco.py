@@ -12,7 +12,8 @@ A change is the slow weights minus those after the local steps. The last term pu
 together. On two nodes they stay equal. On more nodes they differ and stay close, because every round has other
 pairs. With an odd number of nodes, one node a round takes its step alone. The assembled model is the mean of all.
 
-The paper sends the slow weights during the local steps; here they travel with the changes. The paper also routes
+The paper lets the slow weights travel during the local steps. Here, as in the authors' code, they travel with the
+changes. That code has no `pull`; it pulls by `outer_lr`, which is the default here. The paper also routes
 activations between pipeline stages at random; here every node has the whole model. Floating-point buffers, such as
 the statistics of BatchNorm, are averaged in pairs.
 """
@@ -50,7 +51,7 @@ class NoLoCo(DiLoCo):
 
         local_steps: Count = field(default=50, metadata={"help": "local steps between two exchanges"})
         outer_momentum: Share = field(default=0.5, metadata={"help": "momentum of the outer step"})
-        pull: Pull = field(default=1.0, metadata={"help": "pull of the slow weights towards the mean of the pair"})
+        pull: Pull = field(default=0.7, metadata={"help": "pull of the slow weights towards the mean of the pair"})
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -103,6 +104,10 @@ class NoLoCo(DiLoCo):
             means.append(torch.cat([after, buffers]))
             self._fabric.all_reduce_mean(means[-1], "assembling")
         return self._model_of(self._parameters_of(means), self._buffers_of(means))
+
+    def accumulation(self) -> int:
+        """None: a node sends to one other node."""
+        return 1
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "round": self._round}

@@ -89,6 +89,10 @@ class SparseLoCo(DiLoCo):
         by_rank = messages.split(message.numel())
         return mean_over_senders((chunks.unpacked(sent, like.dtype) for sent in by_rank), like)
 
+    def accumulation(self) -> int:
+        """None: a node sends few entries."""
+        return 1
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "kept": {str(number): kept for number, kept in enumerate(self._kept)}}
 

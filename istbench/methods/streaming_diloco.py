@@ -18,29 +18,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from istbench.config.numbers import Count, CountOrNone, Share
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes
-from istbench.methods.background_mean import BackgroundMean, Format, message_bytes, part_lengths
+from istbench.methods.background_mean import Format, PlannedMean, message_bytes
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype, floating_tensors
-from istbench.methods.fragments import fragment_slices, layers_of
+from istbench.methods.fragments import Flight, fragment_slices, layers_of
 from istbench.methods.outer_step import OuterStep
 from istbench.workloads.base import Batch, Workload
-
-
-@dataclass(kw_only=True)
-class _Flight:
-    """The fragment in flight, its changes, and the local steps since they left."""
-
-    fragment: int
-    mean: BackgroundMean
-    steps: int = 0
 
 
 class StreamingDiLoCo(DiLoCo):
@@ -85,59 +75,45 @@ class StreamingDiLoCo(DiLoCo):
         super().setup(model, workload, fabric)
         self._slices = fragment_slices(self._model, self.options.fragments)
         self._fragments = [self._outer.part(slices) for slices in self._slices]
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
         fabric.prepare_exchange_async()
 
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)
         self._steps += 1
-        if self._flight is not None:
-            self._flight.steps += 1
-            self._follow()
+        if self._flight is not None and self._flight.step():
+            self._flight = None
         due, early = divmod(self._steps, self.options.gap)
         if not early:
-            number = due - 1
-            self._flight = _Flight(fragment=number, mean=self._sent(self._fragments[number]))
-            self._follow()
+            flight = self._left(due - 1, self._fragments)
+            if self.options.delay:
+                self._flight = flight
+            else:
+                flight.land()
         if self._steps == self.round_steps:
             self._end_round()
         return loss
 
-    def _follow(self) -> None:
-        """The messages of the fragment in flight turn round half-way, and the fragment lands, each if it is due."""
-        flight, delay = self._flight, self.options.delay
-        assert flight is not None
-        if flight.steps >= (delay + 1) // 2 and not flight.mean.turned:
-            flight.mean.turn()
-        if flight.steps >= delay:
-            self._land(self._fragments[flight.fragment], flight.mean.mean())
-            self._flight = None
+    def _left(self, number: int, fragments: Sequence[OuterStep]) -> Flight:
+        """The flight of fragment `number`, whose changes leave now."""
+        flight = self._flight_of(number, fragments)
+        flight.leave()
+        return flight
 
-    def _sent(self, fragment: OuterStep) -> BackgroundMean:
-        """Send the changes of `fragment` on their way."""
-        changes = torch.cat([change.float() for change in fragment.changes()])
-        mean = BackgroundMean(self._fabric, len(changes), self.options.send)
-        mean.start(changes)
-        return mean
-
-    def _land(self, fragment: OuterStep, mean: Tensor) -> None:
-        """Let `fragment` take its outer step by the `mean` change."""
-        parts = mean.split([len(start) for start in fragment.start])
-        changes = [part.to(start.dtype) for part, start in zip(parts, fragment.start, strict=True)]
-        fragment.apply(changes, self.options.alpha)
+    def _flight_of(self, number: int, fragments: Sequence[OuterStep]) -> Flight:
+        options = self.options
+        return Flight(self._fabric, fragments[number], number, options.delay, options.alpha, options.send)
 
     def _exchange(self, fragments: Sequence[OuterStep]) -> None:
         """Exchange those of `fragments` whose turn has not come in this round, and let them land."""
-        for fragment in fragments[self._steps // self.options.gap :]:
-            mean = self._sent(fragment)
-            mean.turn()
-            self._land(fragment, mean.mean())
+        for number in range(self._steps // self.options.gap, len(fragments)):
+            self._left(number, fragments).land()
 
     def close_round(self) -> None:
         """End the round early: the fragment in flight lands, and the others take their outer steps at once."""
         if self._flight is not None:
-            self._flight.steps = self.options.delay
-            self._follow()
+            self._flight.land()
+            self._flight = None
         self._exchange(self._fragments)
         self._end_round()
 
@@ -168,7 +144,7 @@ class StreamingDiLoCo(DiLoCo):
         outer, buffers = self._outer.copy(), [flat.clone() for flat in self._buffers_of(self._flat)]
         fragments = [outer.part(slices) for slices in self._slices]
         if self._flight is not None:
-            self._land(fragments[self._flight.fragment], self._flight.mean.peek())
+            self._flight.land_on(fragments[self._flight.number])
         if self._steps:
             self._exchange(fragments)
             self._average_buffers(buffers, "assembling")
@@ -176,13 +152,7 @@ class StreamingDiLoCo(DiLoCo):
 
     def state_dict(self) -> dict[str, Any]:
         self.drain()
-        flight = self._flight
-        travelling = (
-            {}
-            if flight is None
-            else {"fragment": flight.fragment, "steps": flight.steps, "mean": flight.mean.state_dict()}
-        )
-        return {**super().state_dict(), "flight": travelling}
+        return {**super().state_dict(), "flight": {} if self._flight is None else self._flight.state_dict()}
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
         return keys[0] == "outer"  # live weights differ between nodes also at the end of a round
@@ -190,15 +160,15 @@ class StreamingDiLoCo(DiLoCo):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.drain()
         super().load_state_dict(state)
-        self._flight = self._loaded_flight(state["flight"]) if state["flight"] else None
+        self._flight = None
+        if saved := state["flight"]:
+            number = counted(saved, "fragment", below=self.options.fragments)
+            self._flight = self._flight_of(number, self._fragments)
+            self._flight.load_state_dict(saved)
 
-    def _loaded_flight(self, state: dict[str, Any]) -> _Flight:
-        """The fragment in flight in a checkpoint. Its messages have arrived."""
-        number = counted(state, "fragment", below=self.options.fragments)
-        length = sum(len(start) for start in self._fragments[number].start)
-        mean = BackgroundMean(self._fabric, length, self.options.send)
-        mean.load_state_dict(state["mean"], self._fabric.device)
-        return _Flight(fragment=number, mean=mean, steps=counted(state, "steps", below=self.options.delay))
+    def accumulation(self) -> int:
+        """As `diloco`, if changes travel as float32."""
+        return super().accumulation() if self.options.send == "float32" else 1
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -224,36 +194,21 @@ class StreamingDiLoCo(DiLoCo):
         longest = max(lengths)
         half = (options.delay + 1) // 2
 
-        def phase(node: PlannedNode, arriving: list[int], leaving: list[int]) -> list[int]:
-            return [
-                node.post(kind, sizes[peer], [peer])
-                for kind, sizes in (("receive", arriving), ("send", leaving))
-                for peer in sorted(node.peers)
-                if sizes[peer]
-            ]
-
         def rounds(node: PlannedNode) -> Iterator[None]:
-            def turned(flying: list[int], parts: list[int]) -> list[int]:
-                node.wait(flying)
-                return phase(node, parts, [parts[node.rank]] * world_size)
-
-            messages = [
-                [message_bytes(part, options.send) for part in part_lengths(length, world_size)]
-                for length in lengths
-            ]
-            flying: list[int] = []
-            landing = messages[-1]  # of the round before, half-way in the first one
+            flight = PlannedMean(node, lengths[-1], options.send)  # of the round before, half-way in the first one
             while True:
-                for parts in messages:
+                for length in lengths:
                     if options.delay:
                         node.steps(half)
-                        flying = turned(flying, landing)
+                        flight.turn()
                         node.steps(options.delay - half)
-                        node.wait(flying)
+                        flight.wait()
                     node.steps(options.gap - options.delay)
-                    flying, landing = phase(node, [parts[node.rank]] * world_size, parts), parts
+                    flight = PlannedMean(node, length, options.send)
+                    flight.start()
                     if not options.delay:
-                        node.wait(turned(flying, parts))
+                        flight.turn()
+                        flight.wait()
                 for size in averaged:
                     node.all_reduce(size)
                 yield

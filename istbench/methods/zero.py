@@ -20,6 +20,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from istbench.errors import UserError
 from istbench.fabric import Fabric, Pending
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.buckets import planned_averages
 from istbench.methods.data_parallel import DataParallel
 from istbench.workloads.base import Workload
 
@@ -60,11 +61,10 @@ class ZeroRedundancy(DataParallel):
         shares = dealt_out(trained(model), world_size)
         sizes = [tensor_bytes(share) or _EMPTY_BYTES for share in shares]
         fullest = max(shares, key=tensor_bytes)
-        averages = self._planned_averages(model)
         parts = [tensor_bytes(share) / max(1, tensor_bytes(trained(model))) for share in shares]
 
         def rounds(node: PlannedNode) -> Iterator[None]:
-            for _ in averages(node):
+            for _ in planned_averages(node, trained(model), self.options):
                 node.update(parts[node.rank])
                 node.wait([node.post("broadcast", size, [root]) for root, size in enumerate(sizes)])
                 yield

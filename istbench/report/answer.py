@@ -59,18 +59,21 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     """The answer of the table of `group`, which has finished runs, for `target`.
 
     Two rows are too close to call if their ranges over seeds overlap, also after widening the range of a replay by
-    its largest error in a lab.
+    its largest error in a lab. A control is never the first; a sentence names the controls that are sooner.
     """
-    rows = [_row(contender, target) for contender in group.contenders]
+    rows = [_row(contender, target) for contender in group.competing]
     there = sorted((row for row in rows if math.isfinite(row.seconds.median)), key=lambda row: row.seconds.median)
     if not there:
-        return Answer(outcome="nobody", verdict=_nobody(group, target, rows), basis=_basis(group, rows[:0]))
+        found = (*_nobody(group, target, rows), *_sooner_controls(group, target, math.inf))
+        return Answer(outcome="nobody", verdict=found, basis=_basis(group, rows[:0]))
     first = there[0]
     rivals = [row for row in there[1:] if row.contender.name != first.contender.name]
     close = [row for row in rivals if _overlap(first, row)]
     shown = [first, *(close or rivals[:1])]
     verdict = _close(group, target, shown) if close else _first(group, target, shown, rows, baseline)
-    return Answer(outcome="close" if close else "first", verdict=tuple(verdict), basis=_basis(group, shown))
+    sooner = _sooner_controls(group, target, first.seconds.median)
+    outcome: Outcome = "close" if close else "first"
+    return Answer(outcome=outcome, verdict=(*verdict, *sooner), basis=_basis(group, shown))
 
 
 def _row(contender: Contender, target: Target) -> _Row:
@@ -143,6 +146,17 @@ def _close(group: Group, target: Target, shown: Sequence[_Row]) -> Iterable[str]
         else "The difference is smaller than the largest error of such replays in a lab."
     )
     yield from _costs(group, shown)
+
+
+def _sooner_controls(group: Group, target: Target, seconds: float) -> Iterable[str]:
+    """A sentence for each control that takes less than `seconds`, the soonest first."""
+    controls = [_row(contender, target) for contender in group.contenders if group.is_control(contender)]
+    for row in sorted(controls, key=lambda row: row.seconds.median):
+        if row.seconds.median < seconds:
+            means = (
+                "the wide network is not worth its cost" if row.contender.narrowed else "other nodes do not help"
+            )
+            yield f"A control is sooner: {row.name} takes {row.time}, so to this target {means}."
 
 
 def _costs(group: Group, rows: Sequence[_Row]) -> Iterable[str]:

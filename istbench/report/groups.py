@@ -43,6 +43,7 @@ class Contender:
 
     runs: the finished runs, one for each seed, by seed. settings: values of the options of method and computing.
     name: the label without the options that all rows of the group share.
+    narrowed: options of the workload in a row at the width of a subnet of another row, beside those of the group.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Contender:
     runs: tuple[Run, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    narrowed: Mapping[str, Any] = field(default_factory=dict)
 
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed; a miss is infinity."""
@@ -97,6 +99,8 @@ class Contender:
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """Comparable runs: the same workload, data, batch size, budget and timing rule, on one machine.
+
+    Rows at a subnet's width have a narrower model than the others, and their labels say so.
 
     data: kind of the data. source: data of one of the runs, with a name if any run has one; all have equal content.
     contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster of a
@@ -151,6 +155,24 @@ class Group:
     def sharing_a_batch(self) -> tuple[str, ...]:
         """Names of the methods whose nodes take one minibatch together."""
         return tuple(sorted({row.method for row in self.contenders if row.shares_a_batch}))
+
+    def is_control(self, row: Contender) -> bool:
+        """Whether `row` only tells the cause of a gain of other rows: no answer or map names it as the first.
+
+        It has a subnet's width, or it is the control of its method on few nodes.
+        """
+        return bool(row.narrowed) or self.is_on_few_nodes(row)
+
+    def is_on_few_nodes(self, row: Contender) -> bool:
+        """Whether `row` is the control of its method on few nodes, with a row of the method on more nodes."""
+        return row.nodes == row.runs[0].header.control_nodes and any(
+            other.method == row.method and other.nodes > row.nodes for other in self.contenders
+        )
+
+    @property
+    def competing(self) -> list[Contender]:
+        """The rows that are no controls."""
+        return [row for row in self.contenders if not self.is_control(row)]
 
     @property
     def batch_words(self) -> str:
@@ -293,25 +315,71 @@ def group_runs(runs: Sequence[Run], baseline: str = BASELINE, profile: ClusterPr
     profile: the cluster on which the runs were replayed. The machine that ran them then does not matter.
     """
     groups: dict[str, list[Run]] = defaultdict(list)
+    alike: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        groups[json.dumps(_group_key(run, profile), sort_keys=True)].append(run)
-    return [_group(members, baseline, profile) for _, members in sorted(groups.items())]
-
-
-def _group_key(run: Run, profile: ClusterProfile | None) -> list[Any]:
-    header = run.header
+        groups[_key(run, profile, run.header.workload_label)].append(run)
+        alike[_key(run, profile, "of any width")].append(run)
+    found = [
+        (members, _at_subnets_width(members, alike[_key(members[0], profile, "of any width")]))
+        for _, members in sorted(groups.items())
+    ]
+    elsewhere = {id(run) for _, narrow in found for run, _ in narrow}
     return [
-        header.workload, header.workload_label, header.data, header.data_source.fingerprint, header.batch_size,
+        _group(members, narrow, baseline, profile)
+        for members, narrow in found
+        if not all(id(run) in elsewhere for run in members)
+    ]
+
+
+def _key(run: Run, profile: ClusterProfile | None, model: str) -> str:
+    """Runs with an equal key are comparable; `model`: a label of the workload with the options of its model."""
+    header = run.header
+    values = [
+        header.workload, model, header.data, header.data_source.fingerprint, header.batch_size,
         header.budget, run.curve.metric.name, header.timing_rule, header.config.device,
         None if profile else msgspec.to_builtins(header.host), run.curve.metric.apart,
     ]  # fmt: skip
+    return json.dumps(values, sort_keys=True)
 
 
-def _group(runs: list[Run], baseline: str, profile: ClusterProfile | None) -> Group:
+def _at_subnets_width(members: Sequence[Run], alike: Sequence[Run]) -> list[tuple[Run, Mapping[str, Any]]]:
+    """Those runs of `alike` whose model is as wide as the subnets of a run of `members`, with its narrower options.
+
+    Their method trains the whole model, and has a row among `members` on as many nodes.
+    """
+    narrowed = {
+        _model_on(run.header.nodes, {**run.header.config.workload_options, **run.header.narrowed}): (
+            run.header.narrowed
+        )
+        for run in members
+        if run.header.narrowed and run.extrapolated_from is None
+    }
+    there = {(run.header.method_label, run.header.nodes) for run in members}
+    found = [
+        (run, narrowed.get(_model_on(run.header.nodes, run.header.config.workload_options)))
+        for run in (alike if narrowed else ())
+        if not run.header.narrowed and (run.header.method_label, run.header.nodes) in there
+    ]
+    return [(run, options) for run, options in found if options is not None]
+
+
+def _model_on(nodes: int, options: Mapping[str, Any]) -> str:
+    return json.dumps([nodes, options], sort_keys=True, default=str)
+
+
+def _group(
+    runs: list[Run], narrow: list[tuple[Run, Mapping[str, Any]]], baseline: str, profile: ClusterProfile | None
+) -> Group:
     header = runs[0].header
     contenders = _contenders([run for run in runs if run.done])
+    for options in {_model_on(0, options): options for _, options in narrow}.values():
+        contenders += [
+            dataclasses.replace(c, label=_label(c.label, options, {*options}), narrowed=options)
+            for c in _contenders([run for run, own in narrow if own == options and run.done])
+        ]
     shared = _shared_options(contenders)
-    contenders = [dataclasses.replace(c, name=_without(c.label, shared)) for c in contenders]
+    contenders = [dataclasses.replace(c, name=_name(c, shared)) for c in contenders]
+    runs = [*runs, *(run for run, _ in narrow)]
     method, _ = split_label(baseline)
     metrics = [run.curve.metric for run in runs]
     contenders.sort(key=lambda c: (c.nodes, c.label != baseline, c.method != method, c.method, c.label))
@@ -385,7 +453,7 @@ def row_settings(run: Run) -> dict[str, Any]:
     """Values of the options of the run's method and of computing."""
     everything = _settings(run)
     computing = {name: everything[name] for name in COMPUTING if name in everything}
-    return {**run.header.config.method_options, **computing}
+    return {**run.header.method_defaults, **run.header.config.method_options, **computing}
 
 
 def split_label(label: str) -> tuple[str, dict[str, str]]:
@@ -411,6 +479,17 @@ def _shared_options(contenders: Sequence[Contender]) -> tuple[str, ...]:
         return ()
     first, *others = (split_label(label)[1].items() for label in sorted(labels))
     return tuple(f"{name}={value}" for name, value in first if all((name, value) in other for other in others))
+
+
+def _name(contender: Contender, shared: Sequence[str]) -> str:
+    narrowed = contender.narrowed
+    own = _without(
+        contender.label, [*shared, *(f"{name}={option_text(value)}" for name, value in narrowed.items())]
+    )
+    if not narrowed:
+        return own
+    words = ", ".join(f"{name} {value:,}" for name, value in narrowed.items())
+    return f"{own}, {words}: a subnet's width"
 
 
 def _without(label: str, shared: Sequence[str]) -> str:

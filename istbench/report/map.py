@@ -73,7 +73,7 @@ def winner_map(
     """
     group = family[0].groups[0]
     target = target or _hardest_reached(group)
-    shown = [count for count in nodes or group.nodes if count in group.nodes]
+    shown = [count for count in nodes or group.nodes if _rivals(group, count)]
     if target is None or not shown:
         return None
     if by == "nodes":
@@ -127,7 +127,7 @@ class _Line:
 
 
 def _rivals(group: Group, nodes: int, keeps: Callable[[Contender], bool] = _every) -> list[Contender]:
-    return [contender for contender in group.contenders if contender.nodes == nodes and keeps(contender)]
+    return [contender for contender in group.competing if contender.nodes == nodes and keeps(contender)]
 
 
 def _latencies(family: Sequence[Sweep]) -> Iterable[tuple[float, Sweep]]:
@@ -163,9 +163,7 @@ def _check_option(option: str, families: Sequence[Sequence[Sweep]]) -> None:
 def _hardest_reached(group: Group) -> Target | None:
     """The hardest target that the median of a row reached; the easiest if none did; None without targets."""
     for target in reversed(group.targets):
-        if any(
-            math.isfinite(estimate(list(row.seconds(target.level).values())).median) for row in group.contenders
-        ):
+        if any(math.isfinite(estimate(list(row.seconds(target.level).values())).median) for row in group.competing):
             return target
     return next(iter(group.targets), None)
 

@@ -99,6 +99,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         metric: name of the workload's own metric. lower_is_better: its direction; None in runs of earlier versions.
         unit: of the metric, for readers. targets: levels of the metric to report, the easiest first.
         control_nodes: number of nodes of the row that belongs beside this one; None for none.
+        method_defaults: options of the method at their defaults, which `config.method_options` leaves out.
+        narrowed: options of the workload whose model is as wide as the part that a node trains; empty if nodes
+            train the whole model, or for a workload without such options.
         data: the kind of data. budget: how long it may train, in words.
         versions: of istbench, torch and Python.
     """
@@ -114,6 +117,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Nodes
     seed: Seed
     control_nodes: Nodes | None = None
+    method_defaults: dict[str, Any] = {}
+    narrowed: dict[str, Any] = {}
     batch_size: Count
     metric: Name
     lower_is_better: bool | None = None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from istbench.config.numbers import Classes, Count, Seed, Units
 from istbench.errors import UserError, printable, unknown_name
 from istbench.subnets.groups import NeuronGroup, Slot
-from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload, divided
 from istbench.workloads.extreme_data.cache import PointsSummary, open_split, open_summary
 from istbench.workloads.extreme_data.points import Points, SparseBatch
 from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
@@ -229,6 +229,10 @@ class Amazon670k(Workload):
         """The hidden units. The output bias is in no group: every node keeps it."""
         slots = (Slot("input.weight", 1), Slot("input.bias", 0), Slot("output.weight", 1))
         return [NeuronGroup("hidden", self.options.hidden, slots)]
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """A narrower hidden layer."""
+        return {"hidden": divided(self.options.hidden, times)}
 
     def wide_softmax(self, model: nn.Module) -> ExtremeSoftmax:
         """The hidden units and the labels."""

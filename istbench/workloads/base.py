@@ -38,6 +38,7 @@ Progress = Callable[[str, int, int], None]
 # Help of options of workloads that can widen the layers whose units `ist` deals.
 WIDEN = "inner units of the layers in widened, as a multiple"
 WIDENED = "layers that widen applies to: those of deal=late in ist, or all that it can deal"
+NARROW = "divides the units of all layers that ist can deal: on that many nodes, the width of a subnet"
 
 
 class Workload(ABC):
@@ -194,6 +195,16 @@ class Workload(ABC):
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The groups of hidden units of `model` for Independent Subnet Training; empty if it has none."""
 
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """The options that divide the units of every group by `times`, rounded up; the others stay as they are.
+
+        That is the width of a subnet of `times` nodes. `istbench compare --controls` trains other methods at it.
+
+        Raises:
+            UserError: if no options do so.
+        """
+        raise UserError(f"{self.in_errors} has no option that makes its model narrower")
+
     def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
         """How nodes share a `model` that ends in a softmax over very many outputs; None for other models."""
         return None
@@ -229,6 +240,11 @@ class Workload(ABC):
     def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
         """Initial value of buffer `name` of the whole `model`, on the CPU."""
         return initial_buffer(model, name)
+
+
+def divided(units: int, times: int) -> int:
+    """The most units that one of `times` nodes gets of `units`."""
+    return -(-units // times)
 
 
 def opened(split: Split | None) -> Split:

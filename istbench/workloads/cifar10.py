@@ -9,7 +9,7 @@ from torch import nn
 from istbench.config.numbers import Count, Seed, Units
 from istbench.errors import UserError, printable, unknown_name
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress
+from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress
 from istbench.workloads.image_data.cache import open_classes
 from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, find_batches
 from istbench.workloads.image_data.sources import DecodedImages, Images
@@ -30,6 +30,7 @@ class Cifar10Options:
     data_seed: Seed = field(default=0, metadata={"help": "seed of the synthetic images; no effect on real ones"})
     widen: Units = field(default=1, metadata={"help": WIDEN, "later": True})
     widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED, "later": True})
+    narrow: Units = field(default=1, metadata={"help": NARROW, "later": True})
 
 
 class Cifar10(ImageClassifier):
@@ -109,11 +110,17 @@ class Cifar10(ImageClassifier):
     def build_model(self) -> nn.Module:
         """ResNet18 with a 3x3 stem and without max-pool."""
         options = self.options
-        return cifar_resnet18(options.width, self._classes, widen=options.widen, widened=options.widened)
+        return cifar_resnet18(
+            options.width, self._classes, widen=options.widen, widened=options.widened, narrow=options.narrow
+        )
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The inner channels of every residual block."""
         return resnet_groups(model)
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """Fewer inner channels of every block."""
+        return {"narrow": self.options.narrow * times}
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """SGD with momentum 0.9, weight decay 5e-4 and learning rate 0.1; 20 local steps. `deal` is of `ist`."""

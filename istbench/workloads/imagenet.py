@@ -10,7 +10,7 @@ from torch import nn
 from istbench.config.numbers import Classes, Count, Resolution, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress
+from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, divided
 from istbench.workloads.image_data.cache import LARGEST_DECODED, open_classes
 from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
 from istbench.workloads.images import ImageClassifier
@@ -170,6 +170,16 @@ class ImageNet(ImageClassifier):
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """All hidden layers of VGG12; none for torchvision's networks, which have no subnets here."""
         return vgg_groups(model) if self.options.model == "vgg12" else []
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """A narrower VGG12.
+
+        Raises:
+            UserError: for another network.
+        """
+        if self.options.model != "vgg12":
+            return super().narrowed(times)
+        return {"width": divided(self.options.width, times)}
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """SGD with momentum 0.9; learning rate 0.05 for VGG12, else 0.001, which is stable on noise.

@@ -15,7 +15,7 @@ from istbench.config.numbers import Clips, Seed, Units
 from istbench.errors import unknown_name
 from istbench.subnets.groups import NeuronGroup
 from istbench.subnets.structure import chain_groups
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split, open_summary
 from istbench.workloads.speech_data.features import FEATURES
@@ -179,6 +179,10 @@ class Speech(Workload):
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """A group for each hidden layer: rows of its weight, its BatchNorm entries, columns of the next weight."""
         return chain_groups(model, model.children())
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """Narrower hidden layers."""
+        return {"hidden": divided(self.options.hidden, times)}
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """The papers' settings: plain SGD with learning rate 0.01, 20 local steps."""

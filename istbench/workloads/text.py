@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from istbench.config.numbers import Layers, Percent, Share, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import WIDEN, WIDENED, Batch, DataSource, Progress, Workload, opened
+from istbench.workloads.base import NARROW, WIDEN, WIDENED, Batch, DataSource, Progress, Workload, opened
 from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Transformer, initializer, transformer_groups
 from istbench.workloads.text_data.cache import (
@@ -52,6 +52,7 @@ class TextOptions:
     )
     widen: Units = field(default=1, metadata={"help": WIDEN, "later": True})
     widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED, "later": True})
+    narrow: Units = field(default=1, metadata={"help": NARROW, "later": True})
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -182,6 +183,7 @@ class Text(Workload):
             tied=options.tied,
             widen=options.widen,
             widened=options.widened,
+            narrow=options.narrow,
         )
 
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
@@ -211,6 +213,10 @@ class Text(Workload):
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The heads and the hidden units of every block."""
         return transformer_groups(cast(Transformer, model))
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """Fewer heads and hidden units of every block."""
+        return {"narrow": self.options.narrow * times}
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """nanoGPT's settings for small texts, and 20 local steps."""

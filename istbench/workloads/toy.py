@@ -13,7 +13,7 @@ from istbench.config.numbers import Classes, Count, Layers, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
 from istbench.subnets.structure import chain_groups
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, opened
+from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided, opened
 from istbench.workloads.metrics import classification_metrics
 
 _SEED = 1
@@ -143,6 +143,10 @@ class Toy(Workload):
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """A group for each hidden layer. The output bias is in no group: every node keeps it."""
         return chain_groups(model, model.children())
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """Narrower hidden layers."""
+        return {"hidden": divided(self.options.hidden, times)}
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Plain SGD with learning rate 0.1, few local steps."""

@@ -5,7 +5,8 @@
     python scripts/bench/grid.py RESULTS TARGET --latency 1ms,30ms              # to try it
 
 Every finished run in RESULTS is replayed with each bandwidth and latency. The level is the best one that all runs
-reach, unless `--level` gives another. Writes README.md, grid.csv and one picture.
+reach, unless `--level` gives another. Writes README.md, grid.csv and one picture. README.md ends with lab.md
+(`grid_lab.py`) and utilisation.md (`utilisation.py`), where the directory has them.
 """
 
 import argparse
@@ -35,6 +36,8 @@ from istbench.results.stats import Estimate, estimate, median
 EVERY = ("local_steps", "accumulate")
 """Options that give the local steps between two exchanges."""
 ALONE = ", one node"
+BESIDE = ("lab.md", "utilisation.md")
+"""Texts of other programs for the end of README.md."""
 Link = tuple[float, float]
 """Latency in seconds and bandwidth in bit/s."""
 
@@ -87,7 +90,8 @@ def main() -> None:
     write_csv(cells, arguments.target / "grid.csv")
     tables = "\n".join(map(table_markdown, tables_of(cells, links, runs, level, arguments.cluster)))
     title = f"# {arguments.target.name}\n\n![seconds to {level:g}]({drawn.name})\n"
-    (arguments.target / "README.md").write_text(f"{title}\n{tables}")
+    beside = [path.read_text() for name in BESIDE if (path := arguments.target / name).exists()]
+    (arguments.target / "README.md").write_text("\n".join([title, tables, *beside]))
 
 
 def common_level(runs: Sequence[Run]) -> float:

@@ -13,6 +13,7 @@ from istbench.cli.compare_command import _controls
 from istbench.config.run import RunRequest
 from istbench.config.suite import read_suite
 from istbench.errors import UserError
+from istbench.results.load import load_runs
 
 SUITE = Path(__file__).parents[2] / "configs" / "paper" / "diloco.toml"
 
@@ -91,3 +92,23 @@ def test_a_small_form_of_the_suite_ends_in_a_table_with_the_control(tmp_path, is
     assert len(list((tmp_path / "runs").glob("text-diloco-n[12]-s0-*/run.json"))) == 2
     assert "Control:" not in table
     assert "local_steps=4" in table
+
+
+def test_controls_stand_beside_the_rows_that_they_control(tmp_path, istbench):
+    methods = "ist,local_sgd,ddp"
+    asked = ["--methods", methods, "--workload", "toy", "--nodes", 2, "--steps", 8, "--threads", 1, "--controls"]
+    status, table, said = istbench("compare", *asked, "--out", tmp_path, "--explain")
+    assert status == 0
+    assert "also runs ddp on 2 nodes with hidden=8: the width of a subnet of ist" in said
+    assert "ddp, hidden 8: a subnet's width" in table
+    assert "the whole network is as wide as a subnet" in " ".join(table.split())
+    rows = {row[0].value: row for row in table_of(tmp_path).rows}
+    assert list(rows) == [
+        "ddp", "ddp accumulate=4", "ddp hidden=8", "ist", "local_sgd", "local_sgd hidden=8"
+    ]  # fmt: skip
+    sent = {
+        run.header.method_label: run.curve.evaluations[-1].bytes_sent_per_node
+        for run in load_runs(tmp_path)[0]
+        if run.header.workload_label == "toy"
+    }
+    assert sent["ddp accumulate=4"] == sent["local_sgd"] == sent["ddp"] / 4 > 0

@@ -7,6 +7,7 @@ comma, the line says who can run it: `as root` (network namespaces), or `on a GP
 
 import ast
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -41,7 +42,11 @@ FAULT_TABLE = (
     "- ended with the digest of a run without a fault: 1 of 1",
     "- nothing left running: 1 of 1",
 )
-SAYS = {"fault_table": FAULT_TABLE, "hosts_show": ("| no Python | 2 | host0: no Python",)}
+SAYS = {
+    "fault_table": FAULT_TABLE,
+    "hosts_show": ("| no Python | 2 | host0: no Python",),
+    "utilisation": ("| 128 | 11.6 | ",),
+}
 """By program, parts of its output."""
 
 
@@ -124,6 +129,22 @@ def write_results(results):
     write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace())
 
 
+def write_smol_diloco(results):
+    """Both rules with two rates; with 4 local steps the smaller rate is better, with 16 the larger one."""
+    for rule in ("smol", "nesterov"):
+        for every, rate, nodes in itertools.product((4, 16), (0.1, 0.3), (4, 1)):
+            own = {"local_steps": every, "outer_lr": rate, **({"outer_rule": rule} if rule == "smol" else {})}
+            label = " ".join(f"{name}={value}" for name, value in own.items())
+            loss = 2.5 - 0.1 * ((every == 4) == (rate == 0.1)) + 0.2 * (nodes == 1)
+            for seed in range(2):
+                head = header("diloco", workload="text", options=label, nodes=nodes, seed=seed, metric="loss")
+                head = config({**head, "lower_is_better": True}, method_options=own)
+                events = [
+                    msgspec.structs.replace(event, metrics={"loss": loss + 0.01 * seed}) for event in ramp(9.0)
+                ]
+                write_run(results, head, events)
+
+
 RUNS = {
     "dealing": write_dealing,
     "freeze_results": write_results,
@@ -131,6 +152,7 @@ RUNS = {
     "image_curves": write_image_curves,
     "p3_gains": write_p3_gains,
     "slide_curves": write_slide_curves,
+    "smol_diloco": write_smol_diloco,
     "speech_curves": write_speech_curves,
 }
 """By program, a function that writes finished runs for it."""

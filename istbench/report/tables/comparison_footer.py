@@ -29,6 +29,7 @@ from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name
 
 _UNEQUAL_SHOWN = 6
+_AVERAGING = ("local_sgd", "diloco", "streaming_diloco")  # the whole model at the end of a round
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
 
 
@@ -57,6 +58,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
         yield ROUGH_LINE
     if group.contenders:
         yield from _speed_up_lines(group, baseline)
+    yield from _control_lines(group)
     yield from _control_line(group)
     yield from _versions_line(group)
     yield from _changes_line(group)
@@ -152,13 +154,15 @@ def seeds_line(group: Group) -> Iterable[str]:
 def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
     rows = {nodes: baseline_rows(group, baseline, nodes) for nodes in group.nodes}
     lacking = [nodes for nodes, there in rows.items() if not there]
+    competing = {row.nodes for row in group.competing}
     if len(lacking) == len(rows):
         yield Caution(
             f"Speed-up: none, {baseline} has no finished row; `istbench report --baseline` names another row."
         )
         return
-    if lacking:
-        yield Caution(f"Speed-up: none on {', '.join(map(str, lacking))} nodes, {baseline} has no row there.")
+    if missed := [nodes for nodes in lacking if nodes in competing]:
+        counts = count_nodes(1) if missed == [1] else f"{joined(map(str, missed))} nodes"
+        yield Caution(f"Speed-up: none on {counts}, {baseline} has no row there.")
     if any(len(there) > 1 for there in rows.values()):
         yield f"{baseline} has several rows. The speed-up names the row that it is over, of equal settings if any."
     yield from _unequal_line(group, baseline)
@@ -185,6 +189,31 @@ def _with(contender: Contender, names: Sequence[str]) -> str:
     shown = split_label(contender.label)[1]
     missing = [f"{name}={option_text(contender.settings[name])}" for name in names if name not in shown]
     return " ".join([contender.name, *missing])
+
+
+def _control_lines(group: Group) -> Iterable[str]:
+    """The controls among the rows, with their purposes."""
+    narrow = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if row.narrowed]
+    if narrow:
+        yield Lead(
+            f"Controls: {joined(narrow)}: the whole network is as wide as a subnet on as many nodes. It shows "
+            "whether the wide network is worth its cost."
+        )
+    rounds = {
+        (row.nodes, row.settings["local_steps"]): row.name
+        for row in reversed(group.contenders)
+        if row.method in _AVERAGING and "local_steps" in row.settings and row.nodes > 1
+    }
+    for row in group.contenders:
+        local = rounds.get((row.nodes, row.accumulated)) if row.accumulated > 1 and not row.narrowed else None
+        if local is not None:
+            yield Lead(
+                f"Controls: {row.name} on {count_nodes(row.nodes)} takes one optimizer step a round, for about the "
+                f"bytes of {local}. It shows the gain of the local steps between."
+            )
+    few = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if group.is_on_few_nodes(row)]
+    if few:
+        yield Lead(f"Controls: {joined(few)}. It shows how much of the gain needs no exchange.")
 
 
 def _control_line(group: Group) -> Iterable[str]:

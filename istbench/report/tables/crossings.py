@@ -47,12 +47,12 @@ def standings(sweep: Sweep) -> list[Crossing]:
     """For each pair of methods on as many nodes, the bandwidths at which they cross, or else the faster method.
 
     They cross where their medians over seeds are equal. Times between the replayed bandwidths are interpolated
-    linearly in logarithms.
+    linearly in logarithms. Controls are left out.
     """
     found: list[Crossing] = []
     group = sweep.groups[0]
     for nodes, target in itertools.product(group.nodes, group.targets):
-        labels = sweep.labels(nodes)
+        labels = [row.label for row in group.competing if row.nodes == nodes]
         times = {label: [at.median for at in sweep.times(label, nodes, target.level)] for label in labels}
         for one, other in itertools.combinations(times, 2):
             reached = tuple(label for label in (one, other) if any(map(math.isfinite, times[label])))

@@ -70,7 +70,8 @@ def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> 
 
 def _ours(group: Group, figure: Figure) -> tuple[tuple[Contender, Estimate], ...]:
     metric = _metric(group, figure)
-    alike = [(row, _values(row, figure, metric)) for row in group.contenders if figure.is_like(row)]
+    own_width = [row for row in group.contenders if not row.narrowed]
+    alike = [(row, _values(row, figure, metric)) for row in own_width if figure.is_like(row)]
     return tuple((contender, estimate(values)) for contender, values in alike if values)
 
 

@@ -45,14 +45,15 @@ class BasicBlock(nn.Module):
 
 
 def cifar_resnet18(
-    width: int, classes: int, *, widen: int = 1, widened: Literal["late", "all"] = "late"
+    width: int, classes: int, *, widen: int = 1, widened: Literal["late", "all"] = "late", narrow: int = 1
 ) -> nn.Sequential:
     """Images [b, 3, h, w] to scores [b, classes].
 
     A 3x3 stem without max-pool; four stages of width, 2, 4 and 8 times width channels, two basic blocks each; the
     mean over pixels; a linear layer. Width 64 is the published network: 11,173,962 parameters for 10 classes.
 
-    widen: inner channels of the blocks in `widened`, as a multiple of the block's other channels.
+    widen: inner channels of the blocks in `widened`, as a multiple of the block's other channels. narrow: divides
+    the inner channels of every block, rounded up.
     """
     model = nn.Sequential()
     model.add_module("stem", nn.Conv2d(3, width, 3, padding=1, bias=False))
@@ -63,7 +64,7 @@ def cifar_resnet18(
         for block in range(_BLOCKS):
             stride = 2 if stage and not block else 1
             late = stage > 0 and stride == 1
-            inner = (width << stage) * (widen if late or widened == "all" else 1)
+            inner = -(-(width << stage) * (widen if late or widened == "all" else 1) // narrow)
             name = f"block{stage + 1}_{block + 1}"
             model.add_module(name, BasicBlock(channels, width << stage, stride, inner, late=late))
             channels = width << stage

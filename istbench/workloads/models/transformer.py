@@ -70,18 +70,27 @@ def _scaled(units: Tensor, all_units: int) -> Tensor:
 class Block(nn.Module):
     """Attention, then a perceptron, each of the normalised stream and added to it.
 
-    `widen` multiplies the heads and the hidden units. late: as in `NeuronGroup`.
+    `widen` multiplies the heads and the hidden units, and `narrow` divides them, rounded up. late: as in
+    `NeuronGroup`.
     """
 
     def __init__(
-        self, width: int, heads: int, *, dropout: float, bias: bool, widen: int = 1, late: bool = False
+        self,
+        width: int,
+        heads: int,
+        *,
+        dropout: float,
+        bias: bool,
+        widen: int = 1,
+        narrow: int = 1,
+        late: bool = False,
     ) -> None:
         super().__init__()
         self.late = late
         self.attention_norm = nn.LayerNorm(width, bias=bias)
-        self.attention = Attention(width, widen * heads, width // heads, dropout=dropout, bias=bias)
+        self.attention = Attention(width, -(-widen * heads // narrow), width // heads, dropout=dropout, bias=bias)
         self.perceptron_norm = nn.LayerNorm(width, bias=bias)
-        self.perceptron = Perceptron(width, widen * _HIDDEN * width, bias=bias)
+        self.perceptron = Perceptron(width, -(-widen * _HIDDEN * width // narrow), bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +105,7 @@ class Transformer(nn.Module):
     With `tied`, the output layer has the weights of the symbols' embedding.
 
     widen: heads and hidden units of the blocks in `widened`, as a multiple. Late blocks are those behind the first
-        quarter.
+        quarter. narrow: divides the heads and hidden units of every block, rounded up.
     """
 
     def __init__(
@@ -112,6 +121,7 @@ class Transformer(nn.Module):
         tied: bool = True,
         widen: int = 1,
         widened: Literal["late", "all"] = "late",
+        narrow: int = 1,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(symbols, width)
@@ -121,7 +131,9 @@ class Transformer(nn.Module):
         for number in range(layers):
             late = number >= layers / 4
             wider = widen if late or widened == "all" else 1
-            self.blocks.append(Block(width, heads, dropout=dropout, bias=bias, widen=wider, late=late))
+            self.blocks.append(
+                Block(width, heads, dropout=dropout, bias=bias, widen=wider, narrow=narrow, late=late)
+            )
         self.norm = nn.LayerNorm(width, bias=bias)
         self.output = nn.Linear(width, symbols, bias=False)
         if tied:

@@ -91,8 +91,8 @@ def test_a_loss_stands_beside_a_published_one(results, tmp_path):
 
 def test_figures_shipped_are_of_workloads_and_methods_there_are():
     figures = read_figures(SHIPPED)
-    assert len(figures) == 132
-    assert {figure.workload for figure in figures} == {"speech", "cifar10", "imagenet", "amazon670k"}
+    assert len(figures) == 136
+    assert {figure.workload for figure in figures} == {"speech", "cifar10", "imagenet", "amazon670k", "text"}
     (first,) = [f for f in figures if f.options == {"layers": "2"} and f.method == "ddp" and f.level == 0.63]
     assert (first.seconds, first.nodes, first.metric) == (465, 8, "accuracy")
 
