@@ -30,6 +30,7 @@ _COMMANDS = {
     "report": "Print tables and draw pictures of the runs in a results directory.",
     "run": "Train one cell: a workload, a method and a number of nodes.",
     "timeline": "Draw one round of a run, as a picture and for ui.perfetto.dev.",
+    "tune": "Tune the options of several methods by equally many trials.",
 }
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_INTERRUPTED = 1, 2, 3, 130

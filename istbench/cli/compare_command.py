@@ -134,7 +134,7 @@ def _requests(suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any
     shared = fields.pop("method_options")
     asked = Suite(
         workload=workload,
-        methods=tuple((method, _own_options(method, methods, shared, plugins)) for method in methods),
+        methods=tuple((method, own_options(method, methods, shared, plugins)) for method in methods),
         nodes=nodes,
         seeds=tuple(range(seeds)),
         workload_options=fields.pop("workload_options"),
@@ -195,10 +195,14 @@ def _given(request: RunRequest, name: str, otherwise: str) -> Any:
     return otherwise if found is None else found
 
 
-def _own_options(
+def own_options(
     method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
 ) -> dict[str, str]:
-    """The `shared` options that `method` has. Each shared option must belong to at least one of `methods`."""
+    """The `shared` options that `method` has.
+
+    Raises:
+        UserError: for an option that none of `methods` has.
+    """
     if not shared:
         return {}
     known = {name: _option_names(name, plugins) for name in methods}

@@ -55,17 +55,22 @@ def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -
     return out
 
 
-def out_option(command: _Command) -> _Command:
-    """`--out DIR`, the results directory."""
+def results_option(default: str) -> Callable[[_Command], _Command]:
+    """`--out DIR`, the results directory, with a default of the command."""
     return click.option(
         "--out",
         type=PathType(),
         metavar="DIR",
-        default="results",
+        default=default,
         show_default=True,
         callback=_results_kept,
         help="Results directory.",
-    )(command)
+    )
+
+
+def out_option(command: _Command) -> _Command:
+    """`--out DIR`, the results directory."""
+    return results_option("results")(command)
 
 
 def plugin_option(command: _Command) -> _Command:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from istbench.config.interval import Interval
-from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Seconds, Seed, Threads
+from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Part, Seconds, Seed, Threads
 from istbench.config.options import option_text
 from istbench.config.task_file import named_with_file
 from istbench.door import convert, encode_own
@@ -140,6 +140,24 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             help="Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
             metavar="N|Ns",
             tells_methods_apart=True,
+        ),
+    ] = None
+    held_out: Annotated[
+        Part | None,
+        Described(
+            help="Hold this share of the training data out and evaluate on it. The test split stays unread.",
+            metavar="SHARE",
+            newer=True,
+            tells_rows_apart=False,
+        ),
+    ] = None
+    tuned: Annotated[
+        Count | None,
+        Described(
+            help="Record that this many trials chose the method's options; suites of `istbench tune` set it.",
+            metavar="TRIALS",
+            newer=True,
+            defines_cell=False,
         ),
     ] = None
     device: Annotated[

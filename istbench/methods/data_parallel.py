@@ -23,6 +23,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from istbench.config.numbers import Count, Mebibytes
+from istbench.config.tunable import Tunable
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.base import Method, counted, is_parameter, materialise
@@ -51,7 +52,11 @@ class DataParallel(Method):
         )
         accumulate: Count = field(
             default=1,
-            metadata={"help": "minibatches of a node in an optimizer step, with one exchange", "later": True},
+            metadata={
+                "help": "minibatches of a node in an optimizer step, with one exchange",
+                "later": True,
+                "tune": Tunable(low=1, high=8, scale="log", costs=True),
+            },
         )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

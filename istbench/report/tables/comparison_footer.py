@@ -29,6 +29,7 @@ from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name
 
 _UNEQUAL_SHOWN = 6
+_HELD_OUT = "by `istbench tune`, judged on samples held out of the training data"
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
 
 
@@ -121,11 +122,29 @@ def _tuning_line(group: Group) -> str:
             tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for {spent} s")
         elif row.settings.get("autotune") is True:
             tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for an unknown time")
+    trials = _trials_words(group)
     if not tuned:
-        return f"Tuning: none; {_DEFAULTS}"
+        return trials or f"Tuning: none; {_DEFAULTS}"
+    rest = f"Apart from that, {_DEFAULTS}" if trials is None else trials
+    return Caution(f"Tuning: before training, {'; '.join(tuned)}. No clock counts these seconds. {rest}")
+
+
+def _trials_words(group: Group) -> str | None:
+    """The trials by which `istbench tune` chose the options of the rows; None if it chose none."""
+    counts = {f"{row.name} on {count_nodes(row.nodes)}": _trials(row) for row in group.contenders}
+    if not any(counts.values()):
+        return None
+    if len(set(counts.values())) == 1:
+        return Lead(f"Tuned: {next(iter(counts.values()))} trials each, {_HELD_OUT}.")
+    listed = "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
     return Caution(
-        f"Tuning: before training, {'; '.join(tuned)}. No clock counts these seconds. Apart from that, {_DEFAULTS}"
+        f"Tuned unequally, {_HELD_OUT}. Trials: {listed}. Speed-ups between them also compare the tuning."
     )
+
+
+def _trials(row: Contender) -> int:
+    """The trials of a row; the fewest of its runs."""
+    return min((run.header.config.tuned or 0 for run in row.runs), default=0)
 
 
 def _targets_line(group: Group) -> Iterable[str]:
@@ -170,6 +189,8 @@ def _unequal_line(group: Group, baseline: str) -> Iterable[str]:
     for contender in group.contenders:
         found = pair(group, baseline, contender)
         names = typed_differences(contender, found.against) if found is not None else []
+        if found is not None and _trials(contender) and _trials(contender) == _trials(found.against):
+            continue  # each has the settings that are best for it
         if found is not None and names:
             own, other = (_with(row, names) for row in (contender, found.against))
             pairs[f"{own} over {other}"] = None
