@@ -57,7 +57,7 @@ _HELD_OUT = 0.1
 @click.option(
     "--cluster",
     metavar="NAME|FILE.toml",
-    help="With --target: judge by replayed seconds to the target on this cluster. Default: by the metric at the end.",
+    help="With --target: judge by replayed seconds to it on this cluster. Default: by the metric at the end.",
 )
 @click.option(
     "--write",

@@ -148,6 +148,11 @@ class Group:
         return all(run.header.metric == self.metric.name for run in (*self.runs, *self.unfinished))
 
     @property
+    def is_validation(self) -> bool:
+        """Whether the metric is of samples held out of the training data, not of the test split."""
+        return self.source.before_split is not msgspec.UNSET
+
+    @property
     def sharing_a_batch(self) -> tuple[str, ...]:
         """Names of the methods whose nodes take one minibatch together."""
         return tuple(sorted({row.method for row in self.contenders if row.shares_a_batch}))

@@ -13,7 +13,7 @@ from istbench.tuning.trials import Tried
 def record(
     judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Range]], suite: Path | None
 ) -> dict[str, Any]:
-    """The object that `istbench tune --json` prints; null for a metric that is no number and for a missed target."""
+    """The object that `istbench tune --json` prints; null for a diverged metric and for a missed target."""
     header, metric = judgement.header, judgement.metric
     return {
         "workload": header.workload,

@@ -16,7 +16,7 @@ _EDGE = 0.02  # of a range, on its scale
 
 def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Range]]) -> Table:
     """A row for each method on each number of nodes."""
-    metric = judgement.metric.name
+    metric, lower = judgement.metric.name, judge.by_seconds or judgement.metric.lower_is_better
     columns: list[ColumnOf[Contest]] = [
         ColumnOf(key="method", title="method", align="left", entry=lambda own: plain(own.method)),
         ColumnOf(key="nodes", title="nodes", entry=lambda own: plain(own.nodes)),
@@ -31,7 +31,9 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
     columns += [
         ColumnOf(key=f"best_{metric}", title=f"{metric}, best", entry=lambda own: _value(own.best)),
         ColumnOf(key=f"defaults_{metric}", title=f"{metric}, defaults", entry=lambda own: _value(own.defaults)),
-        ColumnOf(key="trials", title="worst, median, best of the trials", entry=lambda own: _spread(own, judge)),
+        ColumnOf(
+            key="trials", title="worst, median, best of the trials", entry=lambda own: _spread(own, judge, lower)
+        ),
         ColumnOf(key="lost", title="failed or diverged", entry=_lost, optional=True),
     ]
     shown, rows = fill(columns, judgement.contests)
@@ -73,22 +75,14 @@ def _reached(own: Contest) -> Entry:
     return Entry(text=f"{count}/{len(own.tried)}", value=count)
 
 
-def _spread(own: Contest, judge: Judge) -> Entry:
+def _spread(own: Contest, judge: Judge, lower_is_better: bool) -> Entry:
     values = spread(own.tried, judge.by_seconds)
     if not values:
         return NOTHING
-    ends = (
-        [values[-1], median(values), values[0]] if _falls(own, judge) else [values[0], median(values), values[-1]]
-    )
+    best, worst = (values[0], values[-1]) if lower_is_better else (values[-1], values[0])
+    shown: dict[str, Scalar] = {"worst": worst, "median": median(values), "best": best}
     form = number if judge.by_seconds else metric_value
-    worst, middle, top = ends
-    return Entry(text=", ".join(map(form, ends)), value={"worst": worst, "median": middle, "best": top})
-
-
-def _falls(own: Contest, judge: Judge) -> bool:
-    """Whether a lower value is better: of seconds, or of the metric, by the best trial."""
-    values = spread(own.tried, by_seconds=False)
-    return judge.by_seconds or (own.best is not None and own.best.value == values[0])
+    return Entry(text=", ".join(map(form, (worst, median(values), best))), value=shown)
 
 
 def _lost(own: Contest) -> Entry:
@@ -101,8 +95,8 @@ def _footer(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iter
     trials = len(judgement.contests[0].tried)
     yield data_line(header.data_source)
     yield Lead(
-        f"Budget: {trials} trials of each method on each number of nodes, {header.budget} each, seed {header.seed}. "
-        "Trial 1 has the workload's defaults."
+        f"Budget: {trials} trials of each method on each number of nodes, {header.budget} each, seed "
+        f"{header.seed}. Trial 1 has the workload's defaults."
     )
     for method, own in ranges.items():
         yield Lead(f"Ranges of {method}: {'; '.join(map(str, own))}.")
@@ -111,8 +105,8 @@ def _footer(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iter
     if failed:
         yield Caution(f"Failed: {failed} trials have no finished run, so the methods had unequal budgets.")
     yield Caution(
-        "One seed: the best of many trials is partly luck. Only the test split of `istbench compare` tells how good "
-        "the options are."
+        "One seed: the best of many trials is partly luck. Only the test split of `istbench compare` tells "
+        "how good the options are."
     )
     yield "How to read this table: docs/tune.md"
 

@@ -63,8 +63,8 @@ class Workload(ABC):
         indices for `train_batch` are consecutive, and begin at a multiple of `batch_size`. The generator's seed
         belongs to the pass over the data.
     has_optimizer: whether `optimizer` returns one.
-    without_test: whether nothing reads the test split, because `--held-out` evaluates on training samples. It is set
-        before `prepare` and `open`, which may then leave that split closed.
+    without_test: whether nothing reads the test split, because `--held-out` evaluates on training samples. It is
+        set before `prepare` and `open`, which may then leave that split closed.
     """
 
     name: ClassVar[str]
