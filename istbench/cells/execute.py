@@ -86,7 +86,7 @@ def _require_saved(cell: Cell, run: RunDirectory) -> None:
 def _note_tuned(cell: Cell, run: RunDirectory) -> None:
     """Record the trials that chose the options, if the cell was trained before a tuning chose them too."""
     config, trials = run.header().config, cell.config.tuned
-    if trials is not None and trials != config.tuned:
+    if trials and trials != config.tuned:
         with run.locked():
             run.update(config=msgspec.structs.replace(config, tuned=trials))
 

@@ -118,6 +118,8 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         sinks=request.sinks or msgspec.UNSET,
+        held_out=request.held_out or msgspec.UNSET,
+        tuned=request.tuned or msgspec.UNSET,
         code=_code(request),
     )
     header = header_of(candidate, config, _with_notes(candidate, source), targets)

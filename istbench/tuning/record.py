@@ -24,7 +24,7 @@ def record(
         "cluster": judge.cluster.name if judge.cluster is not None and judge.by_seconds else None,
         "budget": header.budget,
         "seed": header.seed,
-        "held_out": header.config.held_out,
+        "held_out": header.config.held_out or None,
         "data_seen": header.data_source.seen,
         "trials": len(judgement.contests[0].tried),
         "ranges": {method: [_range(own) for own in found] for method, found in ranges.items()},

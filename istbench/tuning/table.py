@@ -117,7 +117,8 @@ def _edge_line(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> I
     for own in judgement.contests:
         for one in ranges[own.method] if own.best is not None else ():
             value = own.best.trial.typed_options.get(one.name) if own.best is not None else None
-            if value is not None and not one.at(_EDGE) < value < one.at(1 - _EDGE):
+            least = one.whole and value == 1  # there is nothing below
+            if value is not None and not least and not one.at(_EDGE) < value < one.at(1 - _EDGE):
                 found[f"{own.method} {one.name}={option_text(value)}"] = None
     if found:
         yield Caution(f"At an end of its range: {', '.join(found)}. A wider --range may hold a better value.")

@@ -1,8 +1,11 @@
 """The suite of the winners."""
 
+import pytest
+
 from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.config.suite import Tuning, read_suite
+from istbench.errors import UserError
 from istbench.tuning.judge import Contest
 from istbench.tuning.suite_file import suite_text, write_suite
 from istbench.tuning.trials import Trial, Tried
@@ -43,3 +46,15 @@ def test_compare_reads_the_winners_with_their_budget_and_the_trials(tmp_path):
         assert (request.epochs, request.eval_every) == (2.5, Interval(seconds=2.0))
         assert (request.device, request.timeout_s) == ("auto", 300.0)
         assert request.workload_options == {"hidden": "512"}
+
+
+def test_a_wrong_tuning_table_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "s.toml"
+    for tuning, said in (
+        ("tuning = { trials = 0, seed = 0, held_out = 0.1 }", "line 3"),
+        ("tuning = { trials = 2, seed = 0, held_out = 1.0 }", "line 3"),
+        ("tuning = { trials = 2, seed = 0, held_out = 0.1 }\nrun = { tuned = 3 }", "line 4: run.tuned"),
+    ):
+        path.write_text(f"workload = 'toy'\nmethods = ['ddp']\n{tuning}\n")
+        with pytest.raises(UserError, match=said):
+            read_suite(path)

@@ -252,7 +252,8 @@ def test_seconds_of_tuning_are_said_since_no_clock_counts_them(results):
 
 def tuned_run(results, method, trials, **options):
     head = header(method, **options)
-    head["config"]["tuned"] = trials
+    if trials:
+        head["config"]["tuned"] = trials
     write_run(results, head, ramp(9.0))
 
 
