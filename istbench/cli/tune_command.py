@@ -26,6 +26,7 @@ from istbench.cli.options import (
     take_backend,
 )
 from istbench.cluster.profile import ClusterProfile, load_profile
+from istbench.config.defaults import DEFAULT_CLUSTER
 from istbench.config.run import RunRequest
 from istbench.config.suite import MOST_CELLS, Tuning, check_cells
 from istbench.errors import RunFailed, UserError
@@ -57,7 +58,7 @@ _HELD_OUT = 0.1
 @click.option(
     "--cluster",
     metavar="NAME|FILE.toml",
-    help="With --target: judge by replayed seconds to it on this cluster. Default: by the metric at the end.",
+    help=f"With --target: judge by replayed seconds to it on this cluster.  [default: {DEFAULT_CLUSTER}]",
 )
 @click.option(
     "--write",
@@ -171,11 +172,12 @@ def command(
 
 
 def _profile(cluster: str | None, target: float | None) -> ClusterProfile | None:
-    if cluster is None:
-        return None
-    if target is None:
+    """The cluster on which seconds judge. A trial stops at its target, so its last metric says nothing."""
+    if target is not None:
+        return load_profile(cluster or DEFAULT_CLUSTER)
+    if cluster is not None:
         raise UserError("--cluster judges by the seconds to a target; add --target LEVEL, or leave --cluster out")
-    return load_profile(cluster)
+    return None
 
 
 def _ended(outcome: Outcome) -> str:

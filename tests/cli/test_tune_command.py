@@ -56,7 +56,7 @@ def test_seconds_to_a_target_judge_without_a_look_at_the_test_split(istbench, tm
     status, said, err = istbench(
         "tune", "--methods", "local_sgd", "--workload", str(file), "--nodes", "2", "--trials", "2", "--steps", "90",
         "--eval-every", "30", "--range", "lr=0.2:0.8", "--range", "local_steps=2:8", "--target", "0.5",
-        "--cluster", "m5.2xlarge", "--out", str(tmp_path / "out"),
+        "--out", str(tmp_path / "out"),
     )  # fmt: skip
     assert status == 0, err
     said = " ".join(said.split())

@@ -25,8 +25,8 @@ CHUNK_CLIPS = 200  # clips that it writes at a time
 
 TEST_SHARE = 0.2
 
-# Chosen so that data parallel training on four nodes, at the defaults of `speech`, levels off near 80 % test accuracy,
-# as on recorded words: results/speech-synthetic has 0.807 after 20 epochs. More noise lowers it.
+# Chosen so that data parallel training on four nodes, at the defaults of `speech`, levels off near 80 % test
+# accuracy, as on recorded words: results/speech-synthetic has 0.807 after 20 epochs. More noise lowers it.
 SNR_DB = (12.0, 36.0)
 CLIPS_PER_WORD = 400
 SHIFT_S = 0.1
