@@ -150,8 +150,10 @@ def _controls(requests: list[RunRequest], backend: Backend) -> list[RunRequest]:
     found: list[RunRequest] = []
     for request in requests:
         nodes = load_method(request.method, request.plugins).control_nodes
-        control = None if nodes is None else msgspec.structs.replace(request, nodes=nodes)
-        if control is not None and control not in [*requests, *found]:
+        # Nobody tuned the options for these nodes.
+        control = None if nodes is None else msgspec.structs.replace(request, nodes=nodes, tuned=None)
+        known = [msgspec.structs.replace(own, tuned=None) for own in requests]
+        if control is not None and control not in [*known, *found]:
             found.append(control)
     fitting: list[RunRequest] = []
     refusals: dict[str, None] = {}

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ _HELD_OUT = 0.1
     help="Range of a method option, in place of the method's own. May be repeated.",
 )
 @run_options("seed")
-@cell_options
+@partial(cell_options, without=["tuned"])
 @click.option(
     "--cluster",
     metavar="NAME|FILE.toml",
@@ -105,7 +106,9 @@ def command(
     names = list(dict.fromkeys(split_list(methods, "--methods", "see `istbench list methods`")))
     typed_workload = given["workload"]
     counts = node_counts(given.pop("nodes"))
-    check_cells(len(counts) * trials * len(names), "the command")
+    check_cells(len(counts) * trials * len(names), "the command", fewer="trials")
+    if write is not None and (write.is_dir() or not write.name):
+        raise UserError(f"--write {write} is a directory; name a file, such as tuned.toml")
     profile = _profile(cluster, given["target"])
     plugins = given["plugins"]
     fields = request_fields(given)

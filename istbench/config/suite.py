@@ -115,14 +115,14 @@ def read_suite(path: Path) -> list[Suite]:
     return [_suite(table, at, locate) for table, at in tables]
 
 
-def check_cells(count: int, where: str) -> None:
-    """Refuse too many cells.
+def check_cells(count: int, where: str, *, fewer: str = "seeds") -> None:
+    """Refuse too many cells; `fewer` of these is the way out.
 
     Raises:
         UserError: for more than `MOST_CELLS` cells.
     """
     if count > MOST_CELLS:
-        raise UserError(f"{where} has {count:,} cells, more than {MOST_CELLS:,}; use fewer seeds")
+        raise UserError(f"{where} has {count:,} cells, more than {MOST_CELLS:,}; use fewer {fewer}")
 
 
 def _cells(table: _SuiteTable) -> int:

@@ -87,6 +87,11 @@ class Contender:
         given = self.runs[0].header.config.method_options.get("accumulate")
         return given if isinstance(given, int) else 1
 
+    @property
+    def trials(self) -> int:
+        """Trials of `istbench tune` that chose the options; the fewest of its runs."""
+        return min((run.header.config.tuned or 0 for run in self.runs), default=0)
+
     def result(self, name: str) -> list[float]:
         """Field `name` of the result of each run that has it."""
         results = [run.header.result for run in self.runs]

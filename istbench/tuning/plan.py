@@ -67,10 +67,8 @@ def plan_trials(
         left_out = {*fixed, *(OF_OPTIMIZERS if workload.has_optimizer else ())}
         ranges[name] = ranges_of(name, defaults[name], given, left_out=left_out, by_seconds=by_seconds)
         if not ranges[name]:
-            raise UserError(
-                f"method {name!r} has nothing to tune here: give a range, such as --range lr=0.001:1, or leave the "
-                "method out"
-            )
+            way_out = "take one --set out" if fixed else "give a range, such as --range lr=0.001:1"
+            raise UserError(f"method {name!r} has nothing to tune here: {way_out}, or leave the method out")
     found = {
         name: trials_of(name, ranges[name], trials, shared.seed, builds[name], fixed)
         for name, fixed in methods.items()

@@ -250,11 +250,11 @@ def test_seconds_of_tuning_are_said_since_no_clock_counts_them(results):
     ) in footer(table_of(results))
 
 
-def tuned_run(results, method, trials, **options):
+def tuned_run(results, method, trials, *, seconds=9.0, **options):
     head = header(method, **options)
     if trials:
         head["config"]["tuned"] = trials
-    write_run(results, head, ramp(9.0))
+    write_run(results, head, ramp(seconds))
 
 
 def test_a_table_of_winners_of_equal_trials_is_tuned(results):
@@ -273,6 +273,20 @@ def test_unequal_trials_are_a_warning_that_names_the_rows(results):
     (line,) = [line for line in lines if line.startswith("Tuned unequally")]
     assert isinstance(line, Caution)
     assert "Trials: ddp on 2 nodes: none; ist on 2 nodes: 20." in line
+    assert "The speed-ups of ist on 2 nodes also compare the tuning." in line
+
+
+def test_tuned_and_untuned_rows_are_paired_among_themselves(results):
+    for method, seconds in (("ddp", 40.0), ("ist", 10.0)):
+        tuned_run(results, method, None, seconds=seconds)
+        tuned_run(results, method, 20, seconds=seconds / 4, options="lr=0.3")
+    table = table_of(results)
+    cells = {row[0].text: row for row in table.rows}
+    place = [own.key for own in table.columns].index("speed_up")
+    for name, over in (("ist", "ddp"), ("ist lr=0.3", "ddp lr=0.3")):
+        assert cells[name][place].value["ratio"] == pytest.approx(4)
+        assert cells[name][place].text.endswith(f"over {over}")
+    assert "Each speed-up is over a row of as many trials." in footer(table)
 
 
 def test_a_row_is_as_tuned_as_its_least_tuned_seed(results):
