@@ -30,7 +30,7 @@ from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config.defaults import DEFAULT_CLUSTER
 from istbench.config.run import RunRequest
 from istbench.config.suite import MOST_CELLS, Tuning, check_cells
-from istbench.errors import RunFailed, UserError
+from istbench.errors import RunFailed, UserError, is_divergence
 from istbench.registry import check_name
 
 _HELD_OUT = 0.1
@@ -140,7 +140,7 @@ def command(
         for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
             display.note(f"[{number}/{len(requests)}] {outcome.cell}: {_ended(outcome)}")
             running = running or outcome.running
-            if outcome.failure is not None:
+            if outcome.failure is not None and not _diverged(outcome):
                 failures.append(f"{outcome.cell}: {outcome.failure}")
             elif outcome.run is not None and not outcome.running:
                 runs.append(outcome.run)
@@ -151,7 +151,7 @@ def command(
     with replaying():
         judgement = judge_runs(runs, plan.trials, counts, judge)
     if judgement is None:
-        raise RunFailed(f"all {len(requests)} trials failed; their logs are in {out / 'runs'}")
+        raise RunFailed(f"none of {len(requests)} trials finished; their errors are in {out / 'runs'}")
     for problem in judgement.problems:
         click.echo(f"istbench: {problem}", err=True)
     if write is not None:
@@ -183,12 +183,17 @@ def _profile(cluster: str | None, target: float | None) -> ClusterProfile | None
     return None
 
 
+def _diverged(outcome: Outcome) -> bool:
+    """Whether the loss was no longer a number. Wide ranges have such trials; they are no failure of the tuning."""
+    return outcome.run is not None and outcome.run.exists() and is_divergence(outcome.run.header().error)
+
+
 def _ended(outcome: Outcome) -> str:
     """How a trial ended, with its last metric."""
     from istbench.results.metrics import value_text
 
     if outcome.failure is not None:
-        return "failed"
+        return f"diverged, {str(outcome.failure).partition(';')[0]}" if _diverged(outcome) else "failed"
     if outcome.running or outcome.run is None:
         return "runs on"
     header = outcome.run.header()

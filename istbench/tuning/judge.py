@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from istbench.cluster.profile import ClusterProfile
+from istbench.errors import is_divergence
 from istbench.results.header import Header
 from istbench.results.load import Run, load_run
 from istbench.results.metrics import Metric, level_text
@@ -33,7 +34,7 @@ class Judge:
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """The trials of one method on `nodes` nodes, in order, and the best of them; None if all failed."""
+    """The trials of one method on `nodes` nodes, in order, and the best of them; None if no run finished."""
 
     method: str
     nodes: int
@@ -59,27 +60,38 @@ class Judgement:
 def judge_runs(
     runs: Iterable[RunDirectory], trials: Mapping[str, Sequence[Trial]], nodes: Sequence[int], judge: Judge
 ) -> Judgement | None:
-    """The judgement on the finished `runs` of `trials`; None if there is none."""
-    loaded = [load_run(run) for run in runs]
-    done = {_key(run): run for run in loaded if run.done}
+    """The judgement on the `runs` of `trials` that finished or diverged; None if none finished."""
+    runs = list(runs)
+    diverged = {_key(header): header.cell for run in runs if is_divergence((header := run.header()).error)}
+    loaded = [load_run(run) for run in runs if run.header().status == "done"]
+    done = {_key(run.header): run for run in loaded}
     if not done:
         return None
     replayed, problems = dict[str, Run](), list[str]()
     if judge.cluster is not None and judge.by_seconds:
         (moved,), problems = runs_on_clusters(list(done.values()), [judge.cluster])
-        replayed = {_key(run): run for run in moved}
+        replayed = {_key(run.header): run for run in moved}
     first = next(iter(done.values()))
     metric = first.curve.metric
     contests = []
     for count in nodes:
         for method, own in trials.items():
-            tried = tuple(_tried(trial, count, done, replayed, judge) for trial in own)
+            tried = tuple(_tried(trial, count, done, diverged, replayed, judge) for trial in own)
             contests.append(Contest(method=method, nodes=count, tried=tried, best=best(tried, metric)))
     return Judgement(contests=tuple(contests), metric=metric, header=first.header, problems=tuple(problems))
 
 
-def _tried(trial: Trial, nodes: int, done: Mapping[str, Run], replayed: Mapping[str, Run], judge: Judge) -> Tried:
+def _tried(
+    trial: Trial,
+    nodes: int,
+    done: Mapping[str, Run],
+    diverged: Mapping[str, str],
+    replayed: Mapping[str, Run],
+    judge: Judge,
+) -> Tried:
     key = key_of(trial.method, nodes, trial.settings)
+    if key in diverged:
+        return Tried(trial=trial, nodes=nodes, cell=diverged[key])
     if key not in done:
         return Tried(trial=trial, nodes=nodes, failed=True)
     run = done[key]
@@ -93,6 +105,5 @@ def _tried(trial: Trial, nodes: int, done: Mapping[str, Run], replayed: Mapping[
     )
 
 
-def _key(run: Run) -> str:
-    header = run.header
+def _key(header: Header) -> str:
     return key_of(header.method, header.nodes, header.config.method_options)

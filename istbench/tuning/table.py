@@ -49,7 +49,7 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
 
 def _best_options(own: Contest) -> Entry:
     if own.best is None:
-        return Entry(text="all trials failed", value=None)
+        return Entry(text="no trial finished", value=None)
     options = own.best.trial.typed_options
     text = " ".join(f"{name}={option_text(value)}" for name, value in options.items())
     values: dict[str, Scalar] = {

@@ -40,7 +40,8 @@ class Tried:
 
     Attributes:
         cell: name of the cell; empty if the run left none.
-        failed: whether it has no finished run. value: the metric at the end of the run; None if it is not a number.
+        failed: whether its run ended by another error than a loss that is no number.
+        value: the metric at the end of the run; None if it diverged.
         seconds: on the cluster to the target; None for a miss, and where the metric judges.
     """
 
@@ -108,7 +109,7 @@ def trials_of(
 
 
 def best(tried: Sequence[Tried], metric: Metric) -> Tried | None:
-    """The best of `tried`: the first at the target, else the best metric, else the first; None if all failed.
+    """The best of `tried`: the first at the target, else the best metric; None if no trial has one.
 
     Of equal trials the one with the lowest number wins. A trial whose metric is not a number is never the best.
     """

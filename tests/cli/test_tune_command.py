@@ -64,12 +64,27 @@ def test_seconds_to_a_target_judge_without_a_look_at_the_test_split(istbench, tm
     assert "the test split unused" in said
 
 
+def test_a_trial_that_diverges_counts_and_is_no_failure(istbench, tmp_path):
+    status, said, err = istbench(
+        "tune", "--methods", "ddp", "--workload", "toy", *SHORT, "--trials", "2", "--range", "lr=1e5:1e6",
+        "--out", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert status == 0, err
+    assert "diverged, the loss became" in err
+    (contest,) = json.loads(said)["methods"]
+    defaults, other = contest["trials"]
+    assert contest["best"] == defaults
+    assert (other["failed"], other["accuracy"]) == (False, None)
+    assert json.loads((tmp_path / "runs" / other["cell"] / "run.json").read_text())["status"] == "failed"
+
+
 def test_wrong_use_is_refused_before_anything_trains(istbench, tmp_path):
     for arguments, expected in (
         (("--cluster", "m5.2xlarge"), "add --target LEVEL"),
         (("--range", "lerning=1:2"), "lr"),
         (("--range", "lr=2:1"), "2.0 is not below 1.0"),
-        (("--set", "lr=0.1"), "method 'ddp' has nothing to tune here"),
+        (("--set", "lr=0.1"), "method 'ddp' has nothing to tune here: take one --set out"),
+        (("--write", str(tmp_path)), "is a directory; name a file"),
     ):
         status, _, err = istbench(
             "tune", "--methods", "ddp", "--workload", "toy", *SHORT, "--out", str(tmp_path), *arguments
