@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 _LONGEST_SHOWN = 60
 
+_DIVERGED = "the loss became"
+
 
 class UserError(Exception):
     """Wrong use or bad input. The command line prints the message as one line and exits with status 2."""
@@ -12,6 +14,16 @@ class UserError(Exception):
 
 class RunFailed(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
     """A run started but did not finish. The command line prints the message and exits with status 1."""
+
+
+def diverged(loss: float, place: str) -> RunFailed:
+    """The error of a run whose `loss` is not finite at a `place` such as `step 7 on node 1`."""
+    return RunFailed(f"{_DIVERGED} {loss:g} at {place}")
+
+
+def is_divergence(message: str | None) -> bool:
+    """Whether `message` is that of a `diverged` run. Between processes and in headers, errors are texts."""
+    return message is not None and message.startswith(_DIVERGED)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from istbench.config.numbers import Part, Rate, Share
+from istbench.config.tunable import LEARNING_RATE
 from istbench.errors import UserError
 from istbench.memory_order import memory_format
 
@@ -32,7 +33,7 @@ class OptimizerOptions:
     optimizer: UpdateRule = field(
         default="sgd", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
     )
-    lr: Rate = field(default=0.01, metadata={"help": "learning rate"})
+    lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
     momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
     weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
     nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd", "later": True})

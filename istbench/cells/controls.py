@@ -30,7 +30,7 @@ def on_few_nodes(requests: Sequence[RunRequest]) -> list[Control]:
     for request in requests:
         nodes = load_method(request.method, request.plugins).control_nodes
         if nodes is not None:
-            control = replace(request, nodes=nodes)
+            control = replace(request, nodes=nodes, tuned=None)
             found.append(Control(request=control, purpose=f"{_on_nodes(control)}, its control"))
     return found
 
@@ -42,8 +42,8 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
     - Of accumulation: where a method averages the model at the end of a round, `ddp` accumulates the minibatches of
       a round, and so sends as many bytes.
 
-    Each control copies a request of the method that it trains, with its seed, so pairs by seed exist. A request
-    that cannot be built has no control.
+    Each control copies a request of the method that it trains, with its seed, so pairs by seed exist. Nobody tuned
+    the options for a control. A request that cannot be built has no control.
 
     Returns:
         The controls, and a line for each workload without a narrower model.
@@ -80,7 +80,7 @@ def _accumulating(request: RunRequest, steps: int, others: Sequence[RunRequest])
         if other.method == _ACCUMULATING and "accumulate" not in other.method_options:
             options = {**other.method_options, "accumulate": steps}
             purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
-            yield Control(request=replace(other, method_options=options), purpose=purpose)
+            yield Control(request=replace(other, method_options=options, tuned=None), purpose=purpose)
 
 
 def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[RunRequest]) -> Iterator[Control]:
@@ -89,7 +89,7 @@ def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[R
         if other.method in _WHOLE_MODEL:
             options = {**other.workload_options, **narrowed}
             purpose = f"{_on_nodes(other)} with {words}: the width of a subnet of {request.method}"
-            yield Control(request=replace(other, workload_options=options), purpose=purpose)
+            yield Control(request=replace(other, workload_options=options, tuned=None), purpose=purpose)
 
 
 def _on_nodes(request: RunRequest) -> str:

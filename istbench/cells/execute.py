@@ -38,6 +38,7 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
                 _execute(cell, run, scratch, launcher)
                 return True
     _require_saved(cell, run)
+    _note_tuned(cell, run)
     return False
 
 
@@ -80,6 +81,14 @@ def _require_saved(cell: Cell, run: RunDirectory) -> None:
             f"{cell.name} is done already, and its weights are not in {directory}; "
             "--again trains it again and saves them"
         )
+
+
+def _note_tuned(cell: Cell, run: RunDirectory) -> None:
+    """Record the trials that chose the options, if the cell was trained before a tuning chose them too."""
+    config, trials = run.header().config, cell.config.tuned
+    if trials and trials != config.tuned:
+        with run.locked():
+            run.update(config=msgspec.structs.replace(config, tuned=trials))
 
 
 def _clear(run: RunDirectory) -> None:

@@ -31,7 +31,7 @@ _GIB = 2**30
 _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 # An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
 _MOST_OF_STEPPED = 8
-_OF_OPTIMIZERS = ("optimizer", "lr", "momentum", "weight_decay", "nesterov")
+OF_OPTIMIZERS = ("optimizer", "lr", "momentum", "weight_decay", "nesterov")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _own_optimizer(candidate: Candidate) -> None:
             f"{method.name} {method.own_updates}, so it cannot step the optimizer of {workload.name}; delete its "
             "function optimizer and use --set optimizer=adamw, or use ddp or local_sgd"
         )
-    given = [name for name in _OF_OPTIMIZERS if name in request.method_options]
+    given = [name for name in OF_OPTIMIZERS if name in request.method_options]
     if given:
         raise UserError(f"--set {given[0]}: {workload.name} has an optimizer of its own; set it there")
     if getattr(method.options, "average_optimizer", False):

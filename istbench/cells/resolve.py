@@ -28,6 +28,7 @@ from istbench.workloads.contract import (
     checked_source,
     checked_targets,
 )
+from istbench.workloads.held_out import hold_out, whole
 from istbench.workloads.task import Task
 
 
@@ -66,6 +67,7 @@ def _built(request: RunRequest, here: int) -> Candidate:
     workload = build_workload(request.workload, request.workload_options, request.plugins)
     method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
     check_attributes(workload)
+    workload = hold_out(workload, request.held_out, request.seed)
     if request.data is not None and workload.sized_by_data:
         workload.expect(request.data, request.workload_options)
     return Candidate(
@@ -116,6 +118,8 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         sinks=request.sinks or msgspec.UNSET,
+        held_out=request.held_out or msgspec.UNSET,
+        tuned=request.tuned or msgspec.UNSET,
         code=_code(request),
     )
     header = header_of(candidate, config, _with_notes(candidate, source), targets)
@@ -126,7 +130,7 @@ def _with_notes(candidate: Candidate, source: DataSource) -> DataSource:
     """`source`, whose note also has the remark of the method, and for a task file the size of a minibatch."""
     workload, method, nodes = candidate.workload, candidate.method, candidate.request.nodes
     notes = [source.note]
-    if isinstance(workload, Task):
+    if isinstance(whole(workload), Task):
         size = candidate.batch_size
         shards = 1 if method.batches == "replicated" else nodes
         notes.append(f"{size} samples in a minibatch of a node, {size * shards:,} in a step of {nodes} nodes")

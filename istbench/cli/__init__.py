@@ -31,6 +31,7 @@ _COMMANDS = {
     "retrace": "Record the seconds of finished runs again, on a machine that is idle now.",
     "run": "Train one cell: a workload, a method and a number of nodes.",
     "timeline": "Draw one round of a run, as a picture and for ui.perfetto.dev.",
+    "tune": "Tune the options of several methods by equally many trials.",
 }
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_INTERRUPTED = 1, 2, 3, 130

@@ -151,7 +151,7 @@ def _suites(
     shared = fields.pop("method_options")
     asked = Suite(
         workload=workload,
-        methods=tuple((method, _own_options(method, methods, shared, plugins)) for method in methods),
+        methods=tuple((method, own_options(method, methods, shared, plugins)) for method in methods),
         nodes=nodes,
         seeds=tuple(range(seeds)),
         workload_options=fields.pop("workload_options"),
@@ -174,7 +174,7 @@ def _controls(
         more, reasons = at_equal_cost(own)
         found += more
         lacking |= dict.fromkeys(reasons)
-    known, fitting = [*requests], list[RunRequest]()
+    known, fitting = [msgspec.structs.replace(own, tuned=None) for own in requests], list[RunRequest]()
     for control in found:
         if control.request in known:
             continue
@@ -218,10 +218,14 @@ def _given(request: RunRequest, name: str, otherwise: str) -> Any:
     return otherwise if found is None else found
 
 
-def _own_options(
+def own_options(
     method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
 ) -> dict[str, str]:
-    """The `shared` options that `method` has. Each shared option must belong to at least one of `methods`."""
+    """The `shared` options that `method` has.
+
+    Raises:
+        UserError: for an option that none of `methods` has.
+    """
     if not shared:
         return {}
     known = {name: _option_names(name, plugins) for name in methods}

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,22 @@ def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -
     return out
 
 
-def out_option(command: _Command) -> _Command:
-    """`--out DIR`, the results directory."""
+def results_option(default: str) -> Callable[[_Command], _Command]:
+    """`--out DIR`, the results directory, with a default of the command."""
     return click.option(
         "--out",
         type=PathType(),
         metavar="DIR",
-        default="results",
+        default=default,
         show_default=True,
         callback=_results_kept,
         help="Results directory.",
-    )(command)
+    )
+
+
+def out_option(command: _Command) -> _Command:
+    """`--out DIR`, the results directory."""
+    return results_option("results")(command)
 
 
 def plugin_option(command: _Command) -> _Command:
@@ -294,8 +299,8 @@ def run_options(*names: str) -> Callable[[_Command], _Command]:
     return add
 
 
-def cell_options(command: _Command) -> _Command:
-    """The options that define a cell, beside its workload, method, nodes and seed."""
+def cell_options(command: _Command, *, without: Sequence[str] = ()) -> _Command:
+    """The options that define a cell, beside its workload, method, nodes and seed, and those `without`."""
     pairs = [
         click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
         click.option(
@@ -304,7 +309,8 @@ def cell_options(command: _Command) -> _Command:
     ]
     for option in pairs:
         command = option(command)
-    return run_options(*(option.name for option in RUN_OPTIONS if option.in_suites))(command)
+    names = [option.name for option in RUN_OPTIONS if option.in_suites and option.name not in without]
+    return run_options(*names)(command)
 
 
 def typed_options(context: click.Context) -> dict[str, str]:

@@ -24,6 +24,8 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
         unit: the word for samples.
         whole: samples of the complete data set, if known.
         learnable: a model can learn from the data. On noise, no run reaches a target.
+        before_split: the data as the workload gave it, where `train` and `test` are the two parts of its training
+            split (`--held-out`).
     """
 
     kind: str
@@ -36,6 +38,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
     unit: Text = "samples"
     whole: Natural | None = None
     learnable: bool = True
+    before_split: "DataSource | msgspec.UnsetType" = msgspec.UNSET
 
     @classmethod
     def computed(cls, content: bytes, *, train: int, test: int, note: str, learnable: bool = True) -> "DataSource":
@@ -50,6 +53,11 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
         """The name and size of the data, such as `speech_commands, 4,785 of 105,829 clips: a subset`."""
         name = self.name or ("SYNTHETIC data" if self.kind == "synthetic" else self.kind)
         count = self.train + self.test
+        if self.before_split is not msgspec.UNSET:
+            return (
+                f"{self.before_split.seen}; trained on {self.train:,} and validated on {self.test:,} others of the "
+                "training split, the test split unused"
+            )
         if self.whole is not None and count < self.whole:
             return f"{name}, {count:,} of {self.whole:,} {self.unit}: a subset"
         every = "all " if count == self.whole else ""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from istbench.config.interval import Interval
-from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Seconds, Seed, Threads
+from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Part, Seconds, Seed, Threads
 from istbench.config.options import option_text
 from istbench.config.task_file import named_with_file
 from istbench.door import convert, encode_own
@@ -168,6 +168,24 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             computing=True,
         ),
     ] = False
+    held_out: Annotated[
+        Part | None,
+        Described(
+            help="Hold this share of the training data out and evaluate on it. The test split stays unread.",
+            metavar="SHARE",
+            newer=True,
+            tells_rows_apart=False,
+        ),
+    ] = None
+    tuned: Annotated[
+        Count | None,
+        Described(
+            help="Record that this many trials chose the method's options; suites of `istbench tune` set it.",
+            metavar="TRIALS",
+            newer=True,
+            defines_cell=False,
+        ),
+    ] = None
     threads: Annotated[
         Threads | None,
         Described(
@@ -287,6 +305,9 @@ class RunConfig(_Options, frozen=True, kw_only=True):
         msgspec.UNSET
     )
     code: Annotated[str, Recorded(newer=True)] = ""
+    # Unset is left out of headers, so that they equal those of earlier versions.
+    held_out: Part | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
+    tuned: Count | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
 
     @classmethod
     def of(cls, request: RunRequest, **resolved: Any) -> "RunConfig":

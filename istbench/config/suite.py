@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from istbench.config.numbers import MOST_NODES, Nodes, Seed
+from istbench.config.numbers import MOST_NODES, Count, Nodes, Part, Seed
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.door import Locate, convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError
@@ -25,6 +25,20 @@ _RunTable = msgspec.defstruct(
 )
 
 
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How `istbench tune` chose the methods' options in a suite.
+
+    Attributes:
+        trials: of each method on each number of nodes; tables name it. seed: of the trials.
+        held_out: share of the training data that judged them. judged_by: in words.
+    """
+
+    trials: Count
+    seed: Seed
+    held_out: Part
+    judged_by: Annotated[str, Meta(max_length=1000)] = ""
+
+
 class _SuiteTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workload: Annotated[str, Meta(min_length=1)]
     methods: Annotated[list[str | dict[str, _OptionValue]], Meta(min_length=1, max_length=1000)]
@@ -38,6 +52,7 @@ class _SuiteTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     method_options: dict[str, _OptionValue] = {}
     controls: bool = False
     run: _RunTable = _RunTable()  # type: ignore[valid-type]
+    tuning: Tuning | None = None
 
 
 class _SuitesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +100,7 @@ def read_suite(path: Path) -> list[Suite]:
 
     Keys of a suite: `workload`, `methods` (names, or tables with `method` and options), `nodes`, `seeds` (a
     count or a list), `workload_options`, `method_options` (of every method), `controls` (whether to add all of
-    them), and `run` (steps, epochs, batch_size, ...).
+    them), `run` (steps, epochs, batch_size, ...), and `tuning` (a `Tuning`).
 
     Raises:
         UserError: naming the file and the line.
@@ -103,14 +118,14 @@ def read_suite(path: Path) -> list[Suite]:
     return [_suite(table, at, locate) for table, at in tables]
 
 
-def check_cells(count: int, where: str) -> None:
-    """Refuse too many cells.
+def check_cells(count: int, where: str, *, fewer: str = "seeds") -> None:
+    """Refuse too many cells; `fewer` of these is the way out.
 
     Raises:
         UserError: for more than `MOST_CELLS` cells.
     """
     if count > MOST_CELLS:
-        raise UserError(f"{where} has {count:,} cells, more than {MOST_CELLS:,}; use fewer seeds")
+        raise UserError(f"{where} has {count:,} cells, more than {MOST_CELLS:,}; use fewer {fewer}")
 
 
 def _cells(table: _SuiteTable) -> int:
@@ -123,6 +138,10 @@ def _suite(table: _SuiteTable, at: tuple[str | int, ...], locate: Locate) -> Sui
     run = {name: value for name, value in msgspec.structs.asdict(table.run).items() if value is not None}
     if "steps" in run and "epochs" in run:
         raise UserError(f"{locate((*at, 'run', 'epochs'))} stands beside steps; give one of the two")
+    if table.tuning is not None:
+        if "tuned" in run:
+            raise UserError(f"{locate((*at, 'run', 'tuned'))} stands beside tuning; leave it out")
+        run["tuned"] = table.tuning.trials
     return Suite(
         workload=table.workload,
         methods=tuple(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from istbench.config.numbers import Count, Mebibytes
+from istbench.config.tunable import Tunable
 from istbench.footprint import PlannedNode, tensor_bytes
 from istbench.methods.compressed import BucketMessages, CompressedOptions
 
@@ -29,7 +30,11 @@ class BucketOptions(CompressedOptions):
     )
     accumulate: Count = field(
         default=1,
-        metadata={"help": "minibatches of a node in an optimizer step, with one exchange", "later": True},
+        metadata={
+            "help": "minibatches of a node in an optimizer step, with one exchange",
+            "later": True,
+            "tune": Tunable(low=1, high=8, scale="log", costs=True),
+        },
     )
 
     @property

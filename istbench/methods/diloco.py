@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.config.numbers import Rate
+from istbench.config.tunable import LEARNING_RATE
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, tensor_bytes
@@ -54,7 +55,7 @@ class DiLoCo(LocalSGD):
         optimizer: UpdateRule = field(
             default="adamw", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
         )
-        lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step"})
+        lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step", "tune": LEARNING_RATE})
         inner_state: Literal["keep", "reset"] = field(
             default="keep", metadata={"help": "the optimizer's state at the end of a round: keep it, or start anew"}
         )

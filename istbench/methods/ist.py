@@ -33,6 +33,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from istbench.config.numbers import Count, CountOrNone, Fraction, Natural
+from istbench.config.tunable import LOCAL_STEPS
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint
@@ -65,7 +66,11 @@ class IndependentSubnetTraining(Method):
         """Options of `ist`."""
 
         local_steps: CountOrNone = field(
-            default=20, metadata={"help": "local steps in a round; 0 exchanges without training, as a diagnosis"}
+            default=20,
+            metadata={
+                "help": "local steps in a round; 0 exchanges without training, as a diagnosis",
+                "tune": LOCAL_STEPS,
+            },
         )
         optimizer_state: Literal["carry", "reset"] = field(
             default="carry",

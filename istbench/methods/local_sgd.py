@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from istbench.config.numbers import Count, Natural
+from istbench.config.tunable import LOCAL_STEPS
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
@@ -31,7 +32,9 @@ from istbench.workloads.base import Batch, Workload
 class RoundOptions(ClippedOptions):
     """Options of methods whose nodes train alone for `local_steps` steps."""
 
-    local_steps: Count = field(default=20, metadata={"help": "local steps between two averages"})
+    local_steps: Count = field(
+        default=20, metadata={"help": "local steps between two averages", "tune": LOCAL_STEPS}
+    )
     average_optimizer: bool = field(
         default=False, metadata={"help": "average the optimizer's state with the weights"}
     )

@@ -27,6 +27,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from istbench.config.numbers import Count, Share
+from istbench.config.tunable import LOCAL_STEPS, OUTER_MOMENTUM
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes
@@ -49,8 +50,12 @@ class NoLoCo(DiLoCo):
     class Options(DiLoCo.Options):
         """Options of `noloco`."""
 
-        local_steps: Count = field(default=50, metadata={"help": "local steps between two exchanges"})
-        outer_momentum: Share = field(default=0.5, metadata={"help": "momentum of the outer step"})
+        local_steps: Count = field(
+            default=50, metadata={"help": "local steps between two exchanges", "tune": LOCAL_STEPS}
+        )
+        outer_momentum: Share = field(
+            default=0.5, metadata={"help": "momentum of the outer step", "tune": OUTER_MOMENTUM}
+        )
         pull: Pull = field(default=0.7, metadata={"help": "pull of the slow weights towards the mean of the pair"})
 
         def __post_init__(self) -> None:

@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from istbench.config.numbers import Rate, Share
+from istbench.config.tunable import OUTER_MOMENTUM, OUTER_RATE
 
 
 @dataclass(frozen=True, kw_only=True)
 class OuterOptions:
     """Options of the outer step."""
 
-    outer_lr: Rate = field(default=0.7, metadata={"help": "learning rate of the outer step"})
-    outer_momentum: Share = field(default=0.9, metadata={"help": "Nesterov momentum of the outer step"})
+    outer_lr: Rate = field(default=0.7, metadata={"help": "learning rate of the outer step", "tune": OUTER_RATE})
+    outer_momentum: Share = field(
+        default=0.9, metadata={"help": "Nesterov momentum of the outer step", "tune": OUTER_MOMENTUM}
+    )
 
 
 class OuterStep:

@@ -22,6 +22,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from istbench.config.numbers import Count, Rate, Share
+from istbench.config.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes
@@ -42,12 +43,18 @@ class SparseLoCo(DiLoCo):
     class Options(DiLoCo.Options):
         """Options of `sparseloco`."""
 
-        local_steps: Count = field(default=15, metadata={"help": "local steps between two exchanges"})
+        local_steps: Count = field(
+            default=15, metadata={"help": "local steps between two exchanges", "tune": LOCAL_STEPS}
+        )
         chunk: Entries = field(default=4096, metadata={"help": "entries of a chunk of the flat parameters"})
         top: Entries = field(default=32, metadata={"help": "largest entries that a node sends of each chunk"})
         feedback: Share = field(default=0.95, metadata={"help": "factor of the kept changes in each round"})
-        outer_lr: Rate = field(default=1.0, metadata={"help": "learning rate of the outer step"})
-        outer_momentum: Share = field(default=0.0, metadata={"help": "Nesterov momentum of the outer step"})
+        outer_lr: Rate = field(
+            default=1.0, metadata={"help": "learning rate of the outer step", "tune": OUTER_RATE}
+        )
+        outer_momentum: Share = field(
+            default=0.0, metadata={"help": "Nesterov momentum of the outer step", "tune": OUTER_MOMENTUM}
+        )
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from istbench.errors import RunFailed
+from istbench.errors import diverged
 
 _WINDOW = 1024  # losses on the device before the host reads them
 
@@ -56,7 +56,7 @@ class Losses:
         steps, values = nodes.numbers(after), nodes.numbers(value)
         node = steps.index(min(steps))
         step = first + round(steps[node]) + 1
-        raise RunFailed(f"the loss became {values[node]:g} at step {step} on node {node}{remedy}")
+        raise diverged(values[node], f"step {step} on node {node}{remedy}")
 
     def _look(self) -> None:
         for value in self._window[: self._filled].tolist():

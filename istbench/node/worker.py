@@ -29,6 +29,7 @@ from istbench.results.store import RunDirectory
 from istbench.seeds import derived_seed
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import metric_of
+from istbench.workloads.held_out import hold_out
 
 
 def train_cell(run_path: str, scratch: str) -> None:
@@ -42,6 +43,7 @@ def train_cell(run_path: str, scratch: str) -> None:
     config = header.config
     current.begin("opening the data")
     workload = build_workload(config.workload, config.workload_options, config.plugins)
+    workload = hold_out(workload, config.held_out or None, config.seed)
     workload.open(header.data_source)
     current.begin("meeting the others")
     latency_s = config.lab.fabric_latency_s if config.lab else 0.0

@@ -1,4 +1,4 @@
-"""Pair each row with a row of the baseline: the one of equal settings, or else the fastest."""
+"""Pair each row with a row of the baseline: of as many tuning trials, of equal settings, or else the fastest."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -71,6 +71,8 @@ def pair(group: Group, name: str, contender: Contender, targets: Sequence[Target
     rows = baseline_rows(group, name, contender.nodes)
     if not rows or contender in rows:
         return None
+    # A speed-up of tuned over untuned options would also show the gain of the tuning.
+    rows = [row for row in rows if row.trials == contender.trials] or rows
     equal = [row for row in rows if not differing_settings(contender, row)]
     missed = None
     for target in reversed(group.targets if targets is None else targets):

@@ -89,6 +89,11 @@ class Contender:
         given = self.runs[0].header.config.method_options.get("accumulate")
         return given if isinstance(given, int) else 1
 
+    @property
+    def trials(self) -> int:
+        """Trials of `istbench tune` that chose the options; the fewest of its runs."""
+        return min((run.header.config.tuned or 0 for run in self.runs), default=0)
+
     def result(self, name: str) -> list[float]:
         """Field `name` of the result of each run that has it."""
         results = [run.header.result for run in self.runs]
@@ -150,6 +155,11 @@ class Group:
     def has_own_metric(self) -> bool:
         """Whether the metric is the workload's own, and not another one that the user named."""
         return all(run.header.metric == self.metric.name for run in (*self.runs, *self.unfinished))
+
+    @property
+    def is_validation(self) -> bool:
+        """Whether the metric is of samples held out of the training data, not of the test split."""
+        return self.source.before_split is not msgspec.UNSET
 
     @property
     def sharing_a_batch(self) -> tuple[str, ...]:

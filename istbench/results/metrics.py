@@ -94,7 +94,11 @@ class Metric:
     @property
     def axis(self) -> str:
         """The label of an axis: `test accuracy`, `val_loss (nats a token)`."""
-        return self.title if _OF_A_SPLIT & set(_words(self.name)) else f"test {self.title}"
+        return self.axis_on("test")
+
+    def axis_on(self, split: str) -> str:
+        """The label of an axis with values on that `split` of the data."""
+        return self.title if _OF_A_SPLIT & set(_words(self.name)) else f"{split} {self.title}"
 
 
 def metric_named(name: str) -> Metric:

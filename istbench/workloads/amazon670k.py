@@ -134,7 +134,7 @@ class Amazon670k(Workload):
             UserError: if they are missing or damaged.
         """
         self._summary(source)
-        self._splits = {split: open_split(Path(source.path), split) for split in ("train", "test")}
+        self._splits = {split: open_split(Path(source.path), split) for split in self.opened_splits}
         self._weights = None
 
     def _split(self, split: str) -> Points:

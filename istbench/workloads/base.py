@@ -64,6 +64,8 @@ class Workload(ABC):
         indices for `train_batch` are consecutive, and begin at a multiple of `batch_size`. The generator's seed
         belongs to the pass over the data.
     has_optimizer: whether `optimizer` returns one.
+    without_test: whether nothing reads the test split, because `--held-out` evaluates on training samples. It is
+        set before `prepare` and `open`, which may then leave that split closed.
     """
 
     name: ClassVar[str]
@@ -82,6 +84,7 @@ class Workload(ABC):
     sized_by_data: ClassVar[bool] = False
     in_turn: ClassVar[bool] = False
     has_optimizer: ClassVar[bool] = False
+    without_test: bool = False
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -139,6 +142,24 @@ class Workload(ABC):
     @abstractmethod
     def test_batches(self) -> Iterator[Batch]:
         """The whole test split in order, in batches of the workload's choice."""
+
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Training samples `indices` (int64 [b]) in the form of test samples: without augmentation."""
+        return self.train_batch(indices, torch.Generator().manual_seed(0))
+
+    def divide_training(self, samples: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Indices of training samples to train on, and of `count` others to hold out, both int64 and rising.
+
+        A pure function of its arguments: `generator` draws from `samples`, all training samples. A workload whose
+        neighbouring samples overlap holds out a run of them.
+        """
+        order = torch.randperm(samples, generator=generator)
+        return order[count:].sort().values, order[:count].sort().values
+
+    @property
+    def opened_splits(self) -> tuple[str, ...]:
+        """The splits that `open` maps."""
+        return ("train",) if self.without_test else ("train", "test")
 
     # Model.
 

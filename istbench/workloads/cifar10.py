@@ -97,7 +97,7 @@ class Cifar10(ImageClassifier):
     def images(self, source: DataSource) -> Images:
         """The prepared images, mapped."""
         self._learn_classes(source)
-        return DecodedImages(Path(source.path))
+        return DecodedImages(Path(source.path), with_test=not self.without_test)
 
     def _learn_classes(self, source: DataSource) -> None:
         classes = open_classes(Path(source.path))

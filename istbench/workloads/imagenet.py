@@ -144,8 +144,8 @@ class ImageNet(ImageClassifier):
             )
         self._learn_classes(source)
         if options.pixels <= LARGEST_DECODED:
-            return DecodedImages(Path(source.path))
-        return FileImages(Path(source.path), options.pixels)
+            return DecodedImages(Path(source.path), with_test=not self.without_test)
+        return FileImages(Path(source.path), options.pixels, with_test=not self.without_test)
 
     def _learn_classes(self, source: DataSource) -> None:
         self._classes, self._noise = len(open_classes(Path(source.path))), False

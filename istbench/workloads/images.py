@@ -57,6 +57,10 @@ class ImageClassifier(Workload):
         """Images float32 [b, 3, h, w], augmented with `generator`, and classes int64 [b]."""
         return self._opened.train_batch(indices, generator)
 
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Training images without augmentation."""
+        return self._opened.plain_batch(indices)
+
     def train_classes(self) -> Tensor:
         """The class of every training image."""
         return self._opened.labels

@@ -115,7 +115,7 @@ class Speech(Workload):
         """
         self._learn_words(source)
         path, words = Path(source.path), len(self._words)
-        self._splits = {split: open_split(path, split, words) for split in ("train", "test")}
+        self._splits = {split: open_split(path, split, words) for split in self.opened_splits}
         self._mean = open_mean(path)
 
     def _learn_words(self, source: DataSource) -> None:

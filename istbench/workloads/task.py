@@ -93,9 +93,9 @@ class Task(Workload):
         """
         self._refuse(data)
         self.task_model.blank(planned=True)
-        train, test = self.split(True), self.split(False)
-        sizes = train.count, test.count
-        contents = f"{sizes} {train.content()} {test.content()}"
+        train, test = self.split(True), None if self.without_test else self.split(False)
+        sizes = train.count, test.count if test else 0
+        contents = f"{sizes} {train.content()} {test.content() if test else ''}"
         turns = f"{self.file.name}: data yields batches. Each node reads all of them and takes every n-th"
         return DataSource(
             kind=self.name,

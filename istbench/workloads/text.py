@@ -129,7 +129,7 @@ class Text(Workload):
         """
         path = Path(source.path)
         self._learn(open_summary(path))
-        self._splits = {split: open_split(path, split, self._symbols) for split in ("train", "test")}
+        self._splits = {split: open_split(path, split, self._symbols) for split in self.opened_splits}
 
     def _learn(self, summary: TextSummary) -> None:
         self._symbols = summary.symbols
@@ -151,6 +151,16 @@ class Text(Workload):
         starts.clamp_(max=len(text) - 1 - context)
         rows = torch.from_numpy(text[starts.numpy()[:, None] + self._span].astype(np.int64))
         return rows[:, :-1], rows[:, 1:]
+
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Windows `indices` from their first symbol on."""
+        text, context = self._split("train"), self.options.context
+        rows = torch.from_numpy(text[(indices * context).numpy()[:, None] + self._span].astype(np.int64))
+        return rows[:, :-1], rows[:, 1:]
+
+    def divide_training(self, samples: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The last `count` windows are held out. The window before them is in no part: it reaches into them."""
+        return torch.arange(samples - count - 1), torch.arange(samples - count, samples)
 
     def test_batches(self) -> Iterator[Batch]:
         """The test text in windows of `context` symbols side by side, in order; the last one may be shorter.

@@ -30,6 +30,7 @@ from istbench.results.stats import interval_name
 
 _UNEQUAL_SHOWN = 6
 _AVERAGING = ("local_sgd", "diloco", "streaming_diloco")  # the whole model at the end of a round
+_HELD_OUT = "by `istbench tune`, judged on samples held out of the training data"
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
 
 
@@ -49,7 +50,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
         )
     elif crowded:
         yield Caution(f"More nodes than cores: nodes took turns on {cores} cores. Separate machines would not.")
-    yield _tuning_line(group)
+    yield _tuning_line(group, baseline)
     yield from shared_line(group)
     yield from metric_line(group.metric, own=group.has_own_metric)
     yield from _targets_line(group)
@@ -113,7 +114,7 @@ def node_line(profile: ClusterProfile) -> str:
     return "; ".join([figures, *network_words(profile)])
 
 
-def _tuning_line(group: Group) -> str:
+def _tuning_line(group: Group, baseline: str) -> str:
     """The settings of the methods; the rows whose method tried settings before training, and its seconds."""
     tuned = []
     for row in group.contenders:
@@ -123,11 +124,28 @@ def _tuning_line(group: Group) -> str:
             tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for {spent} s")
         elif row.settings.get("autotune") is True:
             tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for an unknown time")
+    trials = _trials_words(group, baseline)
     if not tuned:
-        return f"Tuning: none; {_DEFAULTS}"
-    return Caution(
-        f"Tuning: before training, {'; '.join(tuned)}. No clock counts these seconds. Apart from that, {_DEFAULTS}"
-    )
+        return trials or f"Tuning: none; {_DEFAULTS}"
+    rest = f"Apart from that, {_DEFAULTS}" if trials is None else trials
+    return Caution(f"Tuning: before training, {'; '.join(tuned)}. No clock counts these seconds. {rest}")
+
+
+def _trials_words(group: Group, baseline: str) -> str | None:
+    """The trials by which `istbench tune` chose the options of the rows; None if it chose none."""
+    counts = {f"{row.name} on {count_nodes(row.nodes)}": row.trials for row in group.contenders}
+    if not any(counts.values()):
+        return None
+    if len(set(counts.values())) == 1:
+        return Lead(f"Tuned: {next(iter(counts.values()))} trials each, {_HELD_OUT}.")
+    listed = "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
+    said = f"Tuned unequally, {_HELD_OUT}. Trials: {listed}."
+    pairs = [(row, pair(group, baseline, row)) for row in group.contenders]
+    unequal = [row for row, found in pairs if found is not None and found.against.trials != row.trials]
+    if not unequal:
+        return Caution(f"{said} Each speed-up is over a row of as many trials.")
+    names = joined(f"{row.name} on {count_nodes(row.nodes)}" for row in unequal)
+    return Caution(f"{said} The speed-ups of {names} also compare the tuning.")
 
 
 def _targets_line(group: Group) -> Iterable[str]:
@@ -174,6 +192,8 @@ def _unequal_line(group: Group, baseline: str) -> Iterable[str]:
     for contender in group.contenders:
         found = pair(group, baseline, contender)
         names = typed_differences(contender, found.against) if found is not None else []
+        if found is not None and contender.trials and contender.trials == found.against.trials:
+            continue  # each has the settings that are best for it
         if found is not None and names:
             own, other = (_with(row, names) for row in (contender, found.against))
             pairs[f"{own} over {other}"] = None

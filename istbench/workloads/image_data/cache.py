@@ -80,26 +80,32 @@ class ListedSplit:
     labels: np.ndarray
 
 
-def open_decoded(directory: Path) -> tuple[DecodedSummary, DecodedSplit, DecodedSplit]:
-    """Map a directory of decoded images: its summary, the training and the test split.
+def open_decoded(
+    directory: Path, *, with_test: bool = True
+) -> tuple[DecodedSummary, DecodedSplit, DecodedSplit | None]:
+    """Map a directory of decoded images: its summary, the training split and, `with_test`, the test split.
 
     Raises:
         UserError: if one of its files is missing or damaged.
     """
     summary = shared.open_summary(directory, DecodedSummary)
-    train, test = (_decoded_split(directory, split, summary) for split in SPLITS)
-    return summary, train, test
+    train, test = SPLITS
+    split = _decoded_split(directory, test, summary) if with_test else None
+    return summary, _decoded_split(directory, train, summary), split
 
 
-def open_listed(directory: Path) -> tuple[ListedSummary, ListedSplit, ListedSplit]:
-    """Open a directory of listed files: its summary, the training and the test split.
+def open_listed(
+    directory: Path, *, with_test: bool = True
+) -> tuple[ListedSummary, ListedSplit, ListedSplit | None]:
+    """Open a directory of listed files: its summary, the training split and, `with_test`, the test split.
 
     Raises:
         UserError: if one of its files is missing or damaged.
     """
     summary = shared.open_summary(directory, ListedSummary)
-    train, test = (_listed_split(directory, split, summary) for split in SPLITS)
-    return summary, train, test
+    train, test = SPLITS
+    split = _listed_split(directory, test, summary) if with_test else None
+    return summary, _listed_split(directory, train, summary), split
 
 
 def open_classes(directory: Path) -> tuple[str, ...]:

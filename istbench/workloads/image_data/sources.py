@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from istbench.errors import UserError, printable
-from istbench.workloads.base import Batch
+from istbench.workloads.base import Batch, opened
 from istbench.workloads.image_data.cache import ListedSplit, open_decoded, open_listed
 from istbench.workloads.image_data.decode import BrokenImage, cropped, in_order, read_file
 
@@ -26,6 +26,9 @@ class Images(Protocol):
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Training images `indices`, augmented with `generator`: float32 [b, 3, h, w] and int64 [b]."""
 
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Training images `indices` without augmentation."""
+
     def test_batches(self) -> Iterator[Batch]:
         """The test images in order."""
 
@@ -39,8 +42,8 @@ class DecodedImages:
         UserError: if the directory is missing or damaged.
     """
 
-    def __init__(self, directory: Path) -> None:
-        summary, self._train, self._test = open_decoded(directory)
+    def __init__(self, directory: Path, *, with_test: bool = True) -> None:
+        summary, self._train, self._test = open_decoded(directory, with_test=with_test)
         self.labels = torch.tensor(self._train.labels)
         self._mean = np.array(summary.mean, np.float32)
         self._deviation = np.array(summary.deviation, np.float32)
@@ -51,12 +54,18 @@ class DecodedImages:
         images = cropped_and_mirrored(self._train.images[indices.numpy()], self._padding, generator)
         return normalised(images, self._mean, self._deviation), self.labels[indices]
 
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Training images without augmentation."""
+        chosen = self._train.images[indices.numpy()]
+        return normalised(chosen, self._mean, self._deviation), self.labels[indices]
+
     def test_batches(self) -> Iterator[Batch]:
         """The test images without augmentation."""
-        for first in range(0, len(self._test.labels), self._test_batch):
+        test = opened(self._test)
+        for first in range(0, len(test.labels), self._test_batch):
             chosen = slice(first, first + self._test_batch)
-            images = normalised(self._test.images[chosen], self._mean, self._deviation)
-            yield images, torch.from_numpy(self._test.labels[chosen])
+            images = normalised(test.images[chosen], self._mean, self._deviation)
+            yield images, torch.from_numpy(test.labels[chosen])
 
 
 class FileImages:
@@ -69,8 +78,8 @@ class FileImages:
         UserError: if the prepared directory is missing or damaged.
     """
 
-    def __init__(self, directory: Path, resolution: int) -> None:
-        _, self._train, self._test = open_listed(directory)
+    def __init__(self, directory: Path, resolution: int, *, with_test: bool = True) -> None:
+        _, self._train, self._test = open_listed(directory, with_test=with_test)
         self.labels = torch.tensor(self._train.labels)
         self._resolution, self._test_batch = resolution, _test_batch(resolution)
 
@@ -83,12 +92,18 @@ class FileImages:
         images[mirrored] = images[mirrored, :, :, ::-1]
         return normalised(images, _MEAN, _DEVIATION), self.labels[indices]
 
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """The middle squares of training images."""
+        images = self._read(self._train, indices.tolist(), [(0.5, 0.5)] * len(indices))
+        return normalised(images, _MEAN, _DEVIATION), self.labels[indices]
+
     def test_batches(self) -> Iterator[Batch]:
         """The middle squares of the test images."""
-        for first in range(0, len(self._test.labels), self._test_batch):
-            chosen = range(first, min(first + self._test_batch, len(self._test.labels)))
-            images = self._read(self._test, list(chosen), [(0.5, 0.5)] * len(chosen))
-            labels = self._test.labels[chosen.start : chosen.stop]
+        test = opened(self._test)
+        for first in range(0, len(test.labels), self._test_batch):
+            chosen = range(first, min(first + self._test_batch, len(test.labels)))
+            images = self._read(test, list(chosen), [(0.5, 0.5)] * len(chosen))
+            labels = test.labels[chosen.start : chosen.stop]
             yield normalised(images, _MEAN, _DEVIATION), torch.from_numpy(labels)
 
     def _read(self, split: ListedSplit, chosen: list[int], places: list[tuple[float, float]]) -> np.ndarray:
@@ -126,6 +141,10 @@ class Noise:
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Noise, without augmentation."""
+        return self._train[indices], self.labels[indices]
+
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Noise."""
         return self._train[indices], self.labels[indices]
 
     def test_batches(self) -> Iterator[Batch]:

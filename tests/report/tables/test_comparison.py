@@ -9,7 +9,7 @@ from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.on_clusters import build_report_on_clusters
-from istbench.report.phrases import ROUGH_LINE
+from istbench.report.phrases import ROUGH_LINE, Caution
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Part, Resume
 from istbench.results.header import TIMING_RULE, HostRecord
@@ -248,6 +248,51 @@ def test_seconds_of_tuning_are_said_since_no_clock_counts_them(results):
         "Tuning: before training, p3 autotune=true on 2 nodes tried settings for 2.50 to 3.25 s. No clock counts "
         "these seconds. Apart from that, each method has the workload's default settings"
     ) in footer(table_of(results))
+
+
+def tuned_run(results, method, trials, *, seconds=9.0, **options):
+    head = header(method, **options)
+    if trials:
+        head["config"]["tuned"] = trials
+    write_run(results, head, ramp(seconds))
+
+
+def test_a_table_of_winners_of_equal_trials_is_tuned(results):
+    tuned_run(results, "ddp", 20, options="lr=0.3")
+    tuned_run(results, "ist", 20, options="lr=0.1")
+    said = footer(table_of(results))
+    assert "Tuned: 20 trials each, by `istbench tune`, judged on samples held out of the training data." in said
+    assert "Tuning: none" not in said
+    assert "unequal" not in said
+
+
+def test_unequal_trials_are_a_warning_that_names_the_rows(results):
+    tuned_run(results, "ddp", None)
+    tuned_run(results, "ist", 20)
+    lines = table_of(results).footer
+    (line,) = [line for line in lines if line.startswith("Tuned unequally")]
+    assert isinstance(line, Caution)
+    assert "Trials: ddp on 2 nodes: none; ist on 2 nodes: 20." in line
+    assert "The speed-ups of ist on 2 nodes also compare the tuning." in line
+
+
+def test_tuned_and_untuned_rows_are_paired_among_themselves(results):
+    for method, seconds in (("ddp", 40.0), ("ist", 10.0)):
+        tuned_run(results, method, None, seconds=seconds)
+        tuned_run(results, method, 20, seconds=seconds / 4, options="lr=0.3")
+    table = table_of(results)
+    cells = {row[0].text: row for row in table.rows}
+    place = [own.key for own in table.columns].index("speed_up")
+    for name, over in (("ist", "ddp"), ("ist lr=0.3", "ddp lr=0.3")):
+        assert cells[name][place].value["ratio"] == pytest.approx(4)
+        assert cells[name][place].text.endswith(f"over {over}")
+    assert "Each speed-up is over a row of as many trials." in footer(table)
+
+
+def test_a_row_is_as_tuned_as_its_least_tuned_seed(results):
+    tuned_run(results, "ddp", 20)
+    tuned_run(results, "ddp", 10, seed=1)
+    assert "Tuned: 10 trials each" in footer(table_of(results))
 
 
 def test_a_run_from_before_tuning_was_counted_has_an_unknown_time(results):

@@ -1,0 +1,202 @@
+"""`istbench tune`: the same number of trials for every method, judged on data held out of the training split."""
+
+import json
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from istbench.backends.backend import Outcome
+from istbench.cli import EXIT_FAILED
+from istbench.cli.compare_command import own_options
+from istbench.cli.options import (
+    PathType,
+    cell_options,
+    explain_option,
+    node_counts,
+    place_options,
+    plugin_option,
+    request_fields,
+    results_option,
+    run_options,
+    split_list,
+    take_backend,
+)
+from istbench.cluster.profile import ClusterProfile, load_profile
+from istbench.config.defaults import DEFAULT_CLUSTER
+from istbench.config.run import RunRequest
+from istbench.config.suite import MOST_CELLS, Tuning, check_cells
+from istbench.errors import RunFailed, UserError, is_divergence
+from istbench.registry import check_name
+
+_HELD_OUT = 0.1
+
+
+@click.command("tune")
+@click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
+@click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
+@click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
+@click.option(
+    "--trials",
+    type=click.IntRange(1, MOST_CELLS),
+    default=20,
+    show_default=True,
+    help="Trials of each method on each number of nodes. The first has the defaults of the workload.",
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME=LOW:HIGH",
+    help="Range of a method option, in place of the method's own. May be repeated.",
+)
+@run_options("seed")
+@partial(cell_options, without=["tuned"])
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.toml",
+    help=f"With --target: judge by replayed seconds to it on this cluster.  [default: {DEFAULT_CLUSTER}]",
+)
+@click.option(
+    "--write",
+    type=PathType(),
+    metavar="FILE.toml",
+    help="Write the best options of every method as a suite for `istbench compare`.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, MOST_CELLS),
+    default=3,
+    show_default=True,
+    help="Seeds of each row in the written suite.",
+)
+@results_option("results/tuning")
+@plugin_option
+@explain_option
+@place_options
+@click.option("--again", is_flag=True, help="Delete the trials and run them again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+def command(
+    methods: str,
+    trials: int,
+    ranges: tuple[str, ...],
+    cluster: str | None,
+    write: Path | None,
+    seeds: int,
+    out: Path,
+    explain: bool,
+    again: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Tune the options of several methods by equally many trials.
+
+    Each trial trains one cell with options from the methods' ranges. A share of the training data judges it
+    (--held-out, by default 0.1). The test split stays unread.
+
+    Every trial stays in --out as an ordinary cell. The same command again resumes. More --trials add to the trials
+    that are there.
+    """
+    command_words = shlex.join(["istbench", *sys.argv[1:]])
+    backend = take_backend(given)
+    names = list(dict.fromkeys(split_list(methods, "--methods", "see `istbench list methods`")))
+    typed_workload = given["workload"]
+    counts = node_counts(given.pop("nodes"))
+    check_cells(len(counts) * trials * len(names), "the command", fewer="trials")
+    if write is not None and (write.is_dir() or not write.name):
+        raise UserError(f"--write {write} is a directory; name a file, such as tuned.toml")
+    profile = _profile(cluster, given["target"])
+    plugins = given["plugins"]
+    fields = request_fields(given)
+    options = fields.pop("method_options")
+    shared = RunRequest(method=names[0], **{**fields, "held_out": fields["held_out"] or _HELD_OUT})
+    for name in names:
+        check_name("methods", name, shared.plugins)
+    check_name("workloads", shared.workload, shared.plugins)
+    from istbench.tuning.ranges import given_ranges
+
+    typed_ranges = given_ranges(ranges)
+    backend.begin([msgspec.structs.replace(shared, method=name) for name in names])
+    from istbench.cli.progress import Display
+    from istbench.cli.replaying import replaying
+    from istbench.tuning.judge import Judge, judge_runs
+    from istbench.tuning.plan import plan_trials
+
+    judge = Judge(target=shared.target, cluster=profile)
+    plan = plan_trials(
+        {name: own_options(name, names, options, plugins) for name in names},
+        shared,
+        typed_ranges,
+        trials=trials,
+        by_seconds=judge.by_seconds,
+    )
+    requests = [backend.fit(request) for request in plan.requests(counts, shared)]
+    runs, failures, running = [], [], False
+    with Display() as display:
+        for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
+            display.note(f"[{number}/{len(requests)}] {outcome.cell}: {_ended(outcome)}")
+            running = running or outcome.running
+            if outcome.failure is not None and not _diverged(outcome):
+                failures.append(f"{outcome.cell}: {outcome.failure}")
+            elif outcome.run is not None and not outcome.running:
+                runs.append(outcome.run)
+    for failure in failures:
+        click.echo(f"istbench: {failure}", err=True)
+    if running or not backend.shows_results:
+        return EXIT_FAILED if failures else 0
+    with replaying():
+        judgement = judge_runs(runs, plan.trials, counts, judge)
+    if judgement is None:
+        raise RunFailed(f"none of {len(requests)} trials finished; their errors are in {out / 'runs'}")
+    for problem in judgement.problems:
+        click.echo(f"istbench: {problem}", err=True)
+    if write is not None:
+        from istbench.tuning.suite_file import suite_text, write_suite
+
+        said = judge.words(judgement.metric.name, judgement.header.budget)
+        tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
+        text = suite_text(judgement.contests, typed_workload, shared, tuning, seeds=seeds, command=command_words)
+        write_suite(write, text)
+        click.echo(f"istbench: wrote {write}; `istbench compare {write}` trains the best options", err=True)
+    if as_json:
+        from istbench.tuning.record import record
+
+        click.echo(json.dumps(record(judgement, judge, plan.ranges, write), allow_nan=False))
+    else:
+        from istbench.report.output.terminal import print_table
+        from istbench.tuning.table import tuning_table
+
+        print_table(tuning_table(judgement, judge, plan.ranges), sys.stdout, explain=explain)
+    return EXIT_FAILED if failures else 0
+
+
+def _profile(cluster: str | None, target: float | None) -> ClusterProfile | None:
+    """The cluster on which seconds judge. A trial stops at its target, so its last metric says nothing."""
+    if target is not None:
+        return load_profile(cluster or DEFAULT_CLUSTER)
+    if cluster is not None:
+        raise UserError("--cluster judges by the seconds to a target; add --target LEVEL, or leave --cluster out")
+    return None
+
+
+def _diverged(outcome: Outcome) -> bool:
+    """Whether the loss was no longer a number. Wide ranges have such trials; they are no failure of the tuning."""
+    return outcome.run is not None and outcome.run.exists() and is_divergence(outcome.run.header().error)
+
+
+def _ended(outcome: Outcome) -> str:
+    """How a trial ended, with its last metric."""
+    from istbench.results.metrics import value_text
+
+    if outcome.failure is not None:
+        return f"diverged, {str(outcome.failure).partition(';')[0]}" if _diverged(outcome) else "failed"
+    if outcome.running or outcome.run is None:
+        return "runs on"
+    header = outcome.run.header()
+    value = header.result.final.get(header.metric) if header.result is not None else None
+    said = "diverged" if value is None else f"{header.metric} {value_text(value)}"
+    return f"{header.method_label}: {said}{'' if outcome.fresh else ', done before'}"

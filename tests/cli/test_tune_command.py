@@ -1,0 +1,95 @@
+"""`istbench tune`, on real processes."""
+
+import json
+import tomllib
+
+from tests.small_task import write_task
+
+SHORT = ("--nodes", "2", "--steps", "8", "--seed", "5")
+
+
+def cells(out):
+    return {path.name: (path / "run.json").stat().st_mtime_ns for path in (out / "runs").iterdir()}
+
+
+def test_trials_resume_grow_and_become_a_suite_that_compare_reads(istbench, tmp_path):
+    out, suite = tmp_path / "tuning", tmp_path / "tuned.toml"
+    asked = ("tune", "--methods", "ddp,local_sgd", "--workload", "toy", *SHORT, "--out", str(out), "--json")
+    status, _, err = istbench(*asked, "--trials", "1")
+    assert status == 0, err
+    before = cells(out)
+    assert len(before) == 2
+    status, out_json, err = istbench(*asked, "--trials", "2", "--write", suite, "--seeds", "1")
+    assert status == 0, err
+    assert {name: cells(out)[name] for name in before} == before, "trials that are done were trained again"
+    assert len(cells(out)) == 4
+
+    found = json.loads(out_json)
+    assert (found["judged_by"], found["trials"], found["held_out"]) == ("accuracy after 8 steps", 2, 0.1)
+    assert "test split unused" in found["data_seen"]
+    for contest in found["methods"]:
+        values = [trial["accuracy"] for trial in contest["trials"]]
+        assert contest["best"]["accuracy"] == max(values)
+        assert [set(trial["options"]) for trial in contest["trials"]] == [set(), {"lr"}]
+        for trial in contest["trials"]:
+            header = json.loads((out / "runs" / trial["cell"] / "run.json").read_text())
+            assert header["result"]["final"]["accuracy"] == trial["accuracy"]
+            assert header["data_source"]["test"] == 51
+            assert header["config"]["held_out"] == 0.1
+
+    (table,) = tomllib.loads(suite.read_text())["suite"]
+    assert table["tuning"]["trials"] == 2
+    assert [entry["method"] for entry in table["methods"]] == ["ddp", "local_sgd"]
+    status, said, err = istbench("compare", str(suite), "--out", str(tmp_path / "compared"), "--explain")
+    assert status == 0, err
+    assert "Tuned: 2 trials each, by `istbench tune`" in " ".join(said.split())
+    assert "Tuning: none" not in said
+    for path in (tmp_path / "compared" / "runs").iterdir():
+        header = json.loads((path / "run.json").read_text())
+        assert (header["config"]["tuned"], header["data_source"]["test"]) == (2, 128)
+
+
+def test_seconds_to_a_target_judge_without_a_look_at_the_test_split(istbench, tmp_path):
+    file = write_task(tmp_path / "closed.py")
+    guard = "def data(train):\n    if not train:\n        raise RuntimeError('the test split was read')\n"
+    file.write_text(file.read_text().replace("def data(train):\n", guard))
+    status, said, err = istbench(
+        "tune", "--methods", "local_sgd", "--workload", str(file), "--nodes", "2", "--trials", "2", "--steps", "90",
+        "--eval-every", "30", "--range", "lr=0.2:0.8", "--range", "local_steps=2:8", "--target", "0.5",
+        "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    assert status == 0, err
+    said = " ".join(said.split())
+    assert "by seconds to accuracy 0.5 on m5.2xlarge, replayed" in said
+    assert "the test split unused" in said
+
+
+def test_a_trial_that_diverges_counts_and_is_no_failure(istbench, tmp_path):
+    status, said, err = istbench(
+        "tune", "--methods", "ddp", "--workload", "toy", *SHORT, "--trials", "2", "--range", "lr=1e5:1e6",
+        "--out", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert status == 0, err
+    assert "diverged, the loss became" in err
+    (contest,) = json.loads(said)["methods"]
+    defaults, other = contest["trials"]
+    assert contest["best"] == defaults
+    assert (other["failed"], other["accuracy"]) == (False, None)
+    assert json.loads((tmp_path / "runs" / other["cell"] / "run.json").read_text())["status"] == "failed"
+
+
+def test_wrong_use_is_refused_before_anything_trains(istbench, tmp_path):
+    for arguments, expected in (
+        (("--cluster", "m5.2xlarge"), "add --target LEVEL"),
+        (("--range", "lerning=1:2"), "lr"),
+        (("--range", "lr=2:1"), "2.0 is not below 1.0"),
+        (("--set", "lr=0.1"), "method 'ddp' has nothing to tune here: take one --set out"),
+        (("--write", str(tmp_path)), "is a directory; name a file"),
+    ):
+        status, _, err = istbench(
+            "tune", "--methods", "ddp", "--workload", "toy", *SHORT, "--out", str(tmp_path), *arguments
+        )
+        assert status == 2
+        assert expected in err
+        assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
