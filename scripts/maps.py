@@ -7,8 +7,8 @@
     python scripts/maps.py speech RESULTS --no-training --into TARGET      # to try it
 
 Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run again,
-so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold any runs.
-The script writes README.md (the table), map.json (its cells), and the pictures to results/map-NAME, or to --into.
+so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold any
+runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into.
 """
 
 import argparse
