@@ -47,21 +47,26 @@ SHAPES = {
 """The shapes of matplotlib's markers as SVG paths from -1 to 1."""
 
 
-def panel_spec(plot: Plot, panel: Panel) -> Spec:
-    """The specification of one panel of `plot`, on axes that all panels share."""
+def panel_specs(plot: Plot) -> list[Spec]:
+    """The specification of each panel of `plot`, on axes that all panels share."""
+    styles = {series.label: series.style for panel in plot.panels for series in panel.series}
+    axes = {
+        "x": _x_axis(plot),
+        "y": {"field": "y", **_y_axis(plot)},
+        "color": _by_label(styles, [style.colour for style in styles.values()]),
+    }
+    return [_panel_spec(plot, panel, axes, styles) for panel in plot.panels]
+
+
+def _panel_spec(plot: Plot, panel: Panel, axes: Spec, styles: Mapping[str, MethodStyle]) -> Spec:
     layers = _line_layers(plot) if plot.kind == "lines" else _point_layers(plot)
     data = [row for series in panel.series for row in _values(plot, series)]
-    styles = {series.label: series.style for each in plot.panels for series in each.series}
     return {
         **_frame(panel_text(plot, panel), _HEIGHT),
         "params": [{"name": "hidden", "value": []}, {"name": "target", "value": ""}],
         "data": {"values": data},
         "transform": [{"filter": "indexof(hidden, datum.label) < 0"}, {"flatten": ["x", "y"]}],
-        "encoding": {
-            "x": _x_axis(plot),
-            "y": {"field": "y", **_y_axis(plot)},
-            "color": _by_label(styles, [style.colour for style in styles.values()]),
-        },
+        "encoding": axes,
         "layer": [*_levels(plot, panel), *(_styled(layer, styles) for layer in layers)],
         "usermeta": {"dark": [on_dark(style.colour) for style in styles.values()]},
     }
