@@ -64,7 +64,7 @@ def commands(page):
 def command_of(words):
     """The command that the first words name, and the rest of the words."""
     command, context = cli, click.Context(cli)
-    while isinstance(command, click.Group) and words:
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(context, words[0])
         assert found is not None, f"no command {words[0]}"
         command, words = found, words[1:]
