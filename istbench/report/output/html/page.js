@@ -89,7 +89,7 @@
 
   function viewOf(spec, dark, options) {
     const ranges = spec.usermeta?.dark;
-    if (dark && ranges) spec.encoding.color.scale.range = ranges;
+    if (dark && ranges) (spec.encoding ?? spec.layer[0].encoding).color.scale.range = ranges;
     const compiled = vegaLite.compile(spec, { config: style(dark), logger: vega.logger(vega.Error) }).spec;
     // With its syntax tree an expression needs no eval, which the page's policy forbids.
     const parsed = vega.parse(compiled, null, { ast: true });

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 from fake_clusters import sweep_of, write_pair
@@ -81,6 +82,20 @@ def test_misses_open_ranges_and_nodes_that_never_ran_are_drawn(results):
         texts, _ = drawn(spec)
         assert {"2", "4", "8", "nodes", "not reached"} <= set(texts)
     assert "ist: 8 at 2, 8 at 8, not reached at 4." in panel_text(plot, plot.panels[1])
+
+
+def test_names_of_near_targets_do_not_overlap(results):
+    write_run(results, header("ddp", targets=[0.3, 0.75, 0.76, 0.77, 0.9]), ramp(9.0, 0.95))
+    (spec,) = panel_specs(metric_over(group_of(results)))
+    (texts,) = of_layer(spec, "text")
+    named = {row["name"]: row for row in texts["data"]["values"]}
+    low, high = spec["encoding"]["y"]["scale"]["domain"]
+    lowered = {name: 260 * (row["level"] - low) / (high - low) - row["shift"] for name, row in named.items()}
+    heights = [lowered[name] for name in ("0.3", "0.75", "0.76", "0.77", "0.9")]
+    assert all(upper - lower > 11.5 for lower, upper in pairwise(heights))
+    assert [named[name]["shift"] for name in ("0.3", "0.76", "0.9")] == [0, 0, 0]
+    shown, _ = drawn(spec)
+    assert {"0.75", "0.76", "0.77"} <= set(shown)
 
 
 def test_bandwidths_have_names_and_a_logarithmic_axis(results):
