@@ -41,6 +41,8 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 def printable(text: str) -> str:
     """`text` on one line, without escape sequences and characters outside UTF-8."""
+    if text.isprintable():  # of lone surrogates, none is
+        return text
     written = text.encode("utf-8", "backslashreplace").decode()
     return "".join(character if character.isprintable() else "?" for character in written)
 

@@ -111,21 +111,16 @@ def with_paragraph(text: str, folder: Path) -> str:
 
 
 def paragraph(folder: Path) -> str:
-    """The lines of README.md: a row for each method, and the errors of all."""
+    """The lines of README.md: the errors of all measurements. The page of `folder` has those of each method."""
     errors = [error for error in errors_in(folder) if not error.environment]
     scaled = [error for error in errors_in(folder) if error.environment]
     slow = [error.error for error in errors if parse_bandwidth(error.bandwidth) <= 1e9]
-    rows = [
-        f"| `{check.method}` | {', '.join(map(str, check.nodes))} | {check.slowest} to {check.fastest} | "
-        f"{check.measurements} | {check.median:.1%} | {check.mean:+.1%} | {check.largest:+.1%} ({check.where}) |"
-        for _, check in sorted(checks_of(errors).items())
-    ]
+    nodes = sorted({error.nodes for error in errors})
+    links = sorted({error.bandwidth for error in errors}, key=parse_bandwidth)
     lines = [
-        "| method | nodes | links | measurements | median error, without sign | mean | largest |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
-        *rows,
-        "",
-        f"- All {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
+        f"- {len(errors)} measurements of {len({error.method for error in errors})} methods on "
+        f"{' and '.join(map(str, nodes))} nodes and links of {links[0]} to {links[-1]}:",
+        f"  {summary_of([error.error for error in errors])}.",
         f"- Up to 1 Gbit/s: {summary_of(slow)}.",
         "- Traces from another run, recorded on the loopback interface (the speed of the machine changes):",
         f"  {summary_of([error.error_recorded_elsewhere for error in errors])}.",

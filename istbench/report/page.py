@@ -202,16 +202,24 @@ def _on_clock(group: Group, report: Report, rounds: Callable[[Group], Sequence[B
         for target in group.targets
     ]
     context = group_context(group, report.baseline)
+    made = {plot.stem: plot for plot in report.plots}
     return OnClock(
         clock=f"{group.clock_words} on {group.machine}",
         by_target=tuple(by_target) or (AtTarget(target=None, answer=None, table=main),),
         notes=main.footer,
         others=tuple(table for table in report.tables if table.context == context and table.title != main.title),
-        curves=metric_over(group) if group.contenders else None,
-        by_nodes=time_by_nodes(group) if group.contenders and group.targets else None,
+        curves=_either(made.get(f"{group.stem}-over-time"), metric_over, group),
+        by_nodes=_either(made.get(f"{group.stem}-time-to-target"), time_by_nodes, group) if group.targets else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
         rounds=tuple(rounds(group)),
     )
+
+
+def _either(made: Plot | None, make: Callable[[Group], Plot], group: Group) -> Plot | None:
+    """The plot that the report has `made`, or else a new one; None without runs."""
+    if made is None and group.contenders:
+        return make(group)
+    return made
 
 
 def _cells(groups: Iterable[Group], file: Path) -> Iterable[Cell]:

@@ -38,7 +38,9 @@ class Curve:
             elif isinstance(event, Resume):
                 kept = [before for before in kept if before.step <= event.step]
             elif isinstance(event, Evaluation):
-                kept = [*(before for before in kept if before.step < event.step), event]
+                if kept and kept[-1].step >= event.step:
+                    kept = [before for before in kept if before.step < event.step]
+                kept.append(event)
         seconds = tuple(evaluation.train_s for evaluation in kept)
         return cls(metric=metric, evaluations=tuple(kept), clock="train_s", seconds=seconds)
 
@@ -54,6 +56,17 @@ class Curve:
     def values(self) -> tuple[float | None, ...]:
         """The metric at each evaluation; None if it is missing or not a number."""
         return tuple(evaluation.metrics.get(self.metric.name) for evaluation in self.evaluations)
+
+    @cached_property
+    def _reached(self) -> "dict[float, Reached | None]":
+        """By level, the point at which the curve reaches it: tables, answers and charts ask for the same levels."""
+        return {}
+
+    def reached(self, level: float) -> "Reached | None":
+        """The first evaluation at `level` or better, linearly interpolated from the one before; None for a miss."""
+        if level not in self._reached:
+            self._reached[level] = time_to_target(self, level)
+        return self._reached[level]
 
     def best(self) -> float | None:
         """The best value of the metric; None if no evaluation gave a number."""

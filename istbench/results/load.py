@@ -10,7 +10,7 @@ import msgspec
 from istbench.cluster.clock import ClusterTime
 from istbench.config.data_source import DataSource
 from istbench.errors import UserError
-from istbench.results.curves import Curve, Reached, time_to_target
+from istbench.results.curves import Curve, Reached
 from istbench.results.header import Header
 from istbench.results.hosts import changes
 from istbench.results.store import RunDirectory
@@ -65,7 +65,7 @@ class Run:
 
     def reached(self, level: float) -> Reached | None:
         """The point at which the curve reaches `level`; None for a miss."""
-        return time_to_target(self.curve, level)
+        return self.curve.reached(level)
 
 
 def load_run(directory: RunDirectory) -> Run:

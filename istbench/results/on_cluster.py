@@ -116,6 +116,8 @@ def runs_on_clusters(
 
 def _never_run(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[int]:
     """Those of `nodes` on which no run like `run` is recorded; none if a run like it has more nodes."""
+    if not nodes:
+        return []
     recorded = {other.header.nodes for other in runs if other.done and _like(other) == _like(run)}
     return [count for count in nodes if count not in recorded] if run.header.nodes == max(recorded) else []
 

@@ -213,7 +213,8 @@ class RunDirectory:
             return []
         lines = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES).split(b"\n")
         # What follows the last newline is empty, or torn.
-        return [self._event(line, number) for number, line in enumerate(lines[:-1], start=1)]
+        file, way_out = str(self.events_jsonl), self._way_out
+        return [_event(line, f"{file}, line {number}", way_out) for number, line in enumerate(lines[:-1], start=1)]
 
     def _has(self, path: Path) -> bool:
         try:
@@ -222,13 +223,14 @@ class RunDirectory:
             way_out = f"make {self.path} readable, or choose another results directory"
             raise UserError(f"cannot read {path}: {error.strerror}; {way_out}") from None
 
-    def _event(self, line: bytes, number: int) -> Event:
-        event: Event = decode_json(line, Event, f"{self.events_jsonl}, line {number}", self._way_out)  # type: ignore[arg-type]
-        return event
-
     @property
     def _way_out(self) -> str:
         return f"delete {self.path} to run the cell again"
+
+
+def _event(line: bytes, place: str, way_out: str) -> Event:
+    event: Event = decode_json(line, Event, place, way_out)  # type: ignore[arg-type]
+    return event
 
 
 def time_now() -> str:

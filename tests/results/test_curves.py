@@ -28,6 +28,14 @@ def test_a_target_is_interpolated_from_the_evaluation_before():
     assert there.level == 0.6
 
 
+def test_each_clock_and_metric_has_points_of_its_own():
+    curve = curve_of(0.1, 0.3, 0.7)
+    assert curve.reached(0.6) == curve.reached(0.6) == time_to_target(curve, 0.6)
+    assert curve.on_clock("wall_s", [0.0, 10.0, 20.0]).reached(0.6).seconds == pytest.approx(17.5)
+    assert curve.on_metric(Metric("accuracy", lower_is_better=True)).reached(0.6).step == 0
+    assert curve.reached(0.9) is None
+
+
 def test_the_first_crossing_counts_even_if_the_curve_falls_again():
     assert time_to_target(curve_of(0.0, 0.6, 0.2, 0.9), 0.6).step == 10
 

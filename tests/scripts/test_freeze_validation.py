@@ -44,5 +44,9 @@ def test_new_measurements_replace_those_of_their_methods(tmp_path):
     page, lines = freeze.page(frozen), freeze.paragraph(frozen)
     assert "other computing speeds, 1 measurements: median 8.0%" in page
     assert "[speech-n2-scaling](speech-n2-scaling.md)" in page
-    assert "| `ist` | 2 | 1gbit to 1gbit | 1 | 2.0% | +2.0% | +2.0% (1gbit on 2 nodes) |" in lines
+    assert "| ist | speech | 2 | 1gbit | 1 | 2.0% | +2.0% | +2.0% (1gbit on 2 nodes) |" in page
+    assert (
+        "- 2 measurements of 2 methods on 2 nodes and links of 1gbit to 1gbit:\n  median 1.0%, largest 2.0%"
+        in lines
+    )
     assert b'"method": "ist"' in freeze.checked(frozen)

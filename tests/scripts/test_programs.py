@@ -145,12 +145,20 @@ def write_smol_diloco(results):
                 write_run(results, head, events)
 
 
+def write_two_methods(results):
+    for method in ("ddp", "local_sgd"):
+        for nodes in (2, 4):
+            write_run(results, header(method, nodes=nodes), ramp(9.0), trace=averaging_trace(nodes))
+
+
 RUNS = {
     "dealing": write_dealing,
     "freeze_results": write_results,
     "grid": write_grid,
     "image_curves": write_image_curves,
+    "maps": write_two_methods,
     "p3_gains": write_p3_gains,
+    "page_pictures": write_two_methods,
     "slide_curves": write_slide_curves,
     "smol_diloco": write_smol_diloco,
     "speech_curves": write_speech_curves,

@@ -1,6 +1,5 @@
 """The metric over time, local steps or traffic."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal
 
@@ -89,9 +88,9 @@ def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start
     if after_start:
         times = [time for time in times if time > 0]
     points = []
-    for time in times:
-        found = [_value_at(seconds, values, time) for seconds, values in curves]
-        values = [value for value in found if value is not None and abs(value) <= _LARGEST_DRAWN]
+    found = zip(*(_values_at(seconds, values, times) for seconds, values in curves), strict=True)
+    for time, at_once in zip(times, found, strict=True):
+        values = [value for value in at_once if value is not None and abs(value) <= _LARGEST_DRAWN]
         # Without one of the seeds the median would jump.
         if len(values) == len(curves):
             points.append((time, median(values), min(values), max(values)))
@@ -113,13 +112,24 @@ def _of_seed(run: Run, places: Sequence[float], values: Sequence[float | None], 
     return Line(seed=run.header.seed, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
 
 
-def _value_at(places: Sequence[float], values: Sequence[float | None], place: float) -> float | None:
-    """The metric at `place`, interpolated linearly; None beside a None. `place` is at most the last one."""
-    after = bisect_left(places, place)
-    if places[after] == place or after == 0:
-        return values[after] if places[after] == place else None
-    low, high = values[after - 1], values[after]
-    if low is None or high is None:
-        return None
-    share = (place - places[after - 1]) / (places[after] - places[after - 1])
-    return (1 - share) * low + share * high
+def _values_at(
+    places: Sequence[float], values: Sequence[float | None], wanted: Sequence[float]
+) -> list[float | None]:
+    """The metric at each of the rising places `wanted`, interpolated linearly; None beside a None.
+
+    The last one of `wanted` is at most the last one of `places`.
+    """
+    found: list[float | None] = []
+    after = 0
+    for place in wanted:
+        while places[after] < place:
+            after += 1
+        low, high = values[after - 1], values[after]
+        if places[after] == place:
+            found.append(high)
+        elif after == 0 or low is None or high is None:
+            found.append(None)
+        else:
+            share = (place - places[after - 1]) / (places[after] - places[after - 1])
+            found.append((1 - share) * low + share * high)
+    return found

@@ -89,7 +89,7 @@
 
   function viewOf(spec, dark, options) {
     const ranges = spec.usermeta?.dark;
-    if (dark && ranges) spec.encoding.color.scale.range = ranges;
+    if (dark && ranges) (spec.encoding ?? spec.layer[0].encoding).color.scale.range = ranges;
     const compiled = vegaLite.compile(spec, { config: style(dark), logger: vega.logger(vega.Error) }).spec;
     // With its syntax tree an expression needs no eval, which the page's policy forbids.
     const parsed = vega.parse(compiled, null, { ast: true });
@@ -232,7 +232,9 @@
 
   function dataTable(details) {
     if (details.querySelector("table")) return;
-    const values = specOf(details.closest("figure")).data.values;
+    const { data: { values }, encoding = {} } = specOf(details.closest("figure"));
+    const [across, up] = [encoding.x?.title, encoding.y?.title];
+    const titles = { label: "method", x: across, column: across, y: up, row: up, low: "lowest", high: "highest" };
     const rows = values.filter((row) => !["mark", "line"].includes(row.kind)).flatMap((row) =>
       Array.isArray(row.x) ? row.x.map((x, at) => ({ ...row, x: row.at ?? x, y: row.y[at] ?? "not reached" })) : [row]);
     const names = ["label", "kind", "seed", "row", "column", "part", "first", "lead", "seconds", "x", "y", "low", "high", "start", "end"]
@@ -242,7 +244,7 @@
     for (const name of names) {
       const cell = document.createElement("th");
       cell.scope = "col";
-      cell.textContent = name;
+      cell.textContent = titles[name] ?? name;
       head.append(cell);
     }
     const body = table.createTBody();

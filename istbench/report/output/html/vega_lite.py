@@ -19,7 +19,7 @@ Values = list[dict[str, Any]]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
-_HEIGHT, _ROW_HEIGHT = 260, 22
+_HEIGHT, _ROW_HEIGHT, _LINE = 260, 22, 13
 _GREY = "#808080"
 _MOST_POINTS = 120
 _MOST_TOLD = 12
@@ -47,22 +47,27 @@ SHAPES = {
 """The shapes of matplotlib's markers as SVG paths from -1 to 1."""
 
 
-def panel_spec(plot: Plot, panel: Panel) -> Spec:
-    """The specification of one panel of `plot`, on axes that all panels share."""
+def panel_specs(plot: Plot) -> list[Spec]:
+    """The specification of each panel of `plot`, on axes that all panels share."""
+    styles = {series.label: series.style for panel in plot.panels for series in panel.series}
+    axes = {
+        "x": _x_axis(plot),
+        "y": {"field": "y", **_y_axis(plot)},
+        "color": _by_label(styles, [style.colour for style in styles.values()]),
+    }
+    return [_panel_spec(plot, panel, axes, styles) for panel in plot.panels]
+
+
+def _panel_spec(plot: Plot, panel: Panel, axes: Spec, styles: Mapping[str, MethodStyle]) -> Spec:
     layers = _line_layers(plot) if plot.kind == "lines" else _point_layers(plot)
     data = [row for series in panel.series for row in _values(plot, series)]
-    styles = {series.label: series.style for each in plot.panels for series in each.series}
     return {
         **_frame(panel_text(plot, panel), _HEIGHT),
         "params": [{"name": "hidden", "value": []}, {"name": "target", "value": ""}],
         "data": {"values": data},
         "transform": [{"filter": "indexof(hidden, datum.label) < 0"}, {"flatten": ["x", "y"]}],
-        "encoding": {
-            "x": _x_axis(plot),
-            "y": {"field": "y", **_y_axis(plot)},
-            "color": _by_label(styles, [style.colour for style in styles.values()]),
-        },
-        "layer": [*_levels(plot, panel), *(_styled(layer, styles) for layer in layers)],
+        "encoding": axes,
+        "layer": [*_levels(plot, panel, axes["y"]), *(_styled(layer, styles) for layer in layers)],
         "usermeta": {"dark": [on_dark(style.colour) for style in styles.values()]},
     }
 
@@ -94,6 +99,7 @@ def bars_spec(plot: Bars) -> Spec:
     middle = {"calculate": "(datum.start + datum.end) / 2", "as": "middle"}
     return {
         **_frame(bars_text(plot), {"step": _ROW_HEIGHT}),
+        "usermeta": {"dark": [on_dark(colour) for colour in colours]},
         "data": {"values": data},
         "layer": [
             {
@@ -370,15 +376,20 @@ def _point_layers(plot: Plot) -> list[Spec]:
 _TOLD = [{"field": name} for name in ("label", "kind", "at", "y")]
 
 
-def _levels(plot: Plot, panel: Panel) -> list[Spec]:
+def _levels(plot: Plot, panel: Panel, y_axis: Spec) -> list[Spec]:
     """Lines at the targets with their names. The chosen one is stronger."""
     if not panel.levels:
         return []
+    named = [
+        (level, clipped(name))
+        for level, name in zip(panel.levels, panel.level_names, strict=True)
+        if level > 0 or plot.y_scale == "linear"
+    ]
+    shifts = _apart([_pixels(level, y_axis["scale"]) for level, _ in named])
     data = {
         "values": [
-            {"level": level, "name": clipped(name)}
-            for level, name in zip(panel.levels, panel.level_names, strict=True)
-            if level > 0 or plot.y_scale == "linear"
+            {"level": level, "name": name, "shift": shift}
+            for (level, name), shift in zip(named, shifts, strict=True)
         ]
     }
     strength = {"condition": {"test": "datum.name === target", "value": 1}, "value": 0.45}
@@ -394,13 +405,43 @@ def _levels(plot: Plot, panel: Panel) -> list[Spec]:
         },
         {
             "data": data,
-            "mark": {"type": "text", "align": "left", "dx": 3, "fontSize": 10},
+            "mark": {"type": "text", "align": "left", "dx": 3, "dy": {"expr": "datum.shift"}, "fontSize": 10},
             "encoding": {
                 "x": {"value": "width"}, "y": height, "text": {"field": "name"}, "color": {"value": _GREY},
                 "opacity": strength,
             },
         },
     ]  # fmt: skip
+
+
+def _pixels(level: float, scale: Spec) -> float:
+    """The height of `level` above the bottom of a panel, in pixels. Round ends of an axis make it a little less."""
+    if "domain" not in scale:
+        return 0.0
+    low, high, at = ((math.log(x) if scale["type"] == "log" else x) for x in (*scale["domain"], level))
+    return _HEIGHT * (at - low) / (high - low)
+
+
+def _apart(heights: Sequence[float]) -> list[int]:
+    """Pixels by which to lower the text at each of `heights`, so that no two of them overlap."""
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    shifts = [0] * len(heights)
+    clusters: list[list[int]] = []
+    for place in order:
+        clusters.append([place])
+        while len(clusters) > 1 and _spread(clusters[-1], heights)[0] - _spread(clusters[-2], heights)[-1] < _LINE:
+            last = clusters.pop()
+            clusters[-1] += last
+    for cluster in clusters:
+        for place, height in zip(cluster, _spread(cluster, heights), strict=True):
+            shifts[place] = round(heights[place] - height)
+    return shifts
+
+
+def _spread(cluster: Sequence[int], heights: Sequence[float]) -> list[float]:
+    """Heights a line apart for the texts of `cluster`, from the lowest, around the mean of their own."""
+    middle = sum(heights[place] for place in cluster) / len(cluster)
+    return [middle + (number - (len(cluster) - 1) / 2) * _LINE for number in range(len(cluster))]
 
 
 def _x_axis(plot: Plot) -> Spec:

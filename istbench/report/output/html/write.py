@@ -19,7 +19,7 @@ from istbench.report.output.html.vega_lite import (
     bars_text,
     map_spec,
     map_text,
-    panel_spec,
+    panel_specs,
     panel_text,
 )
 from istbench.report.page import Page
@@ -138,9 +138,9 @@ def _panels(plot: Plot, before: str = "") -> list[dict[str, str]]:
             "title": before + panel.title,
             "target": panel.target,
             "text": panel_text(plot, panel),
-            "spec": script_json(panel_spec(plot, panel)),
+            "spec": script_json(spec),
         }
-        for panel in plot.panels
+        for panel, spec in zip(plot.panels, panel_specs(plot), strict=True)
     ]
 
 

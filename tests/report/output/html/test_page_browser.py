@@ -109,6 +109,8 @@ def test_the_page_does_all_that_it_offers(opened, tmp_path):
     # A data table under each chart; a table as CSV.
     tab.locator("figure:visible details.data summary").first.click()
     tab.locator("figure:visible details.data tr").nth(10).wait_for()
+    heads = tab.locator("figure:visible details.data th").all_inner_texts()
+    assert {"method", "sent by the busiest node (MB)", "test accuracy"} <= set(heads)
     tab.locator("article:not([hidden]) .copy:visible").first.click()
     tab.get_by_text("Copied", exact=True).wait_for()
 

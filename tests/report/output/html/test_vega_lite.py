@@ -2,13 +2,14 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 from fake_clusters import sweep_of, write_pair
 from fake_runs import evaluation, header, ramp, write_plausible, write_run
 from read_tables import group_of
 
-from istbench.report.output.html.vega_lite import bars_spec, panel_spec, panel_text
+from istbench.report.output.html.vega_lite import bars_spec, panel_specs, panel_text
 from istbench.report.palette import on_dark
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.plots.by_nodes import time_by_nodes
@@ -49,8 +50,8 @@ def test_curves_have_each_seed_thin_and_the_median_thick(results):
     for seed, seconds in enumerate([10.0, 20.0]):
         write_run(results, header("ist", seed=seed), ramp(seconds, 0.8)[::2])
     write_run(results, header("ddp"), ramp(12.0, 0.9)[::2])
-    (panel,) = (plot := metric_over(group_of(results))).panels
-    spec = panel_spec(plot, panel)
+    plot = metric_over(group_of(results))
+    (spec,) = panel_specs(plot)
     assert values(spec, "seed") == {("ist", 0): [(0, 0), (10, 0.8)], ("ist", 1): [(0, 0), (20, 0.8)]}
     assert values(spec, "median") == {("ist", None): [(0, 0), (10, 0.6)], ("ddp", None): [(0, 0), (12, 0.9)]}
     thin, thick = (layer["mark"]["strokeWidth"] for layer in of_layer(spec, "line"))
@@ -58,7 +59,7 @@ def test_curves_have_each_seed_thin_and_the_median_thick(results):
     texts, lines = drawn(spec)
     assert {"0.7", "0.8", "train time (s)", "test accuracy"} <= set(texts)
     assert len(lines) >= 4
-    assert panel_text(plot, panel) == (
+    assert panel_text(plot, plot.panels[0]) == (
         "2 nodes: test accuracy over train time (s). ddp: from 0 to 0.9 at 12. ist: from 0 to 0.6 at 10."
     )
 
@@ -68,7 +69,7 @@ def test_curves_over_steps_and_traffic(results, along, x):
     write_run(results, header("ist"), ramp(10.0))
     plot = metric_over(group_of(results), along)
     assert plot.panels[0].series[0].x == x
-    drawn(panel_spec(plot, plot.panels[0]))
+    drawn(panel_specs(plot)[0])
 
 
 def test_misses_open_ranges_and_nodes_that_never_ran_are_drawn(results):
@@ -77,16 +78,30 @@ def test_misses_open_ranges_and_nodes_that_never_ran_are_drawn(results):
             write_run(results, header("ist", nodes=nodes, seed=seed), ramp(9.0, best if seed else 0.9))
     write_run(results, header("ddp", nodes=2), ramp(19.0))
     plot = time_by_nodes(group_of(results))
-    for panel in plot.panels:
-        texts, _ = drawn(panel_spec(plot, panel))
+    for spec in panel_specs(plot):
+        texts, _ = drawn(spec)
         assert {"2", "4", "8", "nodes", "not reached"} <= set(texts)
     assert "ist: 8 at 2, 8 at 8, not reached at 4." in panel_text(plot, plot.panels[1])
+
+
+def test_names_of_near_targets_do_not_overlap(results):
+    write_run(results, header("ddp", targets=[0.3, 0.75, 0.76, 0.77, 0.9]), ramp(9.0, 0.95))
+    (spec,) = panel_specs(metric_over(group_of(results)))
+    (texts,) = of_layer(spec, "text")
+    named = {row["name"]: row for row in texts["data"]["values"]}
+    low, high = spec["encoding"]["y"]["scale"]["domain"]
+    lowered = {name: 260 * (row["level"] - low) / (high - low) - row["shift"] for name, row in named.items()}
+    heights = [lowered[name] for name in ("0.3", "0.75", "0.76", "0.77", "0.9")]
+    assert all(upper - lower > 11.5 for lower, upper in pairwise(heights))
+    assert [named[name]["shift"] for name in ("0.3", "0.76", "0.9")] == [0, 0, 0]
+    shown, _ = drawn(spec)
+    assert {"0.75", "0.76", "0.77"} <= set(shown)
 
 
 def test_bandwidths_have_names_and_a_logarithmic_axis(results):
     write_pair(results)
     plot = time_by_bandwidth(sweep_of(results, 1e7, 1e8, 1e9), 2)
-    texts, _ = drawn(panel_spec(plot, plot.panels[0]))
+    texts, _ = drawn(panel_specs(plot)[0])
     assert {"10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "bandwidth of a node's link"} <= set(texts)
 
 
@@ -121,14 +136,14 @@ def test_values_that_no_axis_holds_are_left_out(results):
     events = [evaluation(0, 0.0, 1e300), evaluation(1, 1.0, None), evaluation(2, 2.0, 0.5)]
     write_run(results, header("ist"), events)
     plot = metric_over(group_of(results))
-    drawn(panel_spec(plot, plot.panels[0]))
+    drawn(panel_specs(plot)[0])
 
 
 def test_a_curve_of_many_points_is_thinned_and_keeps_its_end(results):
     events = [evaluation(step, float(step), step / 1000) for step in range(1000)]
     write_run(results, header("ist"), events)
     plot = metric_over(group_of(results))
-    (line,) = values(panel_spec(plot, plot.panels[0]), "median").values()
+    (line,) = values(panel_specs(plot)[0], "median").values()
     assert len(line) <= 121
     assert line[-1] == (999, 0.999)
 
@@ -142,6 +157,6 @@ def test_both_outputs_draw_the_same_points(results):
     write_plausible(results, "ddp")
     plot = metric_over(group_of(results))
     (series,) = plot.panels[0].series
-    (line,) = values(panel_spec(plot, plot.panels[0]), "median").values()
+    (line,) = values(panel_specs(plot)[0], "median").values()
     assert [x for x, _ in line] == pytest.approx(series.x, rel=1e-3)
     assert [y for _, y in line] == pytest.approx(series.y, rel=1e-3)

@@ -1,0 +1,69 @@
+"""Train the runs of a map, and write the map: the first method by bandwidth and number of nodes.
+
+    python scripts/maps.py speech RESULTS                                  # about 50 minutes on two idle cores
+    python scripts/maps.py text RESULTS --data input.txt                   # about 60
+    python scripts/maps.py cifar10 RESULTS --data DIR                      # about 100
+    python scripts/maps.py dealing RESULTS --data DIR                      # about 95
+    python scripts/maps.py speech RESULTS --no-training --into TARGET      # to try it
+
+Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run again,
+so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold any
+runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into.
+"""
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from istbench.cluster.profile import parse_bandwidth, select_clusters
+from istbench.report.map import build_maps
+from istbench.report.output.formats import table_markdown
+from istbench.report.output.map_picture import draw_maps
+from istbench.report.tables.winners import winners_table
+
+ROOT = Path(__file__).parent.parent
+SUITES = {"speech": "map-speech", "text": "text", "cifar10": "cifar10", "dealing": "deal"}
+
+
+def main() -> None:
+    """Train what is missing, and write the maps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=SUITES)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--data", help="text file or directory of images, for the suites that need one")
+    parser.add_argument("--no-training", action="store_true", help="take the runs that are there")
+    parser.add_argument("--into", type=Path, help="default: results/map-NAME")
+    parser.add_argument("--cluster", default="m5.2xlarge", help="its nodes compute")
+    parser.add_argument("--bandwidth", default="10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit")
+    arguments = parser.parse_args()
+    if not arguments.no_training:
+        train(arguments.name, arguments.results, arguments.data)
+    target = arguments.into or ROOT / "results" / f"map-{arguments.name}"
+    clusters = select_clusters(
+        [arguments.cluster], [parse_bandwidth(text) for text in arguments.bandwidth.split(",")]
+    )
+    found, problems = build_maps(arguments.results, clusters, cluster=arguments.cluster)
+    if problems:
+        raise SystemExit("\n".join(problems))
+    maps = [dataclasses.replace(one, stem=f"map-{place}" if place else "map") for place, one in enumerate(found)]
+    target.mkdir(parents=True, exist_ok=True)
+    shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_maps(maps, target) if path.suffix == ".png")
+    tables = "\n".join(table_markdown(winners_table(one)) for one in maps)
+    made = f"`python scripts/maps.py {arguments.name} RESULTS` trains the runs and writes this page."
+    (target / "README.md").write_text(f"# {target.name}\n\n{made}\n\n{shown}\n\n{tables}")
+    records = [record for one in maps for record in one.records()]
+    (target / "map.json").write_text(json.dumps(records, indent=1, allow_nan=False) + "\n")
+
+
+def train(name: str, results: Path, data: str | None) -> None:
+    """Run the suite of `name` in `results`; finished cells are not run again."""
+    suite = ROOT / "configs" / "light" / f"{SUITES[name]}.toml"
+    words = [sys.executable, "-m", "istbench", "compare", str(suite), "--out", str(results)]
+    subprocess.run([*words, *(["--data", data] if data else [])], check=True)
+
+
+if __name__ == "__main__":
+    main()
