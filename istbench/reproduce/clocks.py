@@ -18,6 +18,7 @@ from istbench.results.load import Run
 from istbench.results.on_cluster import run_on_cluster
 
 _NEAR, _EXACT = 1e-4, 1e-6  # of logarithms: of the value, and of the seconds
+_CLOSE = 0.01  # a fitted point, as a share of its seconds
 
 trace_of = functools.cache(load_trace)
 
@@ -106,21 +107,20 @@ class Replayed:
         notes, cautions, fixed = list[str](), list[str](), tuple[Figure, ...]()
         if self.fitted is not None:
             pairs = [_pair(point, subjects, figures) for point in self.fitted]
-            if all(_reaching(subject, figure) for figure, subject in pairs):
-                fixed = tuple(figure for figure, _ in pairs)
-                profile = fitted(profile, [_first(subject, figure) for figure, subject in pairs])
+            fit = _fit(profile, pairs)
+            if isinstance(fit, str):
+                cautions.append(
+                    f"Not fitted: {fit}. The seconds are those of {self.cluster} as its profile has it, far from the "
+                    "published ones."
+                )
+            else:
+                profile, fixed = fit, tuple(figure for figure, _ in pairs)
                 words = " and ".join(_words(figure) for figure in fixed)
                 notes.append(
                     f"Two published points, {words}, fix {self.cluster} at {profile.gflops:.3g} GFLOP/s in "
                     f"training and {bandwidth_text(profile.bandwidth_out, 3)} a link, with the first seed of each. "
                     "All other seconds are predicted from our steps and traces. That speed is not the hardware's: "
                     "it makes our steps as slow as theirs."
-                )
-            else:
-                missing = " and ".join(_words(one) for one, subject in pairs if not _reaching(subject, one))
-                cautions.append(
-                    f"Not fitted: no run of ours reaches {missing} yet. The seconds are those of {self.cluster} as "
-                    "its profile has it, far from the published ones."
                 )
         if not fixed:
             speed = f"{profile.gflops:g} GFLOP/s and {bandwidth_text(profile.bandwidth_out)} a link"
@@ -158,6 +158,17 @@ def _pair(point: Point, subjects: Sequence[Subject], figures: Sequence[Figure]) 
     (figure,) = (figure for figure in figures if point.is_figure(figure))
     (subject,) = (one for one in subjects if is_of(figure, one) and is_like(figure, one))
     return figure, subject
+
+
+def _fit(profile: ClusterProfile, pairs: Sequence[tuple[Figure, Subject]]) -> ClusterProfile | str:
+    """`profile` fitted to the figures of `pairs`; a sentence if it cannot be."""
+    missing = [_words(figure) for figure, subject in pairs if not _reaching(subject, figure)]
+    if missing:
+        return f"no run of ours reaches {' and '.join(missing)} yet"
+    points = [_first(subject, figure) for figure, subject in pairs]
+    found = fitted(profile, points)
+    off = [abs(_seconds(run, found, level) / seconds - 1) for run, level, seconds in points]
+    return found if max(off) < _CLOSE else "no speed and bandwidth give the seconds of both points"
 
 
 def _reaching(subject: Subject, figure: Figure) -> list[Run]:

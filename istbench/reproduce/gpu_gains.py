@@ -167,8 +167,8 @@ def _estimate_notes(recorded: Mapping[str, Recorded]) -> Iterable[str]:
         )
     if "translation" in recorded:
         yield (
-            "Translation: made-up sentences of 20 words, a vocabulary of 16,000. The source embedding is a sixth of "
-            "the parameters; its gradient is the last one, and the forward pass needs it first."
+            "Translation: made-up sentences of 20 words, a vocabulary of 16,000. The source embedding is a sixth "
+            "of the parameters; its gradient is the last one, and the forward pass needs it first."
         )
 
 

@@ -132,6 +132,7 @@ _AMAZON_PAPER = (
             nodes=(8,),
             seeds=(0,),
             workload_options={"hidden": 512},
+            run={"epochs": 10},
         )
     ),
     *(
@@ -142,6 +143,7 @@ _AMAZON_PAPER = (
                 nodes=(8,),
                 seeds=(0,),
                 workload_options={"hidden": hidden},
+                run={"epochs": 10},
             )
         )
         for hidden in (1024, 1536, 2048, 2560)

@@ -216,6 +216,8 @@ def list_table(title: str, rows: Sequence[Listed]) -> Table:
 
 
 def _hours(row: Listed) -> Entry:
+    if row.left and row.shared == row.left:
+        return Entry(text="shared", value=0.0)
     return (
         Entry(text="unknown", value=None) if row.hours is None else Entry(text=number(row.hours), value=row.hours)
     )
