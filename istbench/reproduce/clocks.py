@@ -110,8 +110,8 @@ class Replayed:
             fit = _fit(profile, pairs)
             if isinstance(fit, str):
                 cautions.append(
-                    f"Not fitted: {fit}. The seconds are those of {self.cluster} as its profile has it, far from the "
-                    "published ones."
+                    f"Not fitted: {fit}. The seconds are those of {self.cluster} as its profile has it, far from "
+                    "the published ones."
                 )
             else:
                 profile, fixed = fit, tuple(figure for figure, _ in pairs)
