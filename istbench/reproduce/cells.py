@@ -90,12 +90,15 @@ def with_data(
 
 
 def requests_of(extents: Iterable[Extent], choice: Choice) -> list[RunRequest]:
-    """The cells of `extents`, each once, in their order."""
+    """The cells of `extents`, each once: the first seed of all tables, then the next one.
+
+    An interrupted command has every table with a few seeds, rather than a few tables with every seed.
+    """
     found: list[RunRequest] = []
     for extent in extents:
         for cells in extent.cells:
             found += [request for request in choice.requests(cells) if request not in found]
-    return found
+    return sorted(found, key=lambda request: request.seed)
 
 
 def subjects_of(extent: Extent, choice: Choice, runs: Sequence[Run], fresh: Collection[str]) -> list[Subject]:
