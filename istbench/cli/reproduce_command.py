@@ -26,6 +26,7 @@ from istbench.errors import UserError, shown
 
 if TYPE_CHECKING:
     from istbench.reproduce.cells import Choice
+    from istbench.reproduce.hours import Forecast
     from istbench.reproduce.paper import Experiment, Paper, Scale
 
 _PAPERS = ("ist", "p3", "dslide")
@@ -105,7 +106,8 @@ def command(
     if only_report:
         return _show(chosen, experiments, scale, choice, out, (), [], as_json=as_json, explain=explain)
     requests = requests_of((experiment.at[scale] for experiment in experiments), choice)
-    cells, failures, running = _train(requests, backend, out, again=again)
+    hours = _forecast(experiments, scale, choice, out, again=again)
+    cells, failures, running = _train(requests, hours, backend, out, again=again)
     if running or not backend.shows_results:
         return EXIT_FAILED if failures else 0
     return _show(chosen, experiments, scale, choice, out, cells, failures, as_json=as_json, explain=explain)
@@ -141,15 +143,42 @@ def _directories(texts: tuple[str, ...], experiments: "tuple[Experiment, ...]", 
     return found
 
 
-def _train(requests: list[Any], backend: Backend, out: Path, *, again: bool) -> tuple[list[str], list[str], bool]:
+def _forecast(
+    experiments: "tuple[Experiment, ...]", scale: "Scale", choice: "Choice", out: Path, *, again: bool
+) -> "list[Forecast]":
+    """The hours of the cells that this command will run, each once; says their sum."""
+    from istbench.report.tables.numbers import number
+    from istbench.reproduce.hours import forecast
+    from istbench.reproduce.reproduction import runs_in
+
+    runs, _ = runs_in(out)
+    every = [cells for experiment in experiments for cells in experiment.at[scale].cells]
+    found = {str(one.request): one for cells in every for one in forecast(cells, choice, runs)}
+    left = [one for one in found.values() if again or not one.done]
+    known = [one.hours for one in left if one.hours is not None]
+    length = f"about {number(sum(known))} hours on two idle cores" if len(known) == len(left) else "hours unknown"
+    if left:
+        click.echo(
+            f"istbench: {len(left)} of {len(found)} cells to run in {shown(str(out))}, {length}. After an "
+            "interruption, the same command resumes, and --report prints the tables so far",
+            err=True,
+        )
+    return left
+
+
+def _train(
+    requests: list[Any], hours: "list[Forecast]", backend: Backend, out: Path, *, again: bool
+) -> tuple[list[str], list[str], bool]:
     """Run the cells; returns their names, a line for each failure, and whether some go on after this command."""
     from istbench.cli.progress import Display
+    from istbench.reproduce.hours import Pace
 
     fitting = [backend.fit(request) for request in requests]
     if not fitting:
         return [], [], False
     backend.begin(fitting)
     cells, failures, running = list[str](), list[str](), False
+    pace = Pace(hours)
     with Display() as display:
         try:
             for number, outcome in enumerate(backend.run(fitting, out, again, display), start=1):
@@ -157,7 +186,8 @@ def _train(requests: list[Any], backend: Backend, out: Path, *, again: bool) -> 
                 if outcome.failure is not None:
                     failures.append(f"{outcome.cell}: {outcome.failure}")
                 running = running or outcome.running
-                display.note(f"[{number}/{len(fitting)}] {outcome.cell}: {outcome.ended}")
+                left = pace.after(outcome)
+                display.note(f"[{number}/{len(fitting)}] {outcome.cell}: {outcome.ended}{left}")
         except KeyboardInterrupt:
             display.note(f"{len(cells)} of {len(fitting)} cells ended; --report prints their tables")
             raise

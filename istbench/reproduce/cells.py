@@ -13,6 +13,7 @@ from istbench.config.suite import Suite
 from istbench.errors import UserError, unknown_name
 from istbench.reproduce.matching import has
 from istbench.reproduce.paper import Cells, Experiment, Extent, Paper, Scale, Subject
+from istbench.results.header import Header
 from istbench.results.load import Run
 
 _ALWAYS_EQUAL = ("workload", "method", "nodes", "seed", "amp", "channels_last", "compile", "target", "lab")
@@ -118,48 +119,52 @@ def subjects_of(extent: Extent, choice: Choice, runs: Sequence[Run], fresh: Coll
                 places.append(alike)
             by_subject.setdefault(places.index(alike), []).append(request)
         for place, alike in enumerate(places):
-            found = [_run_of(request, done, fresh) for request in by_subject[place]]
+            found = [run_of(request, done, fresh) for request in by_subject[place]]
             own = tuple(run for run in found if run is not None)
             subjects.append(Subject(request=alike, seeds=len(by_subject[place]), runs=own))
     return subjects
 
 
-def is_run_of(request: RunRequest, run: Run) -> bool:
-    """Whether `run` trained the cell of `request`, as far as its header tells: it has no directory of the data."""
-    config = run.header.config
+def is_run_of(request: RunRequest, header: Header) -> bool:
+    """Whether the run of `header` trained the cell of `request`. A header has no directory of the data."""
+    config = header.config
     if any(getattr(config, name) != getattr(request, name) for name in _ALWAYS_EQUAL):
         return False
     if any(getattr(request, name) not in (None, getattr(config, name)) for name in _EQUAL_IF_GIVEN):
         return False
-    if request.epochs is not None and run.header.budget.split(",")[0] != f"{request.epochs:g} epochs":
+    if request.epochs is not None and header.budget.split(",")[0] != f"{request.epochs:g} epochs":
         return False
     return has(config.workload_options, request.workload_options) and has(
         config.method_options, request.method_options
     )
 
 
-def _run_of(request: RunRequest, runs: Sequence[Run], fresh: Collection[str]) -> Run | None:
-    own = [run for run in runs if is_run_of(request, run)]
-    return max(own, key=lambda run: (run.header.cell in fresh, run.header.finished_at or ""), default=None)
+def of_latest_data(
+    extents: Iterable[Extent], choice: Choice, runs: Sequence[Run], fresh: Collection[str]
+) -> tuple[list[Run], list[str]]:
+    """The `runs` without those on other data than the latest run of their cells, and a line for each of these.
 
-
-def hours_of(cells: Cells, choice: Choice, runs: Sequence[Run]) -> tuple[int, int, float | None]:
-    """Number of cells, number of those that are not done, and their estimated hours on two cores.
-
-    A cell takes as long as its other seeds took, else an equal share of the estimate of `cells`; None if unknown.
+    Seeds on different data have no median. fresh: names of cells of this command, which count as the latest.
     """
-    done = [run for run in runs if run.done]
-    requests = choice.requests(cells)
-    left = [request for request in requests if _run_of(request, done, ()) is None]
-    share = None if cells.hours is None else cells.hours / max(1, len(requests) // choice.seeds_of(cells))
-    hours: float | None = 0.0
-    for request in left:
-        alike = [
-            run.header.result.wall_s / 3600
-            for run in done
-            if run.header.result is not None
-            and is_run_of(msgspec.structs.replace(request, seed=run.header.seed), run)
-        ]
-        own = sum(alike) / len(alike) if alike else share
-        hours = None if hours is None or own is None else hours + own
-    return len(requests), len(left), hours
+    others: dict[str, str] = {}
+    for extent in extents:
+        for cells in extent.cells:
+            requests = choice.requests(cells)
+            own = [run for run in runs if run.done and any(is_run_of(request, run.header) for request in requests)]
+            latest = max(own, key=lambda run: _age(run, fresh), default=None)
+            for run in own:
+                assert latest is not None
+                if run.header.data_source.fingerprint != latest.header.data_source.fingerprint:
+                    data = run.header.data_source.seen, latest.header.data_source.seen
+                    others[run.header.cell] = f"{run.header.cell}: its data are {data[0]}; the latest are {data[1]}"
+    return [run for run in runs if run.header.cell not in others], list(others.values())
+
+
+def run_of(request: RunRequest, runs: Sequence[Run], fresh: Collection[str] = ()) -> Run | None:
+    """The latest run of `request`; those of `fresh` first."""
+    own = [run for run in runs if is_run_of(request, run.header)]
+    return max(own, key=lambda run: _age(run, fresh), default=None)
+
+
+def _age(run: Run, fresh: Collection[str]) -> tuple[bool, str]:
+    return run.header.cell in fresh, run.header.finished_at or ""

@@ -13,10 +13,12 @@ from istbench.reproduce.clocks import Clock, Timed
 from istbench.reproduce.matching import is_like, is_of, network_words, nodes_differ
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.reproduce.speedups import speedup_row
+from istbench.reproduce.tables import further_table
 from istbench.reproduce.values import estimate_of, missed_text, range_text, seconds_to
 from istbench.results.metrics import level_text
 
 _FITTED = " (fitted)"
+_PARALLEL = "ddp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class Curves:
         pairs = [(figure, one) for figure in figures for one in timed.subjects if beside(figure, one)]
         rows = [_seconds_row(figure, one, fitted=figure in timed.fixed) for figure, one in pairs]
         claimed = [row for figure in speedups for row in _speedup_rows(figure, timed.subjects)]
+        derived = [row for figure in _speed_ups_of(figures) for row in _speedup_rows(figure, timed.subjects)]
         return Comparison(
             rows=(*rows, *claimed),
             notes=(
@@ -59,6 +62,9 @@ class Curves:
                 *published_notes([*(figure for figure, _ in pairs), *speedups]),
             ),
             cautions=timed.cautions,
+            tables=(further_table(f"{self.title}: times as fast as {_PARALLEL}", derived),)
+            if any(row.trained for row in derived)
+            else (),
             plots=tuple(self._plots(pairs, timed)),
             differences=(timed.difference, *node_differences(pairs)),
             problems=timed.problems,
@@ -130,6 +136,23 @@ def _speedup_rows(figure: SpeedUpFigure, subjects: Sequence[Subject]) -> Iterabl
             yield found
 
 
+def _speed_ups_of(figures: Sequence[Figure]) -> Iterable[SpeedUpFigure]:
+    """The speed-ups over data parallel that published seconds give, at each level of both curves."""
+    for figure in figures:
+        for parallel in figures:
+            if (
+                parallel.method == _PARALLEL != figure.method
+                and (parallel.options, parallel.level) == (figure.options, figure.level)
+                and figure.seconds is not None
+                and parallel.seconds is not None
+            ):
+                yield SpeedUpFigure(
+                    paper=figure.paper, workload=figure.workload, options=figure.options, method=figure.method,
+                    method_options=figure.method_options, nodes=figure.nodes, over=_PARALLEL, metric=figure.metric,
+                    level=figure.level, speedup=parallel.seconds / figure.seconds,
+                )  # fmt: skip
+
+
 def _spread(rows: Sequence[Compared]) -> Iterable[str]:
     """A line for each network: the ratios of the predicted seconds, and of their speed-ups over data parallel."""
     for network in dict.fromkeys(row.network for row in rows):
@@ -146,8 +169,8 @@ def _spread(rows: Sequence[Compared]) -> Iterable[str]:
 
 def _speedup_ratio(row: Compared, rows: Sequence[Compared]) -> float | None:
     """Our speed-up over `ddp` to the level of `row`, over the published one."""
-    parallel = next((one for one in rows if one.method == "ddp" and one.what == row.what), None)
-    if parallel is None or row.method == "ddp" or row.ratio is None or parallel.ratio is None:
+    parallel = next((one for one in rows if one.method == _PARALLEL and one.what == row.what), None)
+    if parallel is None or row.method == _PARALLEL or row.ratio is None or parallel.ratio is None:
         return None
     return parallel.ratio / row.ratio
 

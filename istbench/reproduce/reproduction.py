@@ -10,7 +10,7 @@ from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.plot import Plot
 from istbench.report.tables.table import Table
-from istbench.reproduce.cells import Choice, subjects_of
+from istbench.reproduce.cells import Choice, of_latest_data, subjects_of
 from istbench.reproduce.paper import Experiment, Paper, Scale
 from istbench.reproduce.tables import compared_table
 from istbench.results.load import Run, load_runs
@@ -54,6 +54,8 @@ def reproduction(
         UserError: if `results` is unreadable.
     """
     runs, problems = runs_in(results)
+    runs, others = of_latest_data((experiment.at[scale] for experiment in experiments), choice, runs, fresh)
+    problems += others
     tables: list[Table] = []
     plots: list[Plot] = []
     for experiment in experiments:

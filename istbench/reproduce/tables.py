@@ -7,7 +7,8 @@ from istbench.config.data_source import DataSource
 from istbench.report.phrases import Caution, Lead
 from istbench.report.tables.numbers import NOTHING, machine_value, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
-from istbench.reproduce.cells import Choice, hours_of
+from istbench.reproduce.cells import Choice
+from istbench.reproduce.hours import forecast
 from istbench.reproduce.paper import Compared, Comparison, Difference, Experiment, Extent, Scale, Subject
 from istbench.results.load import Run
 
@@ -36,6 +37,12 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
         empty="Nothing of this scale stands beside a published figure.",
         context={"table": experiment.name, "scale": scale},
     )
+
+
+def further_table(title: str, found: Sequence[Compared]) -> Table:
+    """A table of `found` beside the main one, whose footer names what differs."""
+    columns, entries = fill(_COLUMNS, [_Row(compared=row, aspects=row.aspects) for row in found])
+    return Table(title=title, columns=columns, rows=entries, keys=4)
 
 
 def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
@@ -172,13 +179,15 @@ def listed(
         count = left = shared = 0
         hours: float | None = 0.0
         for cells in extent.cells:
-            number_of, missing, own = hours_of(cells, choice, runs)
-            count, left = count + number_of, left + missing
+            forecasts = forecast(cells, choice, runs)
+            missing = [one.hours for one in forecasts if not one.done]
+            count, left = count + len(forecasts), left + len(missing)
             if cells in seen:
-                shared += missing
+                shared += len(missing)
                 continue
             seen.append(cells)
-            hours = None if hours is None or own is None else hours + own
+            for own in missing:
+                hours = None if hours is None or own is None else hours + own
         needed = [name for name in extent.workloads if extent.needs_data and name not in known]
         found.append(
             Listed(

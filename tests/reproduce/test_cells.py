@@ -7,7 +7,8 @@ from istbench.config.suite import Suite
 from istbench.errors import UserError
 from istbench.registry import build_method, build_workload
 from istbench.report.published import read_figures, read_speed_ups
-from istbench.reproduce.cells import Choice, hours_of, requests_of, select, subjects_of, with_data
+from istbench.reproduce.cells import Choice, of_latest_data, requests_of, select, subjects_of, with_data
+from istbench.reproduce.hours import forecast, hours_left
 from istbench.reproduce.matching import is_like, is_of
 from istbench.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.reproduce.papers import PAPERS
@@ -61,8 +62,8 @@ def test_other_nodes_replace_those_of_cells_on_several_nodes(tmp_path):
     alone = Cells(suite=Suite(workload="toy", methods=(("ddp", {}),), nodes=(1,), seeds=(0,)))
     choice = Choice(nodes=2, data={"speech": tmp_path}, run={"threads": 1})
     found = requests_of([extent(CELLS, alone)], choice)
-    assert [request.nodes for request in found] == [2, 2, 2, 2, 1]
-    assert [request.data for request in found] == [tmp_path] * 4 + [None]
+    assert [(request.nodes, request.seed) for request in found] == [(2, 0), (2, 0), (1, 0), (2, 1), (2, 1)]
+    assert [request.data for request in found] == [tmp_path] * 2 + [None] + [tmp_path] * 2
     assert {request.threads for request in found} == {1}
 
 
@@ -94,12 +95,34 @@ def test_a_run_of_this_command_comes_before_another_one_of_its_request(results):
 
 
 def test_hours_are_those_of_the_estimate_until_a_seed_is_done(results):
-    assert hours_of(CELLS, Choice(), []) == (4, 4, 6.0)
+    assert [(one.done, one.hours) for one in forecast(CELLS, Choice(), [])] == [(False, 1.5)] * 4
     write_run(results, header("ddp", nodes=8, budget="20 epochs"), ramp(3000.0))  # an hour on the wall clock
-    count, left, hours = hours_of(CELLS, Choice(), load_runs(results)[0])
-    assert (count, left) == (4, 3)
-    assert hours == pytest.approx(1.0 + 2 * 1.5)
-    assert hours_of(Cells(suite=SUITE), Choice(), [])[2] is None
+    found = forecast(CELLS, Choice(), load_runs(results)[0])
+    assert [(one.request.method, one.request.seed, one.done) for one in found if one.done] == [("ddp", 0, True)]
+    assert {one.request.method: one.hours for one in found} == {"ddp": pytest.approx(1.0), "ist": 1.5}
+    assert {one.hours for one in forecast(Cells(suite=SUITE), Choice(), [])} == {None}
+
+
+def test_hours_left_go_at_the_pace_of_the_ended_cells():
+    assert hours_left([1.0], [1.0, 2.0], elapsed=0.5) == 1.5
+    assert hours_left([], [1.0, 2.0], elapsed=0.0) == 3.0
+    assert hours_left([None], [None, 2.0], elapsed=0.5) == 1.0
+    assert hours_left([], [None], elapsed=0.5) is None
+
+
+def test_runs_on_other_data_than_the_latest_are_left_out_with_a_line(results):
+    for seed, (data, day) in enumerate((("00", 1), ("11", 3), ("11", 2))):
+        head = header("ddp", nodes=8, seed=seed, budget="20 epochs")
+        head["data_source"] |= {"fingerprint": data}
+        write_run(results, {**head, "finished_at": f"2026-01-0{day}T00:00:00+00:00"}, ramp(9.0))
+    runs = load_runs(results)[0]
+    kept, lines = of_latest_data([extent(CELLS)], Choice(seeds=3), runs, ())
+    assert [run.header.seed for run in kept] == [1, 2]
+    assert len(lines) == 1
+    first = runs[0].header.cell
+    assert lines[0].startswith(f"{first}: its data are ")
+    kept, _ = of_latest_data([extent(CELLS)], Choice(seeds=3), runs, {first})
+    assert [run.header.seed for run in kept] == [0]
 
 
 def test_the_list_counts_shared_cells_once_and_names_missing_data():

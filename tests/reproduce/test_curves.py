@@ -126,6 +126,23 @@ def test_speed_ups_of_a_page_are_paired_by_seed(results):
     assert (over_none.ours, over_none.ours_text) == (None, "not trained")
 
 
+def test_curves_give_a_speed_up_over_ddp_at_each_level(results):
+    trained(results, "ddp", 1000.0)
+    _, found = compared(results, extent(Measured()))
+    assert found.tables == ()  # without a second method there is nothing to compare
+    trained(results, "ist", 100.0)
+    _, found = compared(results, extent(Measured()))
+    (table,) = found.tables
+    keys = [column.key for column in table.columns]
+    rows = [{key: entry.text for key, entry in zip(keys, row, strict=True)} for row in table.rows]
+    assert [row["method"] for row in rows] == ["local_sgd local_steps=20"] * 4 + ["ist local_steps=60"] * 4
+    last = rows[-1]
+    assert last["figure"] == "times as fast as ddp to accuracy 0.77"
+    assert (last["published"], last["ours"]) == (f"{3884 / 385:.1f}", "10.0")
+    assert last["ours_over_published"] == f"{10 / (3884 / 385):.3f}"
+    assert rows[0]["ours"] == "not trained"
+
+
 def test_other_nodes_are_a_difference_of_their_rows(results):
     trained(results, "ddp", 1000.0, nodes=4)
     _, found = compared(results, extent(Measured()), Choice(nodes=4))
