@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from istbench.report.published import SpeedUpFigure, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.reproduce.clocks import Measured
+from istbench.reproduce.curves import node_differences
 from istbench.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.reproduce.values import range_text
@@ -14,13 +15,16 @@ from istbench.results.stats import estimate
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredGains:
-    """Published speed-ups in samples a second, beside the train seconds of our runs. source: name of the paper."""
+    """Published speed-ups in samples a second, beside the train seconds of our runs.
 
-    source: str
+    sources: names of the papers whose figures count.
+    """
+
+    sources: tuple[str, ...]
 
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
         """See `Measure.compare`."""
-        figures = [one for one in read_speed_ups(PUBLISHED / "speedups.csv") if one.paper == self.source]
+        figures = [one for one in read_speed_ups(PUBLISHED / "speedups.csv") if one.paper in self.sources]
         pairs = [
             (figure, one, over)
             for figure in figures
@@ -39,8 +43,9 @@ class MeasuredGains:
             differences=(
                 Measured().put(subjects, ()).difference,
                 Difference(
-                    aspect="bandwidth", text="ours is that of your links; `istbench doctor --hosts` has it."
+                    aspect="bandwidth", text="ours is that of your links; `istbench doctor --hosts` measures it."
                 ),
+                *node_differences((figure, one) for figure, one, _ in pairs),
             ),
         )
 
