@@ -55,7 +55,10 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
     assert {row["ours"] for row in figures(printed).values()} == {"not trained"}
     status, printed, said = istbench(*asked, "--seeds", 1, "--json")
     assert status == 0, said
-    assert said.count(": done") == 2
+    assert "2 of 2 cells to run" in said
+    assert "about 0.0100 hours on two idle cores" in said
+    ended = [line for line in said.splitlines() if ": done" in line]
+    assert ["hours left" in line for line in ended] == [True, False]
     # The tables of the whole paper, of which a part is trained.
     status, printed, _ = istbench(*asked, "--report", "--json")
     rows = figures(printed)
@@ -66,6 +69,7 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
     status, printed, said = istbench(*asked, "--seeds", 1)
     assert status == 0
     assert said.count(": done before") == 2
+    assert "cells to run" not in said
     assert "not reached, best" in printed
     assert "Differs, width: narrow." in printed
     assert {path.name for path in (toys / "report").iterdir()} == {
