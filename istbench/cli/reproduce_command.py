@@ -159,7 +159,7 @@ def _forecast(
     length = f"about {number(sum(known))} hours on two idle cores" if len(known) == len(left) else "hours unknown"
     if left:
         click.echo(
-            f"istbench: {len(left)} of {len(found)} cells to run in {shown(str(out))}, {length}. After an "
+            f"istbench: {len(left)} of {len(found)} cells to run in {out}, {length}. After an "
             "interruption, the same command resumes, and --report prints the tables so far",
             err=True,
         )
