@@ -148,13 +148,12 @@ def _forecast(
 ) -> "list[Forecast]":
     """The hours of the cells that this command will run, each once; says their sum."""
     from istbench.report.tables.numbers import number
-    from istbench.reproduce.hours import forecast
+    from istbench.reproduce.hours import forecasts
     from istbench.reproduce.reproduction import runs_in
 
     runs, _ = runs_in(out)
-    every = [cells for experiment in experiments for cells in experiment.at[scale].cells]
-    found = {str(one.request): one for cells in every for one in forecast(cells, choice, runs)}
-    left = [one for one in found.values() if again or not one.done]
+    found = forecasts((experiment.at[scale] for experiment in experiments), choice, runs)
+    left = [one for one in found if again or not one.done]
     known = [one.hours for one in left if one.hours is not None]
     length = f"about {number(sum(known))} hours on two idle cores" if len(known) == len(left) else "hours unknown"
     if left:

@@ -1,7 +1,7 @@
 """Hours that the cells of a reproduction take: estimated before, and corrected while they run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +11,7 @@ from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.report.tables.numbers import number
 from istbench.reproduce.cells import Choice, is_run_of, run_of
-from istbench.reproduce.paper import Cells
+from istbench.reproduce.paper import Cells, Extent
 from istbench.results.load import Run
 
 
@@ -42,6 +42,15 @@ def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast
         ]
         hours = sum(alike) / len(alike) if alike else share
         found.append(Forecast(request=request, done=run_of(request, done) is not None, hours=hours))
+    return found
+
+
+def forecasts(extents: Iterable[Extent], choice: Choice, runs: Sequence[Run]) -> list[Forecast]:
+    """The cells of `extents`, each once."""
+    found: list[Forecast] = []
+    for extent in extents:
+        for cells in extent.cells:
+            found += [one for one in forecast(cells, choice, runs) if one not in found]
     return found
 
 

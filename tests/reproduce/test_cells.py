@@ -8,7 +8,7 @@ from istbench.errors import UserError
 from istbench.registry import build_method, build_workload
 from istbench.report.published import read_figures, read_speed_ups
 from istbench.reproduce.cells import Choice, of_latest_data, requests_of, select, subjects_of, with_data
-from istbench.reproduce.hours import forecast, hours_left
+from istbench.reproduce.hours import forecast, forecasts, hours_left
 from istbench.reproduce.matching import is_like, is_of
 from istbench.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.reproduce.papers import PAPERS
@@ -101,6 +101,12 @@ def test_hours_are_those_of_the_estimate_until_a_seed_is_done(results):
     assert [(one.request.method, one.request.seed, one.done) for one in found if one.done] == [("ddp", 0, True)]
     assert {one.request.method: one.hours for one in found} == {"ddp": pytest.approx(1.0), "ist": 1.5}
     assert {one.hours for one in forecast(Cells(suite=SUITE), Choice(), [])} == {None}
+
+
+def test_hours_of_cells_that_tables_share_count_once():
+    short = Suite(workload="toy", methods=(("ddp", {}),), nodes=(2,), seeds=(0, 1), run={"eval_every": 27})
+    cells = Cells(suite=short, hours=1.0)
+    assert [one.hours for one in forecasts([extent(cells), extent(cells)], Choice(), [])] == [1.0, 1.0]
 
 
 def test_hours_left_go_at_the_pace_of_the_ended_cells():
