@@ -228,7 +228,7 @@ def _show(
             print_table(table, sys.stdout, explain=explain)
     for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
         click.echo(f"istbench: {line}", err=True)
-    click.echo(f"istbench: wrote {written[0]} and its pictures", err=True)
+    click.echo(f"istbench: wrote {', '.join(str(path) for path in written)}", err=True)
     return EXIT_FAILED if failures else 0
 
 

@@ -73,7 +73,7 @@ def with_data(
     data: workloads for which the user gives a directory. named: whether the user asked for these tables by name.
 
     Raises:
-        UserError: if the user named a table whose data is missing.
+        UserError: if the user named a table whose data is missing, or if no table can train.
     """
     kept, lines = [], []
     for experiment in experiments:
@@ -87,6 +87,8 @@ def with_data(
             lines.append(f"left out: {line}")
         else:
             kept.append(experiment)
+    if not kept:
+        raise UserError("; ".join(line.removeprefix("left out: ") for line in lines))
     return tuple(kept), lines
 
 

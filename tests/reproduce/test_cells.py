@@ -149,14 +149,21 @@ def test_the_list_counts_shared_cells_once_and_names_missing_data():
 
 
 def test_a_table_without_its_data_is_left_out_or_refused_if_named():
-    table = Experiment(
-        name="one", title="One", at={"laptop": Extent(cells=(CELLS,), measure=NoFigures(), needs_data=True)}
+    tables = [
+        Experiment(
+            name=name, title=name, at={"laptop": Extent(cells=(CELLS,), measure=NoFigures(), needs_data=own)}
+        )
+        for name, own in (("one", True), ("two", False))
+    ]
+    assert with_data(tables, "laptop", ["speech"], named=True) == (tuple(tables), [])
+    kept, lines = with_data(tables, "laptop", [], named=False)
+    assert ([one.name for one in kept], lines) == (
+        ["two"],
+        ["left out: one needs real data: give --data speech=DIR"],
     )
-    assert with_data([table], "laptop", ["speech"], named=True) == ((table,), [])
-    kept, lines = with_data([table], "laptop", [], named=False)
-    assert (kept, lines) == ((), ["left out: one needs real data: give --data speech=DIR"])
-    with pytest.raises(UserError, match="one needs real data: give --data speech=DIR"):
-        with_data([table], "laptop", [], named=True)
+    for asked, named in ((tables, True), (tables[:1], False)):
+        with pytest.raises(UserError, match="^one needs real data: give --data speech=DIR"):
+            with_data(asked, "laptop", [], named=named)
 
 
 def test_an_unknown_table_is_refused_with_the_nearest_name():
