@@ -9,6 +9,7 @@ from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.published import SpeedUpFigure, read_speed_ups
 from istbench.report.tables.numbers import NOTHING, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.reproduce.curves import node_differences
 from istbench.reproduce.gpu_replays import (
     BASELINE,
     BATCH,
@@ -30,7 +31,7 @@ from istbench.reproduce.gpu_replays import (
     swept,
     update_seconds,
 )
-from istbench.reproduce.matching import has, is_of, network_words
+from istbench.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.results.stats import estimate
 
@@ -101,6 +102,7 @@ class GpuGains:
                     text="our runs were recorded on CPU cores, and their computing is stretched to an estimate of "
                     "the paper's GPU, a Quadro P4000.",
                 ),
+                *node_differences(pairs),
             ),
         )
 
@@ -140,7 +142,7 @@ def _row(figure: SpeedUpFigure, subject: Subject, gains: Gains | None) -> Compar
         planned=subject.seeds,
         trained=len(subject.runs),
         reached=len(subject.runs),
-        aspects=aspects,
+        aspects=(*aspects, *nodes_differ(figure, subject)),
     )
 
 
@@ -229,7 +231,7 @@ def _by_bandwidth(gains: Mapping[str, Gains]) -> Table:
         if {WHOLE, P3} <= found.seconds.keys():
             values = tuple(1 + found.gain(P3, bandwidth, WHOLE) for bandwidth in shown)
             lines.append(_Line(names=(MODELS[name].title, "p3, over whole tensors"), values=values))
-        samples = tuple(4 * BATCH / found.seconds[BASELINE][bandwidth] for bandwidth in shown)
+        samples = tuple(found.nodes * BATCH / found.seconds[BASELINE][bandwidth] for bandwidth in shown)
         label = f"baseline, {MODELS[name].samples}/s of all nodes"
         lines.append(_Line(names=(MODELS[name].title, label), values=samples))
     columns = [f"{bandwidth:g} Gbit/s" for bandwidth in shown]
@@ -327,7 +329,7 @@ def _plots(
             panels.append(Panel(title=MODELS[name].title, series=tuple(series), levels=(1.0,), level_names=("1",)))
         yield Plot(
             stem="gains",
-            title="P3 on four nodes with a P4000: replayed and published speed-ups",
+            title="P3 on nodes with a P4000: replayed and published speed-ups",
             subtitle="over the parameter server, in samples a second",
             kind="lines",
             x_label="bandwidth of a node's link, Gbit/s",
@@ -339,7 +341,7 @@ def _plots(
         styles = method_styles({("p3", f"{b:g} Gbit/s") for sweep in sweeps.values() for b in sweep.seconds})
         yield Plot(
             stem="slices",
-            title="P3 by slice size, replayed on four nodes with a P4000",
+            title="P3 by slice size, replayed on nodes with a P4000",
             subtitle="over the parameter server, in samples a second",
             kind="lines",
             x_label="parameters of a slice, at most",

@@ -184,7 +184,7 @@ def replayed(name: str, recorded: Recorded, setting: Setting, bandwidths: Sequen
         label: {bandwidth: seconds_a_step(trace, setting, bandwidth, compute) for bandwidth in bandwidths}
         for label, trace in recorded.traces.items()
     }
-    return Gains(compute=compute, seconds=seconds)
+    return Gains(compute=compute, nodes=recorded.nodes, seconds=seconds)
 
 
 def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep":
@@ -202,9 +202,10 @@ def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep"
 
 @dataclass(frozen=True, kw_only=True)
 class Gains:
-    """Seconds per step by configuration and Gbit/s. compute: the seconds of it in which a node computes."""
+    """Seconds per step by configuration and Gbit/s, on `nodes` nodes. compute: the seconds that a node computes."""
 
     compute: float
+    nodes: int
     seconds: dict[str, dict[float, float]]
 
     def gain(self, label: str, bandwidth: float, over: str = BASELINE) -> float:
