@@ -93,24 +93,25 @@ def command(
 
     backend = take_backend(given)
     chosen = PAPERS[paper]
-    asked = select(chosen, split_list(only, "--only", "--list names the tables") if only is not None else ())
+    names = split_list(only, "--only", "--list names the tables") if only is not None else []
+    asked = select(chosen, names)
     directories = _directories(data, asked, scale)
     out = out or Path("results") / f"reproduce-{paper}-{scale}"
     choice = _choice(given, seeds, directories)
     if as_list:
         _print_list(chosen, asked, scale, choice, out, as_json=as_json, explain=explain)
         return 0
-    experiments, lines = with_data(asked, scale, directories, named=only is not None)
+    experiments, lines = with_data(asked, scale, directories, named=bool(names))
     for line in lines:
         click.echo(f"istbench: {line}", err=True)
     if only_report:
-        return _show(chosen, experiments, scale, choice, out, (), [], as_json=as_json, explain=explain)
+        return _show(chosen, experiments, names, scale, choice, out, (), [], as_json=as_json, explain=explain)
     requests = requests_of((experiment.at[scale] for experiment in experiments), choice)
     hours = _forecast(experiments, scale, choice, out, again=again)
     cells, failures, running = _train(requests, hours, backend, out, again=again)
     if running or not backend.shows_results:
         return EXIT_FAILED if failures else 0
-    return _show(chosen, experiments, scale, choice, out, cells, failures, as_json=as_json, explain=explain)
+    return _show(chosen, experiments, names, scale, choice, out, cells, failures, as_json=as_json, explain=explain)
 
 
 def _choice(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Choice":
@@ -196,6 +197,7 @@ def _train(
 def _show(
     paper: "Paper",
     experiments: "tuple[Experiment, ...]",
+    only: list[str],
     scale: "Scale",
     choice: "Choice",
     out: Path,
@@ -212,7 +214,7 @@ def _show(
 
     with replaying():
         found = reproduction(paper, experiments, scale, choice, out, cells)
-    written = write_files(paper, scale, found, out / "report")
+    written = write_files(paper, scale, only, found, out / "report")
     if as_json:
         record = {
             "paper": paper.name,

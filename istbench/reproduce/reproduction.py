@@ -68,13 +68,15 @@ def reproduction(
     return Reproduction(tables=tuple(tables), plots=tuple(plots), problems=tuple(dict.fromkeys(problems)))
 
 
-def write_files(paper: Paper, scale: Scale, found: Reproduction, folder: Path) -> list[Path]:
+def write_files(paper: Paper, scale: Scale, only: Sequence[str], found: Reproduction, folder: Path) -> list[Path]:
     """Write the tables as markdown and CSV, and the pictures, into `folder`; returns the paths.
+
+    only: the tables that the user named, for the names of the files; none for the whole paper.
 
     Raises:
         UserError: if they cannot be written.
     """
-    stem = f"{paper.name}-{scale}"
+    stem = "-".join([paper.name, scale, *only])
     pictures = draw_plots(found.plots, folder)
     shown = "".join(f"![{path.stem}]({path.name})\n" for path in pictures if path.suffix == ".png")
     tables = "\n".join(table_markdown(table) for table in found.tables)

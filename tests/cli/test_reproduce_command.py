@@ -75,6 +75,8 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
     assert {path.name for path in (toys / "report").iterdir()} == {
         "ist-laptop.md", "ist-laptop.csv", "points.png", "points.svg",
     }  # fmt: skip
+    assert istbench(*asked, "--report", "--only", "points")[0] == 0
+    assert (toys / "report" / "ist-laptop-points.md").exists()
 
 
 @pytest.mark.parametrize(
