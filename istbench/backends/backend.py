@@ -34,6 +34,15 @@ class Outcome:
     source: DataSource | None = None
     running: bool = False
 
+    @property
+    def ended(self) -> str:
+        """How the cell ended, in a word or two."""
+        if self.failure is not None:
+            return "failed"
+        if self.running:
+            return "runs on"
+        return "done" if self.fresh else "done before"
+
     def finished(self) -> RunDirectory:
         """The run directory of a cell that is done.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from istbench.backends.backend import Backend, Outcome
+from istbench.backends.backend import Backend
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import (
     PathType,
@@ -105,7 +105,7 @@ def command(
             if outcome.failure is not None:
                 failures.append(f"{outcome.cell}: {outcome.failure}")
             running = running or outcome.running
-            display.note(f"[{number}/{len(requests)}] {outcome.cell}: {_ended(outcome)}")
+            display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
         display.note("\n".join(failures))
     if running or not backend.shows_results:
         return EXIT_FAILED if failures else 0
@@ -237,14 +237,6 @@ def own_options(
 
 def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
-
-
-def _ended(outcome: Outcome) -> str:
-    if outcome.failure is not None:
-        return "failed"
-    if outcome.running:
-        return "runs on"
-    return "done" if outcome.fresh else "done before"
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--published",
     type=PathType(),
     metavar="FILE.csv",
-    help="Published figures to print beside the runs: results/published/figures.csv, or a file of that form.",
+    help="Published figures to print beside the runs: a file like istbench/reproduce/published/figures.csv.",
 )
 @click.option(
     "--html",

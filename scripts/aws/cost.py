@@ -7,12 +7,11 @@ table in docs/aws.md:
 """
 
 from collections import defaultdict
-from pathlib import Path
 
 from istbench.cluster.profile import load_profile
 from istbench.report.published import read_figures
+from istbench.reproduce.paper import PUBLISHED
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "figures.csv"
 MACHINES = {"speech": "m5.2xlarge", "cifar10": "p3.2xlarge", "imagenet": "p3.2xlarge"}
 
 
@@ -20,7 +19,7 @@ def main() -> None:
     """Print the table."""
     seconds: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     nodes: dict[tuple[str, str], int] = {}
-    for figure in read_figures(PUBLISHED):
+    for figure in read_figures(PUBLISHED / "figures.csv"):
         if figure.seconds is not None and figure.nodes is not None:
             key = (figure.workload, " ".join(f"{name}={value}" for name, value in figure.options.items()))
             seconds[key][figure.label] = max(seconds[key].get(figure.label, 0.0), figure.seconds)

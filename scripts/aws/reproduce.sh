@@ -1,26 +1,22 @@
 #!/usr/bin/env bash
-# Runs the paper's experiments on one of its clusters: up, data, all cells, report, down.
+# Runs tables of the IST paper on one of its clusters: up, data, all cells, tables beside the published, down.
 #
 #   scripts/aws/4xm5.2xlarge.sh                       # prints template, cost and commands, and starts nothing
 #   scripts/aws/4xm5.2xlarge.sh --max-hours 6 --yes   # does it; after an interruption, the same command continues
 #
 # An existing cluster keeps the end that the first call gave it.
 #
-# Usage: reproduce.sh PRESET METHODS OPTION... -- [--max-hours H] [--yes] [--region R] [--data DIR]
-# It trains each of METHODS (a,b,c), one after another, with the OPTIONs of `istbench run`. Each machine downloads
+# Usage: reproduce.sh PRESET WORKLOAD TABLE,... -- [--max-hours H] [--yes] [--region R] [--data DIR]
+# It runs `istbench reproduce ist --scale paper` for these tables, on all machines of the preset. Each machine downloads
 # Speech Commands itself, unless --data DIR is given: istbench copies DIR to the machines.
 set -euo pipefail
-here=$(dirname "$0")
 
-preset=$1
-IFS=, read -ra methods <<< "$2"
-shift 2
-options=()
-while [[ $1 != -- ]]; do
-    options+=("$1")
-    shift
-done
-shift
+preset=$1 workload=$2 tables=$3
+if [[ $4 != -- ]]; then
+    echo "usage: reproduce.sh PRESET WORKLOAD TABLE,... -- [OPTION...]" >&2
+    exit 2
+fi
+shift 4
 
 hours= yes= region=() data=
 while [[ $# -gt 0 ]]; do
@@ -43,26 +39,25 @@ download="test -d speech-commands || {
     echo '$sha256  archive' | sha256sum --check --quiet && rm -rf part && mkdir part &&
     tar --extract --gzip --file archive --directory part && rm archive && mv part speech-commands
 }"
+options=(ist --scale paper --only "$tables" --out "$results")
 if [[ -n $data ]]; then
     download=
-    options+=(--data "$data")
-elif [[ " ${options[*]} " == *" speech "* ]]; then
-    options+=(--data /home/istbench/speech-commands)
+    options+=(--data "$workload=$data")
+elif [[ $workload == speech ]]; then
+    options+=(--data "speech=/home/istbench/speech-commands")
 else
     download=
 fi
 
-train() {  # METHOD FOLDER
-    local at=(--hosts "$2/hosts" --ssh-config "$2/ssh_config" --install)
-    "${@:3}" istbench run "${at[@]}" --method "$1" "${options[@]}" --out "$results"
+reproduce() {  # FOLDER [WORD...]
+    local at=(--hosts "$1/hosts" --ssh-config "$1/ssh_config" --install)
+    "${@:2}" istbench reproduce "${options[@]}" "${at[@]}"
 }
 
 if [[ -z $yes ]]; then
     istbench aws up "${cluster[@]}" --max-hours "${hours:-2}" --dry-run
     [[ -z $download ]] || printf 'on each machine: %s\n' "$download"
-    for method in "${methods[@]}"; do
-        train "$method" FOLDER echo
-    done
+    reproduce FOLDER echo
     echo "nothing was started; --yes starts it" >&2
     exit 0
 fi
@@ -84,10 +79,7 @@ if [[ -n $download ]]; then
         wait "$process" || status=$?
     done
 fi
-for method in "${methods[@]}"; do
-    train "$method" "$folder" || status=$?
-done
-istbench report "$results" --published "$here/../../results/published/figures.csv" || status=$?
+reproduce "$folder" || status=$?
 if [[ $status == 0 ]]; then
     istbench aws down "${cluster[@]}" --out "$results"
 else

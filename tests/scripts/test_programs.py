@@ -61,38 +61,6 @@ def config(head, **changed):
     return {**head, "config": {**head["config"], **changed}}
 
 
-def write_speech_curves(results):
-    """Runs of two published curves, which fix the cluster, and of one that is predicted."""
-    for method, local_steps in (("local_sgd", 20), ("ddp", 1), ("ist", 20)):
-        own = {"local_steps": local_steps} if local_steps > 1 else {}
-        head = config(header(method), workload_options={"layers": 2}, method_options=own)
-        write_run(results, head, ramp(9.0), trace=averaging_trace(local_steps=local_steps))
-
-
-def write_image_curves(results):
-    head = header("ist", workload="cifar10", options="local_steps=5")
-    head = config(head, workload_options={"width": 64})
-    write_run(results, head, ramp(9.0), trace=averaging_trace(local_steps=5))
-
-
-def write_p3_gains(results):
-    cells = {
-        "baseline": ("parameter_server", {"slice_params": 0, "split_params": 1_000_000}),
-        "whole": ("parameter_server", {"slice_params": 0, "split_params": 0}),
-        "alone": ("p3", {"slice_params": 50_000, "split_params": 0, "priority": False}),
-        **{
-            str(size): ("p3", {"slice_params": size, "split_params": 0, "priority": True})
-            for size in (10, 20, 50_000)
-        },
-    }
-    for model, workload in (("translation", "translation"), ("resnet50", "imagenet")):
-        for cell, (method, options) in cells.items():
-            head = header(method, workload=workload, cell=f"{model}-{cell}", nodes=4)
-            sizes = {"model": model, "samples": 2} if workload == "imagenet" else {"samples": 32}
-            head = config(head, workload=workload, workload_options=sizes, method_options=options)
-            write_run(results, head, ramp(1.0), trace=averaging_trace(4))
-
-
 def write_slide_curves(results):
     events = [
         msgspec.structs.replace(event, metrics={"precision@1": event.step / 150, "active_outputs": 30.0})
@@ -155,13 +123,10 @@ RUNS = {
     "dealing": write_dealing,
     "freeze_results": write_results,
     "grid": write_grid,
-    "image_curves": write_image_curves,
     "maps": write_two_methods,
-    "p3_gains": write_p3_gains,
     "page_pictures": write_two_methods,
     "slide_curves": write_slide_curves,
     "smol_diloco": write_smol_diloco,
-    "speech_curves": write_speech_curves,
 }
 """By program, a function that writes finished runs for it."""
 
@@ -216,9 +181,7 @@ def require(who):
 
 
 def test_programs_are_found():
-    assert {"p3_throughput.py", "speech_curves.py", "cost.py", "freeze_results.py"} <= {
-        path.name for path in PROGRAMS
-    }
+    assert {"p3_throughput.py", "cost.py", "freeze_results.py"} <= {path.name for path in PROGRAMS}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "scripts")))

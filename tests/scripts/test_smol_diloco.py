@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_programs import write_smol_diloco
 
-SCRIPTS = Path(__file__).parents[2] / "scripts" / "paper"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
 
 
 @pytest.fixture

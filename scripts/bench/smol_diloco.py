@@ -1,11 +1,11 @@
 """The table of smol_diloco: final losses by interval, outer learning rate and rule, ours beside the published.
 
     istbench compare configs/paper/diloco.toml --data input.txt --out RESULTS    # hours on two cores
-    python scripts/paper/smol_diloco.py RESULTS results/diloco
-    python scripts/paper/smol_diloco.py RESULTS TARGET                           # to try it
+    python scripts/bench/smol_diloco.py RESULTS results/diloco
+    python scripts/bench/smol_diloco.py RESULTS TARGET                           # to try it
 
 Reads the finished runs of `diloco` and `ddp` in RESULTS, and the rows of smol_diloco in
-results/published/figures.csv. Writes README.md and losses.csv. The repository claims that shorter rounds need a
+istbench/reproduce/published/figures.csv. Writes README.md and losses.csv. The repository claims that shorter rounds need a
 smaller outer learning rate. The sentences on the claim follow from the losses: the best rate for each number of
 local steps, by its median over seeds.
 """
@@ -24,10 +24,10 @@ from istbench.report.phrases import joined
 from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import NOTHING, metric_value, number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.reproduce.paper import PUBLISHED
 from istbench.results.load import Run, load_runs
 from istbench.results.stats import Estimate, estimate, median
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "figures.csv"
 PAPER = "smol_diloco"
 RULES = ("smol", "nesterov")
 
@@ -59,7 +59,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--published", type=Path, default=PUBLISHED, help="a table of published figures")
+    parser.add_argument(
+        "--published", type=Path, default=PUBLISHED / "figures.csv", help="a table of published figures"
+    )
     arguments = parser.parse_args()
     try:
         runs = [run for run in load_runs(arguments.results)[0] if run.done]
@@ -163,7 +165,7 @@ def page(cells: Sequence[Cell], every_step: Sequence[Run], figures: Sequence[Fig
         "",
         "## All rates\n",
         table_markdown(rates_table(cells)),
-        "`scripts/paper/smol_diloco.py` writes this page. docs/diloco.md names the differences from the published "
+        "`scripts/bench/smol_diloco.py` writes this page. docs/diloco.md names the differences from the published "
         "runs.",
     ]
     return "\n".join(lines) + "\n"

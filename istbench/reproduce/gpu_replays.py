@@ -1,24 +1,22 @@
-"""P3's traces at the speed of a Quadro P4000: the runs by configuration, computing speed, and seconds per step."""
+"""Traces of P3 at the speed of a Quadro P4000: the runs by configuration, computing speed, and seconds a step."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.flop_counter import FlopCounterMode
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
-from istbench.registry import build_workload
-from istbench.results.load import Run, load_runs
+from istbench.reproduce.paper import PUBLISHED
+from istbench.results.load import Run
 
-PROFILE = Path(__file__).parents[2] / "configs" / "paper" / "p4000.toml"
+PROFILE = PUBLISHED / "p4000.toml"
 PEAK_GFLOPS = 5300.0  # of a Quadro P4000
 BATCH = 32  # samples of a node's step in the paper
 PAYLOAD = 0.956  # of a link's rate, less the headers of Ethernet, IP and TCP
@@ -78,14 +76,19 @@ class Recorded:
         return BATCH * self.gflop / (PEAK_GFLOPS * model.utilisation * speed)
 
 
-def read(results: Path) -> dict[str, Recorded]:
-    """The records in `results`, by model, in the order of `MODELS`."""
-    runs: dict[str, list[Run]] = {}
-    for run in load_runs(results)[0]:
+def model_of(run: Run) -> str:
+    """The network of `run`, as `MODELS` names it."""
+    config = run.header.config
+    return str(config.workload_options.get("model", config.workload))
+
+
+def read(runs: Iterable[Run]) -> dict[str, Recorded]:
+    """The records of `runs`, by model, in the order of `MODELS`."""
+    by_model: dict[str, list[Run]] = {}
+    for run in runs:
         if run.done and run.directory.trace.exists():
-            config = run.header.config
-            runs.setdefault(config.workload_options.get("model", config.workload), []).append(run)
-    return {name: _recorded(runs[name]) for name in MODELS if name in runs}
+            by_model.setdefault(model_of(run), []).append(run)
+    return {name: _recorded(by_model[name]) for name in MODELS if name in by_model}
 
 
 def _recorded(runs: list[Run]) -> Recorded:
@@ -93,7 +96,7 @@ def _recorded(runs: list[Run]) -> Recorded:
     for run in runs:
         trace = load_trace(run.directory.trace)
         options = run.header.config.method_options
-        label = _configuration(run.header.method, options)
+        label = configuration(run.header.method, options)
         if label:
             traces[label] = trace
         if options.get("priority") and options["slice_params"]:
@@ -105,7 +108,8 @@ def _recorded(runs: list[Run]) -> Recorded:
     )  # fmt: skip
 
 
-def _configuration(method: str, options: dict[str, int]) -> str | None:
+def configuration(method: str, options: Mapping[str, Any]) -> str | None:
+    """The name of a method with its options; None for a slice size of the sweep."""
     split = options["split_params"] == SPLIT_PARAMS
     if method == "parameter_server":
         return BASELINE if split else WHOLE
@@ -116,6 +120,11 @@ def _configuration(method: str, options: dict[str, int]) -> str | None:
 
 def _gflop(run: Run) -> float:
     """Multiplications and additions of a sample's forward and backward pass, 10^9, counted without computing."""
+    import torch  # which replays do not need
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from istbench.registry import build_workload
+
     config = run.header.config
     workload = build_workload(config.workload, config.workload_options)
     workload.open(workload.prepare(None, Path(), lambda *_: None))
@@ -175,7 +184,7 @@ def replayed(name: str, recorded: Recorded, setting: Setting, bandwidths: Sequen
         label: {bandwidth: seconds_a_step(trace, setting, bandwidth, compute) for bandwidth in bandwidths}
         for label, trace in recorded.traces.items()
     }
-    return Gains(compute=compute, seconds=seconds)
+    return Gains(compute=compute, nodes=recorded.nodes, seconds=seconds)
 
 
 def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep":
@@ -193,9 +202,10 @@ def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep"
 
 @dataclass(frozen=True, kw_only=True)
 class Gains:
-    """Seconds per step by configuration and Gbit/s. compute: the seconds of it in which a node computes."""
+    """Seconds per step by configuration and Gbit/s, on `nodes` nodes. compute: the seconds that a node computes."""
 
     compute: float
+    nodes: int
     seconds: dict[str, dict[float, float]]
 
     def gain(self, label: str, bandwidth: float, over: str = BASELINE) -> float:

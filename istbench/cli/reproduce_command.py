@@ -1,0 +1,260 @@
+"""`istbench reproduce`: the tables of a paper again, ours beside the published ones."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from istbench.backends.backend import Backend
+from istbench.cli import EXIT_FAILED
+from istbench.cli.options import (
+    PathType,
+    explain_option,
+    node_counts,
+    place_options,
+    run_options,
+    split_list,
+    take_backend,
+    typed_options,
+)
+from istbench.config.run import OF_MACHINE
+from istbench.config.suite import MOST_CELLS
+from istbench.door import utf8_path
+from istbench.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from istbench.reproduce.cells import Choice
+    from istbench.reproduce.hours import Forecast
+    from istbench.reproduce.paper import Experiment, Paper, Scale
+
+_PAPERS = ("ist", "p3", "dslide")
+
+
+@click.command("reproduce")
+@click.argument("paper", type=click.Choice(_PAPERS))
+@click.option(
+    "--scale",
+    type=click.Choice(["laptop", "paper"]),
+    default="laptop",
+    show_default=True,
+    help="laptop: hours on two cores, without downloads. paper: the paper's sizes, on your machines.",
+)
+@click.option("--only", metavar="TABLE,...", help="Only these tables; --list names them.")
+@click.option("--list", "as_list", is_flag=True, help="List tables, cells and hours, and run nothing.")
+@click.option("--report", "only_report", is_flag=True, help="Run nothing: print the tables of the cells so far.")
+@click.option(
+    "--nodes",
+    default="",
+    metavar="N",
+    help="Nodes, in place of the paper's. Default: those of --hosts or of the paper.",
+)
+@click.option("--seeds", type=click.IntRange(1, MOST_CELLS), help="Number of seeds. Default: those of the scale.")
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    metavar="[WORKLOAD=]DIR",
+    help="Directory of the real data of a workload. May be repeated. Default: prepared data, else synthetic data.",
+)
+@run_options(*(name for name in OF_MACHINE if name != "data"))
+@click.option(
+    "--out", type=PathType(), metavar="DIR", help="Results directory. Default: results/reproduce-PAPER-SCALE."
+)
+@place_options
+@explain_option
+@click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+def command(
+    paper: str,
+    scale: "Scale",
+    only: str | None,
+    as_list: bool,
+    only_report: bool,
+    seeds: int | None,
+    data: tuple[str, ...],
+    out: Path | None,
+    explain: bool,
+    again: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Train the cells behind a paper's tables, and print ours beside the published figures.
+
+    Each table has the published figure, ours, their ratio, the number of seeds that reached the level, the range
+    over seeds, and what differs: data, width, machine, clock.
+
+    istbench does not run a finished cell again. It resumes an unfinished one. After Ctrl-C, --report prints the
+    tables of the cells so far.
+    """
+    from istbench.reproduce.cells import requests_of, select, with_data
+    from istbench.reproduce.papers import PAPERS
+
+    backend = take_backend(given)
+    chosen = PAPERS[paper]
+    names = split_list(only, "--only", "--list names the tables") if only is not None else []
+    asked = select(chosen, names)
+    directories = _directories(data, asked, scale)
+    out = out or Path("results") / f"reproduce-{paper}-{scale}"
+    choice = _choice(given, seeds, directories)
+    if as_list:
+        _print_list(chosen, asked, scale, choice, out, as_json=as_json, explain=explain)
+        return 0
+    experiments, lines = with_data(asked, scale, directories, named=bool(names))
+    for line in lines:
+        click.echo(f"istbench: {line}", err=True)
+    if only_report:
+        return _show(chosen, experiments, names, scale, choice, out, (), [], as_json=as_json, explain=explain)
+    requests = requests_of((experiment.at[scale] for experiment in experiments), choice)
+    hours = _forecast(experiments, scale, choice, out, again=again)
+    cells, failures, running = _train(requests, hours, backend, out, again=again)
+    if running or not backend.shows_results:
+        return EXIT_FAILED if failures else 0
+    return _show(chosen, experiments, names, scale, choice, out, cells, failures, as_json=as_json, explain=explain)
+
+
+def _choice(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Choice":
+    from istbench.reproduce.cells import Choice
+
+    counts = node_counts(given["nodes"] or None)
+    if len(counts) > 1:
+        raise UserError(f"--nodes {given['nodes']}: a reproduction has one number of nodes; name one")
+    typed = typed_options(click.get_current_context())
+    run = {name: given[name] for name in OF_MACHINE if name != "data" and name in typed}
+    return Choice(nodes=counts[0] if counts else None, seeds=seeds, data=data, run=run)
+
+
+def _directories(texts: tuple[str, ...], experiments: "tuple[Experiment, ...]", scale: "Scale") -> dict[str, Path]:
+    """The directories of `--data`, by workload. One without a workload belongs to the only workload there is."""
+    workloads = list(dict.fromkeys(name for one in experiments for name in one.at[scale].workloads))
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, separator, directory = text.partition("=")
+        if not separator or name not in workloads:
+            if len(workloads) != 1 or (separator and not Path(text).exists()):
+                raise UserError(
+                    f"--data {shown(text)}: name its workload, one of {', '.join(workloads) or 'none'}: "
+                    f"--data {workloads[0] if workloads else 'WORKLOAD'}=DIR"
+                )
+            name, directory = workloads[0], text
+        if name in found:
+            raise UserError(f"--data names {name} twice; leave one out")
+        found[name] = utf8_path(directory, "--data")
+    return found
+
+
+def _forecast(
+    experiments: "tuple[Experiment, ...]", scale: "Scale", choice: "Choice", out: Path, *, again: bool
+) -> "list[Forecast]":
+    """The hours of the cells that this command will run, each once; says their sum."""
+    from istbench.report.tables.numbers import number
+    from istbench.reproduce.hours import forecasts
+    from istbench.reproduce.reproduction import runs_in
+
+    runs, _ = runs_in(out)
+    found = forecasts((experiment.at[scale] for experiment in experiments), choice, runs)
+    left = [one for one in found if again or not one.done]
+    known = [one.hours for one in left if one.hours is not None]
+    length = f"about {number(sum(known))} hours on two idle cores" if len(known) == len(left) else "hours unknown"
+    if left:
+        click.echo(
+            f"istbench: {len(left)} of {len(found)} cells to run in {out}, {length}. After an "
+            "interruption, the same command resumes, and --report prints the tables so far",
+            err=True,
+        )
+    return left
+
+
+def _train(
+    requests: list[Any], hours: "list[Forecast]", backend: Backend, out: Path, *, again: bool
+) -> tuple[list[str], list[str], bool]:
+    """Run the cells; returns their names, a line for each failure, and whether some go on after this command."""
+    from istbench.cli.progress import Display
+    from istbench.reproduce.hours import Pace
+
+    fitting = [backend.fit(request) for request in requests]
+    if not fitting:
+        return [], [], False
+    backend.begin(fitting)
+    cells, failures, running = list[str](), list[str](), False
+    pace = Pace(hours)
+    with Display() as display:
+        try:
+            for number, outcome in enumerate(backend.run(fitting, out, again, display), start=1):
+                cells.append(outcome.cell)
+                if outcome.failure is not None:
+                    failures.append(f"{outcome.cell}: {outcome.failure}")
+                running = running or outcome.running
+                left = pace.after(outcome)
+                display.note(f"[{number}/{len(fitting)}] {outcome.cell}: {outcome.ended}{left}")
+        except KeyboardInterrupt:
+            display.note(f"{len(cells)} of {len(fitting)} cells ended; --report prints their tables")
+            raise
+    return cells, failures, running
+
+
+def _show(
+    paper: "Paper",
+    experiments: "tuple[Experiment, ...]",
+    only: list[str],
+    scale: "Scale",
+    choice: "Choice",
+    out: Path,
+    cells: "list[str] | tuple[str, ...]",
+    failures: list[str],
+    *,
+    as_json: bool,
+    explain: bool,
+) -> int:
+    from istbench.cli.replaying import replaying
+    from istbench.report.output.formats import table_json
+    from istbench.report.output.terminal import print_table
+    from istbench.reproduce.reproduction import reproduction, write_files
+
+    with replaying():
+        found = reproduction(paper, experiments, scale, choice, out, cells)
+    written = write_files(paper, scale, only, found, out / "report")
+    if as_json:
+        record = {
+            "paper": paper.name,
+            "scale": scale,
+            "tables": [table_json(table) for table in found.tables],
+            "problems": list(found.problems),
+            "failures": failures,
+            "files": [str(path) for path in written],
+        }
+        click.echo(json.dumps(record, indent=1, allow_nan=False))
+    else:
+        for table in found.tables:
+            print_table(table, sys.stdout, explain=explain)
+    for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
+        click.echo(f"istbench: {line}", err=True)
+    click.echo(f"istbench: wrote {', '.join(str(path) for path in written)}", err=True)
+    return EXIT_FAILED if failures else 0
+
+
+def _print_list(
+    paper: "Paper",
+    experiments: "tuple[Experiment, ...]",
+    scale: "Scale",
+    choice: "Choice",
+    out: Path,
+    *,
+    as_json: bool,
+    explain: bool,
+) -> None:
+    from istbench.report.output.formats import table_json
+    from istbench.report.output.terminal import print_table
+    from istbench.reproduce.reproduction import runs_in
+    from istbench.reproduce.tables import list_table, listed
+
+    runs, _ = runs_in(out)
+    rows = listed(experiments, scale, choice, runs, choice.data)
+    table = list_table(f"{paper.title}, at {scale} scale", rows)
+    if as_json:
+        click.echo(
+            json.dumps({"paper": paper.name, "scale": scale, **table_json(table)}, indent=1, allow_nan=False)
+        )
+    else:
+        print_table(table, sys.stdout, explain=explain)

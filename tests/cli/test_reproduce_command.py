@@ -1,0 +1,101 @@
+"""`istbench reproduce` as a user has it, on a paper of toy cells."""
+
+import json
+
+import pytest
+
+from istbench.config.suite import Suite
+from istbench.reproduce import curves, papers
+from istbench.reproduce.clocks import Measured
+from istbench.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+
+FIGURES = (
+    "paper,workload,options,method,method_options,nodes,metric,level,seconds,value,note\n"
+    "Toys,toy,,ddp,,2,accuracy,0.5,100,,read off a curve\n"
+    "Toys,toy,,ist,local_steps=2,2,accuracy,1.5,100,,\n"
+)
+SPEED_UPS = (
+    "paper,workload,options,method,method_options,nodes,over,over_options,metric,level,gbit_s,speedup,note\n"
+)
+
+
+@pytest.fixture
+def toys(monkeypatch, tmp_path):
+    """The paper `ist` with two toy cells of two seeds; its table is called `points`."""
+    (tmp_path / "figures.csv").write_text(FIGURES)
+    (tmp_path / "speedups.csv").write_text(SPEED_UPS)
+    monkeypatch.setattr(curves, "PUBLISHED", tmp_path)
+    suite = Suite(
+        workload="toy", methods=(("ddp", {}), ("ist", {"local_steps": 2})), nodes=(2,), seeds=(0, 1),
+        run={"steps": 40, "eval_every": 10},
+    )  # fmt: skip
+    measure = curves.Curves(sources=("Toys",), workload="toy", clock=Measured(), picture="points", title="Points")
+    extent = Extent(
+        cells=(Cells(suite=suite, hours=0.01),),
+        measure=measure,
+        differs=(Difference(aspect="width", text="narrow."),),
+    )
+    experiment = Experiment(name="points", title="Points", at={"laptop": extent, "paper": extent})
+    monkeypatch.setitem(papers.PAPERS, "ist", Paper(name="ist", title="Toys", experiments=(experiment,)))
+    return tmp_path / "out"
+
+
+def figures(text):
+    (table,) = json.loads(text)["tables"]
+    return {row["method"]: row for row in table["rows"]}
+
+
+def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toys):
+    asked = ["reproduce", "ist", "--out", toys, "--threads", 1]
+    status, listed, _ = istbench(*asked, "--list")
+    assert status == 0
+    assert "4 cells to run, about 0.0200 hours" in listed
+    status, printed, _ = istbench(*asked, "--report", "--json")
+    assert status == 0
+    assert {row["ours"] for row in figures(printed).values()} == {"not trained"}
+    status, printed, said = istbench(*asked, "--seeds", 1, "--json")
+    assert status == 0, said
+    assert "2 of 2 cells to run" in said
+    assert "about 0.0100 hours on two idle cores" in said
+    ended = [line for line in said.splitlines() if ": done" in line]
+    assert ["hours left" in line for line in ended] == [True, False]
+    # The tables of the whole paper, of which a part is trained.
+    status, printed, _ = istbench(*asked, "--report", "--json")
+    rows = figures(printed)
+    assert rows["ddp"]["seeds"] == {"reached": 1, "trained": 1, "planned": 2}
+    assert rows["ddp"]["ours_over_published"] == pytest.approx(rows["ddp"]["ours"]["median"] / 100)
+    assert rows["ist local_steps=2"]["seeds"] == {"reached": 0, "trained": 1, "planned": 2}
+    assert rows["ist local_steps=2"]["ours_over_published"] is None
+    status, printed, said = istbench(*asked, "--seeds", 1)
+    assert status == 0
+    assert said.count(": done before") == 2
+    assert "cells to run" not in said
+    assert "not reached, best" in printed
+    assert "Differs, width: narrow." in printed
+    assert {path.name for path in (toys / "report").iterdir()} == {
+        "ist-laptop.md", "ist-laptop.csv", "points.png", "points.svg",
+    }  # fmt: skip
+    assert istbench(*asked, "--report", "--only", "points")[0] == 0
+    assert (toys / "report" / "ist-laptop-points.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "pionts"], "unknown table of ist 'pionts'; did you mean 'points'"),
+        (["--nodes", "2,4"], "--nodes 2,4: a reproduction has one number of nodes; name one"),
+        (["--data", "speech=x"], "--data 'speech=x': name its workload, one of toy: --data toy=DIR"),
+        (["--data", "toy=a", "--data", "toy=b"], "--data names toy twice; leave one out"),
+        (["--only", ","], "--only is empty"),
+    ],
+)
+def test_wrong_use_is_refused_in_one_line(istbench, toys, arguments, message):
+    status, _, said = istbench("reproduce", "ist", "--out", toys, "--list", *arguments)
+    assert (status, len(said.splitlines())) == (2, 1)
+    assert message in said
+
+
+def test_papers_are_named(istbench):
+    status, _, said = istbench("reproduce", "lora")
+    assert status == 2
+    assert "'ist', 'p3', 'dslide'" in said
