@@ -107,7 +107,7 @@ def draw(
     """
     able = sorted((one for one in candidates if not one.why_not), key=lambda one: one.label)
     reach = {one.label: reach_of(one, target, draws=draws, seed=seed) for one in able}
-    spread, freedom = _seed_spread(reach.values())
+    spread, freedom = seed_spread(reach.values())
     return Drawn(
         candidates=tuple(able),
         reach=reach,
@@ -138,7 +138,7 @@ def replay_error(method: str, checks: Mapping[str, Check]) -> tuple[float, float
     return check.mean, max(abs(check.largest - check.mean) / furthest, check.median)
 
 
-def _seed_spread(reaches: Iterable[Reach]) -> tuple[float, float]:
+def seed_spread(reaches: Iterable[Reach]) -> tuple[float, float]:
     """The spread of the log of steps between seeds of a candidate, pooled over candidates, and its freedom."""
     squares, freedom = _SEED_POINTS * _SEED_SPREAD**2, _SEED_POINTS
     for reach in reaches:

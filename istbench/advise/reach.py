@@ -18,17 +18,14 @@ from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
 from istbench.seeds import derived_seed
 
-LATER = 2 / 3
-"""Share of the evaluations that the fit reads, the last ones. The first steps of training follow another law."""
-
 FURTHEST = 64.0
 """A crossing further than this many probes away counts as never."""
 
 _EXPONENTS = np.geomspace(0.1, 2.0, 14)
-_FEWEST = 4
 _PRIOR_POINTS, _PRIOR_NOISE = 2.0, 0.02
-_LIFTED = 1.0
-_BEYOND = 0.35  # of the log of a distance: scripts/bench/extrapolated_steps.py
+# scripts/bench/extrapolated_steps.py: how often true steps lie in the ranges that these two give.
+_LIFTED = 1.0  # standard deviations of an evaluation, by which the first one at the target is above its curve
+_BEYOND = 0.35  # spread of the log of the log of a distance, since the law itself is not exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +90,6 @@ def _extrapolated(curve: Curve, target: float, beyond: Floats, random: np.random
         for evaluation, value in zip(curve.evaluations, curve.values, strict=True)
         if evaluation.step and value is not None and math.isfinite(value)
     ]
-    points = points[-max(_FEWEST, math.ceil(LATER * len(points))) :]
     if len(points) < 2:
         return np.full(len(beyond), math.inf)
     steps, values = np.array(points, dtype=float).T

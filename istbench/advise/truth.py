@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -63,7 +64,7 @@ def calibration(checked: Iterable[Checked], edges: Sequence[float] = BINS) -> tu
         if len(one.truth) > 1 and (found := regret(one.advice, one.truth)) is not None
     ]
     bins = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         inside = [(odds, right) for odds, right in pairs if low <= odds < high or odds == high == edges[-1]]
         if inside:
             bins.append(
