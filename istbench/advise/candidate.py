@@ -66,5 +66,5 @@ class Candidate:
         if self.failed:
             return self.failed
         if not self.steps_probed:
-            return "no evaluation of a probe"
+            return self.stopped or "no evaluation of a probe"
         return "" if self.trace is not None else "no trace to replay"

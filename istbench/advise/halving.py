@@ -18,7 +18,7 @@ from istbench.config.numbers import Count, Seed
 from istbench.results.curves import Curve, time_to_target
 
 FINALISTS = 2
-MOST_EVALUATIONS, FEWEST_EVALUATIONS = 12, 4
+MOST_EVALUATIONS, FEWEST_EVALUATIONS = 40, 4
 """Evaluations of a probe."""
 MOST_SEEDS = 5
 
@@ -198,6 +198,8 @@ class Halving:
         self._most_seeds = most_seeds
         self._labels, self._trainer, self._target, self._plan = list(labels), trainer, target, plan
         self._earlier, self._done = list(earlier), list[Rung]()
+        self._wider: Rung | None = None
+        self._began_s = trainer.left_s()
         self._curves: dict[str, dict[int, dict[int, Curve]]] = {}  # by label, steps and seed
         self.stopped: dict[str, int] = {}
 
@@ -207,8 +209,12 @@ class Halving:
         while alive and (rung := self._next(alive)) is not None:
             if not self._train(rung):
                 return
-            alive = [label for label in rung.labels if rung.steps in self._curves.get(label, {})]
-            if len(alive) > FINALISTS:
+            alive = [
+                label
+                for label in self._labels_done()
+                if rung.steps in self._curves.get(label, {}) and label not in self.stopped
+            ]
+            if not self._widens(rung) and len(alive) > FINALISTS:
                 kept = survivors(self._standings(alive, rung.steps))
                 self.stopped |= {label: rung.steps for label in alive if label not in kept}
                 alive = kept
@@ -227,20 +233,51 @@ class Halving:
         return self._labels[: most_candidates(self._trainer.left_s(), costs)]
 
     def _next(self, alive: Sequence[str]) -> Rung | None:
-        """The next rung, of the `alive`; None if there is no time, or no use."""
+        """The next rung; None if there is no time, or no use."""
         if self._earlier:
             return self._earlier.pop(0)
-        rung = self._longer(alive) or self._another_seed(alive)
+        rung = self._wider or self._longer(alive) or self._another_seed(alive)
+        self._wider = None
         if rung is not None:
             self._plan(rung)
         return rung
 
+    def _widens(self, rung: Rung) -> bool:
+        """Whether the next rung has the same budget as `rung`, the first one, and further candidates.
+
+        The first probes tell the true cost of a probe, and a run ends early at the target: there may be time for
+        more candidates than planned.
+        """
+        if self._earlier:
+            return self._earlier[0].steps == rung.steps and self._earlier[0].seeds == rung.seeds
+        first = self._done[0]
+        waiting = [label for label in self._labels if label not in self._labels_done()]
+        if rung.steps != first.steps or rung.seeds != first.seeds or not waiting:
+            return False
+        left = self._trainer.left_s()
+        share = self._began_s / rungs_of(len(self._labels_done()) + 1)
+        trained = [curve for own in self._curves.values() for curve in own.get(rung.steps, {}).values()]
+        longest = max((_last_step(curve) for curve in trained), default=rung.steps)
+        evaluations = -(-longest // rung.every) + 1
+        spare, count = share - (self._began_s - left), 0
+        while count < len(waiting):
+            spare -= self._trainer.cost(waiting[count]).seconds(longest, evaluations)
+            if spare < 0:
+                break
+            count += 1
+        if count:
+            self._wider = Rung(steps=rung.steps, every=rung.every, seeds=rung.seeds, labels=tuple(waiting[:count]))
+        return bool(count)
+
+    def _labels_done(self) -> list[str]:
+        return list(dict.fromkeys(label for rung in self._done for label in rung.labels))
+
     def _longer(self, alive: Sequence[str]) -> Rung | None:
         """A rung of more local steps; None if the last rung is done, or all reached the target."""
         steps = self._done[-1].steps if self._done else 0
+        tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
         if steps and (
-            any(len(rung.labels) <= FINALISTS for rung in self._done)
-            or needed_steps(list(self._standings(alive, steps).values())) is not None
+            len(tried) <= FINALISTS or needed_steps(list(self._standings(alive, steps).values())) is not None
         ):
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from istbench.advise.answer import Advice, Choice
 from istbench.advise.candidate import Candidate, Redealt
-from istbench.advise.halving import Cost, Halving, Rung
+from istbench.advise.halving import MOST_EVALUATIONS, Cost, Halving, Rung
 from istbench.advise.journal import Journal, labels_of
 from istbench.advise.screen import (
     Recorded,
@@ -50,6 +51,7 @@ _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.5  # of the seconds of the first start, in which the fork server imports
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
+_ENOUGH, _DIGITS = 1.5, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +93,49 @@ class Probed:
 
     Attributes:
         target: level of the metric; None if the probes have none. target_from: its origin in a few words.
-        runs: the longest probe of each candidate, by label. screened: every variant after step one.
-        complete: whether the time sufficed for a rung of all candidates. spent_s: seconds of all commands so far.
+        data: the data, in words.
     """
 
+    question: Question
     candidates: tuple[Candidate, ...]
     profile: ClusterProfile
     metric: Metric
     target: float | None
     target_from: str
-    screened: tuple[Screened, ...]
-    nodes: int
     data: str
-    complete: bool
+
+    def request(self, label: str, steps: int, *, seed: int = 0) -> RunRequest:
+        """The request that trains the candidate `label` to the target, for at most that many local steps."""
+        (one,) = (one for one in self.candidates if one.label == label)
+        every = Interval(steps=max(1, -(-steps // MOST_EVALUATIONS)))
+        return Variant(method=one.method, options=one.options).of(
+            self.question.base, target=self.target, steps=steps, eval_every=every, seed=seed
+        )
+
+    @property
+    def not_tested(self) -> tuple[str, ...]:
+        """Lines for the answer about this machine and these data."""
+        threads = next((one.trace.meta.threads for one in self.candidates if one.trace), None) or 1
+        there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
+        return (
+            f"Other data: the probes trained on {self.data}",
+            *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
+        )
+
+    def with_steps(self, advice: Advice) -> Advice:
+        """`advice` whose commands train long enough, where a probe ended before the target."""
+
+        def longer(choice: Choice) -> Choice:
+            if choice.why_not or not choice.extrapolated or choice.steps is None:
+                return choice
+            request = self.request(choice.label, enough_steps(choice))
+            return msgspec.structs.replace(choice, command=["istbench", *request.arguments()])
+
+        return msgspec.structs.replace(
+            advice,
+            best=advice.best and longer(advice.best),
+            others=tuple(longer(choice) for choice in advice.others),
+        )
 
 
 class Clock:
@@ -204,15 +236,13 @@ class _Probing:
         if self._target is None:
             self._target, target_from = self._near_best(curves), f"{_SHORT_OF_BEST:.0%} short of the best probe"
         return Probed(
+            question=self._question,
             candidates=tuple(self._candidate(one, curves, halving, few) for one in screened),
             profile=self._profile,
             metric=recording.curve.metric,
             target=self._target,
             target_from=target_from,
-            screened=tuple(screened),
-            nodes=self._base.nodes,
             data=recording.header.data_source.seen,
-            complete=bool(self._runs),
         )
 
     # Step one.
@@ -410,14 +440,27 @@ class _Probing:
         return one.trace, planned
 
     def _command(self, variant: Variant, curves: Mapping[int, Curve]) -> tuple[str, ...]:
-        """The command that trains `variant` to the target: with the steps of its probe, if that got there."""
-        steps = max((steps for steps, _ in self._runs.get(variant.label, {})), default=None)
+        """The command that trains `variant` to the target: its longest probe, if that got there."""
         target = self._target
         there = [target is not None and curve.metric.reached(curve.best(), target) for curve in curves.values()]
-        request = variant.of(
-            self._question.base, target=target, steps=steps if there and all(there) else None, seed=0
-        )
+        budget: dict[str, Any] = {}
+        if there and all(there):
+            config = max(self._runs[variant.label].items())[1].header.config
+            budget = {"steps": config.steps, "eval_every": config.eval_every}
+        request = variant.of(self._question.base, target=target, seed=0, **budget)
         return ("istbench", *request.arguments())
+
+
+def enough_steps(choice: Choice) -> int:
+    """Local steps in which `choice` should reach the target: half as many again as expected, rounded up."""
+    expected = max(1.0, _ENOUGH * (choice.steps or choice.steps_probed))
+    unit = 10 ** max(0, math.floor(math.log10(expected)) + 1 - _DIGITS)
+    return math.ceil(expected / unit) * unit
+
+
+def count_threads(threads: int) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def cost_of(run: Run, wall_s: float | None) -> Cost:

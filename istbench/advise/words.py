@@ -1,12 +1,14 @@
 """The advice in words for a terminal, and as data for the page of a report."""
 
+import math
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from istbench.advise.answer import Advice, Choice, Decide
 from istbench.advise.flips import Flip
+from istbench.advise.truth import regret
 from istbench.cluster.profile import bandwidth_text
+from istbench.report.page import Section
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.tables.numbers import NOTHING, NumberForm, number, plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -14,16 +16,6 @@ from istbench.results.metrics import level_text
 
 _RANGE = "Ranges in brackets hold 8 of 10 draws."
 _SHOWN = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """The advice as a part of a page: its paragraphs, each some lines under a heading, and all candidates."""
-
-    title: str
-    command: str
-    paragraphs: tuple[tuple[str, tuple[str, ...]], ...]
-    table: Table
 
 
 def advice_text(advice: Advice) -> str:
@@ -50,6 +42,20 @@ def advice_section(advice: Advice) -> Section:
         paragraphs=tuple((heading, lines) for heading, lines in paragraphs if lines),
         table=candidates_table(advice),
     )
+
+
+def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
+    """The measured seconds of each candidate in `truth`, and the regret of the advice."""
+    lines = [
+        f"{label}: {'did not reach the target' if seconds is None else f'{number(seconds)} s'}"
+        for label, seconds in truth.items()
+    ]
+    found = regret(advice, dict(truth))
+    if found is None:
+        return [*lines, "No regret: nobody reached the target."]
+    if math.isinf(found):
+        return [*lines, "The recommended method did not reach the target, and another did."]
+    return [*lines, f"Regret: {found:.1%} of the fastest time."]
 
 
 def candidates_table(advice: Advice) -> Table:
