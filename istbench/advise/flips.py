@@ -189,10 +189,10 @@ def _nearest(
     """The nearer of the flips above and below `here`, by ratio; None if `own` stays first, or is not first here."""
     if first(here) != own:
         return None
-    found = [
-        _search(first, own, here, side, values, whole=whole)
-        for side, values in (("above", above), ("below", below))
-    ]
+    found = (
+        _search(first, own, here, "above", above, whole=whole),
+        _search(first, own, here, "below", below, whole=whole),
+    )
     flips = [flip for flip in found if flip is not None]
     return min(flips, key=lambda flip: _distance(here, flip.value or 0.0), default=None)
 

@@ -27,8 +27,9 @@ _EVALUATING = 0.3  # of the seconds of a probe, at most
 
 _LONGER = 1.2  # a rung that is less than this many times as long as the one before tells little more
 _WORTH = 2.0  # a probe trains at least this many times as long as it takes to start
-_BEYOND = 1.25  # steps of a run over those in which another seed reached the target
+_BEYOND = 1.5  # steps of a run over those in which another seed reached the target
 _LAST_SEEDS = 2
+_FINER = 3  # times as many evaluations are worth a rung
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,13 +220,6 @@ class Halving:
                 self.stopped |= {label: rung.steps for label in alive if label not in kept}
                 alive = kept
 
-    def curves(self, label: str) -> dict[int, Curve]:
-        """The longest curve of each seed of `label`."""
-        found: dict[int, Curve] = {}
-        for _, by_seed in sorted(self._curves.get(label, {}).items()):
-            found |= by_seed
-        return found
-
     def _first(self) -> list[str]:
         if self._earlier:
             return list(self._earlier[0].labels)
@@ -236,7 +230,7 @@ class Halving:
         """The next rung; None if there is no time, or no use."""
         if self._earlier:
             return self._earlier.pop(0)
-        rung = self._wider or self._longer(alive) or self._another_seed(alive)
+        rung = self._wider or self._longer(alive) or self._finer(alive) or self._another_seed(alive)
         self._wider = None
         if rung is not None:
             self._plan(rung)
@@ -286,6 +280,23 @@ class Halving:
             return None
         every = -(-more // evaluations)
         return Rung(steps=more, every=every, seeds=(0,), labels=tuple(alive))
+
+    def _finer(self, alive: Sequence[str]) -> Rung | None:
+        """The last rung again, with more evaluations before the target; None if it had enough, or was longer."""
+        last = self._done[-1] if self._done else None
+        needed = needed_steps(list(self._standings(alive, last.steps).values())) if last else None
+        if last is None or needed is None:
+            return None
+        costs = [self._trainer.cost(label) for label in alive]
+        _, evaluations = affordable(self._trainer.left_s() / _LAST_SEEDS, costs)
+        every = max(1, needed // evaluations)
+        steps = max(_LEAST_STEPS, needed)
+        if _FINER * every > last.every or steps >= last.steps or not self._affords(costs, steps, every):
+            return None
+        return Rung(steps=steps, every=every, seeds=(0,), labels=tuple(alive))
+
+    def _affords(self, costs: Sequence[Cost], steps: int, every: int) -> bool:
+        return sum(cost.seconds(steps, -(-steps // every) + 1) for cost in costs) <= self._trainer.left_s()
 
     def _another_seed(self, alive: Sequence[str]) -> Rung | None:
         """The last rung with the next seed; None if there are enough, or no time."""

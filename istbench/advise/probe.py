@@ -22,6 +22,7 @@ from istbench.advise.screen import (
     Screened,
     Screening,
     Variant,
+    as_there,
     by_promise,
     nodes_like_here,
 )
@@ -294,7 +295,11 @@ class _Probing:
     def _note_screening(self, screened: Sequence[Screened], few: Sequence[Screened]) -> None:
         for one in screened:
             self._screen.note(f"  {screened_line(one)}")
-        self._screen.note(f"step two: {len(few)} can be first, or are compared with; training them for real")
+        baselines = sum(one.variant.baseline for one in few)
+        self._screen.note(
+            f"step two: training for real, of {len(few) - baselines} candidates that can be first as many as the "
+            f"time allows, and {baselines} to compare with"
+        )
 
     # Step two: the methods of `Trainer`.
 
@@ -374,18 +379,23 @@ class _Probing:
 
     def _on_cluster(self, label: str, run: Run) -> Curve:
         if run.directory.trace.exists():
-            return run_on_cluster(run, load_trace(run.directory.trace), self._profile).curve
+            return run_on_cluster(run, self._load(run), self._profile).curve
         planned = self._by_label[label].trace
         if planned is None:
             raise UserError("no trace to replay: a probe has less than two whole rounds")
         seconds = cluster_time(planned, self._profile, [at.step for at in run.curve.evaluations]).seconds
         return run.curve.on_clock("cluster_s", seconds)
 
+    def _load(self, run: Run) -> Trace:
+        """The trace of `run`. On machines like this one, its seconds of computing stay."""
+        trace = load_trace(run.directory.trace)
+        return trace if self._question.cluster is not None else as_there(trace, self._profile)
+
     # The candidates.
 
     def _own_curves(self, label: str) -> dict[int, Curve]:
-        """The curve of the longest probe of each seed of `label`."""
-        return {seed: run.curve for (_, seed), run in sorted(self._runs.get(label, {}).items())}
+        """The curve of the last probe of each seed of `label`."""
+        return {seed: run.curve for (_, seed), run in self._runs.get(label, {}).items()}
 
     def _near_best(self, curves: Mapping[str, Mapping[int, Curve]]) -> float | None:
         found = [curve for by_seed in curves.values() for curve in by_seed.values()]
@@ -434,10 +444,9 @@ class _Probing:
         runs = self._runs.get(one.variant.label, {})
         for place in sorted(runs, reverse=True):
             if runs[place].directory.trace.exists():
-                trace = load_trace(runs[place].directory.trace)
+                trace = self._load(runs[place])
                 return trace, partial(_dealt, runs[place], trace)
-        planned = one.trace and partial(self._screening.planned, one.variant)
-        return one.trace, planned
+        return one.trace, None if one.trace is None else partial(self._screening.planned, one.variant)
 
     def _command(self, variant: Variant, curves: Mapping[int, Curve]) -> tuple[str, ...]:
         """The command that trains `variant` to the target: its longest probe, if that got there."""
@@ -445,7 +454,7 @@ class _Probing:
         there = [target is not None and curve.metric.reached(curve.best(), target) for curve in curves.values()]
         budget: dict[str, Any] = {}
         if there and all(there):
-            config = max(self._runs[variant.label].items())[1].header.config
+            config = list(self._runs[variant.label].values())[-1].header.config
             budget = {"steps": config.steps, "eval_every": config.eval_every}
         request = variant.of(self._question.base, target=target, seed=0, **budget)
         return ("istbench", *request.arguments())
@@ -454,7 +463,7 @@ class _Probing:
 def enough_steps(choice: Choice) -> int:
     """Local steps in which `choice` should reach the target: half as many again as expected, rounded up."""
     expected = max(1.0, _ENOUGH * (choice.steps or choice.steps_probed))
-    unit = 10 ** max(0, math.floor(math.log10(expected)) + 1 - _DIGITS)
+    unit: int = 10 ** max(0, math.floor(math.log10(expected)) + 1 - _DIGITS)
     return math.ceil(expected / unit) * unit
 
 

@@ -99,7 +99,7 @@ def _extrapolated(curve: Curve, target: float, beyond: Floats, random: np.random
         distance = np.exp(np.log(np.maximum(distance, 1.0)) * np.exp(_BEYOND * beyond))
     distance[~(distance <= FURTHEST)] = math.inf
     # The probe saw no crossing, so the earliest is behind its last evaluation.
-    return distance * last
+    return np.asarray(distance * last)
 
 
 def _distance(x: Floats, y: Floats, level: float, draws: int, random: np.random.Generator) -> Floats:
@@ -122,4 +122,4 @@ def _distance(x: Floats, y: Floats, level: float, draws: int, random: np.random.
     above = ceiling - level + _LIFTED * spread
     with np.errstate(all="ignore"):
         crossing = (slope / above) ** (1 / _EXPONENTS[chosen])
-    return np.where((above > 0) & (slope > 0), crossing, math.inf)
+    return np.asarray(np.where((above > 0) & (slope > 0), crossing, math.inf))

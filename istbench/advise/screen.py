@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import fits
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
@@ -114,7 +116,7 @@ def nodes_like_here(
     threads = recorded.threads or 1
     return dataclasses.replace(
         base,
-        name=f"nodes like this machine at {bandwidth_text(bits)}",
+        name=f"machines like this one at {bandwidth_text(bits)}",
         summary="nodes that compute as this machine does",
         source="this machine",
         gflops=(Trace(nodes=(), meta=recorded).gflops or 1.0) / crowd,
@@ -130,6 +132,20 @@ def nodes_like_here(
         price_date="",
         price_source="",
     )
+
+
+def as_there(trace: Trace, profile: ClusterProfile) -> Trace:
+    """`trace` with the speeds of `profile`, so that a replay there keeps its seconds of computing.
+
+    Shapes of matrix products differ by method, and so do speeds measured by them.
+    """
+    meta = msgspec.structs.replace(
+        trace.meta,
+        gflops=profile.gflops,
+        memory_gb_per_s=profile.memory_gb_per_s,
+        gather_gb_per_s=profile.gather_gb_per_s,
+    )
+    return dataclasses.replace(trace, meta=meta)
 
 
 def _memory_here(recorded: TraceMeta) -> int:
@@ -349,7 +365,8 @@ def by_promise(found: Iterable[Screened]) -> list[Screened]:
     baselines = [one for one in open_ones if one.variant.baseline]
     rest = sorted((one for one in open_ones if not one.variant.baseline), key=_promise)
     seen: set[str] = set()
-    first, second = [], []
+    first: list[Screened] = []
+    second: list[Screened] = []
     for one in rest:
         (second if one.variant.method in seen else first).append(one)
         seen.add(one.variant.method)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from istbench.advise.answer import Advice, Choice, Decide
 from istbench.advise.flips import Flip
+from istbench.advise.odds import CLEAR
 from istbench.advise.truth import regret
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.page import Section
@@ -145,13 +146,18 @@ def _decides(decide: Decide | None) -> str:
     if decide is None:
         return "No single measurement decides: two runs of one candidate differ as much as the candidates do."
     measurement = {
-        "seeds": "More seeds of each candidate",
-        "probe": "A longer probe (--minutes)",
-        "bandwidth": "A measurement of the bandwidth between the nodes",
-        "computing": "A recorded step on a node of the cluster",
-        "replay": f"A check of replays of {decide.method} (istbench lab validate --methods {decide.method})",
+        "seeds": "more seeds of each candidate",
+        "probe": "a longer probe (--minutes)",
+        "bandwidth": "a measurement of the bandwidth between the nodes",
+        "computing": "a step recorded on a node of the cluster",
+        "replay": f"a check of replays of {decide.method} (istbench lab validate --methods {decide.method})",
     }[decide.kind]
-    return f"{measurement} would help most: it would raise the top odds to about {_two(decide.odds)}."
+    if decide.odds < CLEAR:
+        return (
+            f"No single measurement decides. The one that helps most is {measurement}: top odds of about "
+            f"{_two(decide.odds)}."
+        )
+    return f"The measurement that would decide: {measurement}. It raises the top odds to about {_two(decide.odds)}."
 
 
 def _why(advice: Advice) -> Iterable[str]:

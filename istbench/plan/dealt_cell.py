@@ -20,7 +20,7 @@ from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
 
-class CannotDeal(UserError):
+class CannotDeal(UserError):  # noqa: N818  (a name like KeyboardInterrupt)
     """A cell may train, but its rounds do not follow from its names and options."""
 
 

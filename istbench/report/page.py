@@ -113,7 +113,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The page. problems: a line for each run that it leaves out. advice: of `istbench advise`; None without one."""
+    """The page. problems: a line for each run that it leaves out. advice: of `istbench advise`, if there is one."""
 
     title: str
     studies: tuple[Study, ...]

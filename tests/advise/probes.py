@@ -1,5 +1,6 @@
 """Candidates made by hand: their curves, their traces, and clocks that need no replay."""
 
+import msgspec
 import numpy as np
 from fake_clusters import BARE
 from fake_runs import averaging_trace, evaluation
@@ -17,7 +18,10 @@ LINKS = BARE.with_bandwidth(8e8)
 
 def curve(points, metric=ACCURACY):
     """A curve through (step, value) pairs."""
-    evaluations = tuple(evaluation(step, float(step), value) for step, value in points)
+    evaluations = tuple(
+        msgspec.structs.replace(evaluation(step, float(step), None), metrics={metric.name: value})
+        for step, value in points
+    )
     return Curve(metric=metric, evaluations=evaluations, clock="train_s", seconds=tuple(map(float, dict(points))))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probes import ACCURACY, LINKS, candidate, curve
 
-from istbench.advise.answer import Advice, Choice, advise
+from istbench.advise.answer import Advice, Choice, Decide, advise
 from istbench.advise.flips import Flip, Flips
 from istbench.advise.words import advice_section, advice_text, candidates_table
 from istbench.door import decode_json
@@ -17,7 +17,7 @@ from istbench.door import decode_json
 PRICED = dataclasses.replace(LINKS, price_per_hour=3.6, name="m5.2xlarge at 800 Mbit/s")
 FLAT = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
 DDP = candidate("ddp", baseline=True)
-IST = candidate("ist local_steps=10", method="ist", local_steps=10, options={"local_steps": 10})
+IST = candidate("ist local_steps=10", method="ist", local_steps=10, compute=0.012, options={"local_steps": 10})
 
 
 def advice(*candidates, profile=PRICED, **changed):
@@ -67,13 +67,22 @@ def test_the_text_has_the_order_of_a_decision(clear):
     assert text.splitlines()[0] == "istbench run speech --method ist"
 
 
-def test_a_close_answer_names_the_measurement_that_would_decide():
+def test_a_close_answer_says_how_much_a_measurement_would_help():
     found = advice(DDP, candidate("zero", compute=0.0105))
     assert found.verdict == "close"
     assert found.odds == found.best.odds < 0.8
     text = advice_text(found)
     assert "Too close to call: the odds that " in text
-    assert "would help most: it would raise the top odds to about 0." in text or "No single measurement" in text
+    for kind, method, words in (
+        ("probe", "", "a longer probe"), ("seeds", "", "more seeds"), ("replay", "zero", "validate --methods zero"),
+    ):  # fmt: skip
+        deciding = msgspec.structs.replace(found, decide=Decide(kind=kind, method=method, odds=0.85))
+        assert "The measurement that would decide: " in advice_text(deciding)
+        assert words in advice_text(deciding)
+        helping = msgspec.structs.replace(found, decide=Decide(kind=kind, method=method, odds=0.7))
+        assert "No single measurement decides. The one that helps most is " in advice_text(helping)
+    undecided = advice_text(msgspec.structs.replace(found, decide=None))
+    assert "two runs of one candidate differ as much as the candidates do" in undecided
 
 
 def test_nobody_gets_there(clear):
@@ -113,9 +122,10 @@ def test_options_of_several_numbers_are_as_on_a_command_line():
 
 NUMBERS = st.none() | st.floats(0, 1e9)
 TEXTS = st.text(max_size=20)
+OPTIONS = st.dictionaries(TEXTS, st.booleans() | st.integers(-9, 9) | TEXTS, max_size=3)
 CHOICES = st.builds(
-    Choice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS, high=NUMBERS,
-    options=st.dictionaries(TEXTS, st.booleans() | st.integers(-9, 9) | TEXTS, max_size=3), odds=st.floats(0, 1),
+    Choice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS,
+    high=NUMBERS, options=OPTIONS, odds=st.floats(0, 1),
 )  # fmt: skip
 FLIPS = st.builds(Flip, value=NUMBERS, side=st.sampled_from(["", "below", "above"]), first=TEXTS, reason=TEXTS)
 
