@@ -88,13 +88,13 @@ def test_speed_on_the_cluster_counts_and_not_local_steps():
 
 def test_time_that_probes_leave_goes_to_further_candidates():
     """Probes that end early at the target leave time for those that the plan had no time for."""
-    reached = {f"m{number}": 100 + number for number in range(12)}
-    trainer = FakeTrainer(60.0, reached, cost=Cost(start_s=0.5, evaluation_s=0.01, step_s=0.01))
+    reached = {f"m{number}": 30 + number for number in range(12)}
+    trainer = FakeTrainer(60.0, reached, cost=Cost(start_s=1.0, evaluation_s=0.01, step_s=0.01))
     first = most_candidates(60.0, [trainer.costs] * 12)
     _, planned = halved(trainer)
-    assert first < 12
-    assert {label for label, _, _ in trainer.trained} == set(reached)
+    assert len(planned[0].labels) == first < len({label for label, _, _ in trainer.trained})
     assert planned[1].steps == planned[0].steps
+    assert not set(planned[1].labels) & set(planned[0].labels)
 
 
 def test_a_coarse_look_at_the_target_is_followed_by_a_finer_one():
@@ -117,17 +117,15 @@ def test_probes_never_take_more_than_the_time(seconds, reached, start, evaluatio
     assert trainer.left >= 0
     for rung in planned:
         assert len({*rung.labels}) == len(rung.labels)
-    probes = [probe for probe in trainer.trained]
-    assert len(set(probes)) == len(probes), "a probe was trained twice"
+    assert len(set(trainer.trained)) == len(trainer.trained), "a probe was trained twice"
 
 
 def test_an_interrupted_command_trains_its_own_rungs_again_and_goes_on():
     reached = {f"m{number}": 2000 + 1000 * number for number in range(6)}
     _, whole = halved(FakeTrainer(300.0, reached))
     again, planned = halved(trainer := FakeTrainer(300.0, reached), earlier=whole[:2])
-    assert [probe for probe in trainer.trained[: sum(len(rung.labels) for rung in whole[:2])]] == [
-        (label, rung.steps, 0) for rung in whole[:2] for label in rung.labels
-    ]
+    before = [(label, rung.steps, 0) for rung in whole[:2] for label in rung.labels]
+    assert trainer.trained[: len(before)] == before
     assert not any(rung in whole[:2] for rung in planned)
     assert set(again.stopped) == set(reached) - {"m0", "m1"}
 
