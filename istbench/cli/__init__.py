@@ -29,6 +29,7 @@ _COMMANDS = {
     "record": "Record the steps of your own training script, for replay and plan.",
     "replay": "Compute the time of recorded runs on other clusters.",
     "report": "Print tables and draw pictures of the runs in a results directory.",
+    "retrace": "Record the seconds of finished runs again, on a machine that is idle now.",
     "run": "Train one cell: a workload, a method and a number of nodes.",
     "timeline": "Draw one round of a run, as a picture and for ui.perfetto.dev.",
 }

@@ -68,17 +68,19 @@ class SparseLoCo(DiLoCo):
         nodes = dist.get_world_size() if dist.is_initialized() else 1
         of_nodes = (
             [torch.empty_like(values) for _ in range(nodes)],
-            [torch.empty_like(places, dtype=torch.int16) for _ in range(nodes)],
+            [torch.empty_like(places, dtype=torch.int16).view(torch.uint8) for _ in range(nodes)],
         )
-        for gathered, own in zip(of_nodes, (values, places.to(torch.int16)), strict=True):
+        as_bytes = places.to(torch.int16).view(torch.uint8)  # gloo gathers no int16
+        for gathered, own in zip(of_nodes, (values, as_bytes), strict=True):
             if nodes > 1:
                 dist.all_gather(gathered, own)
             else:
                 gathered[0] = own
         total, senders = torch.zeros_like(rows), torch.zeros_like(rows)
         for sent, at in zip(*of_nodes, strict=True):
-            total.scatter_add_(1, at.long(), sent)
-            senders.scatter_add_(1, at.long(), torch.ones_like(sent))
+            columns = at.view(torch.int16).long()
+            total.scatter_add_(1, columns, sent)
+            senders.scatter_add_(1, columns, torch.ones_like(sent))
         return (total / senders.clamp(min=1)).flatten()[: change.numel()].view_as(change)
 
 

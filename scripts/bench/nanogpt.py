@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from cells import run_cell
 
+from istbench.workloads.text import TextOptions
 from istbench.workloads.text_data.cache import numbered
 from istbench.workloads.text_data.read import find_text
 
@@ -82,7 +83,8 @@ def _copy(checkout: Path, data: Path | None, folder: Path) -> None:
     for name in _PARTS:
         shutil.copy(checkout / name, folder / name)
     text = find_text(data)
-    found = numbered(text.read(decoded=True).codes(decoded=True), "characters", text.place)
+    codes = text.read(decoded=True).codes(decoded=True)
+    found = numbered(codes, "characters", text.place, TextOptions().test_percent)
     place = folder / "data" / "text"
     place.mkdir(parents=True)
     for name, symbols in (("train", found.train), ("val", found.test)):

@@ -18,7 +18,8 @@ def test_every_method_trains_on_synthetic_words(tmp_path, istbench, method):
     result = json.loads(out)
     assert result["data"] == "synthetic"
     assert "eSpeak NG, not recordings" in said
-    assert result["final"]["accuracy"] > 0.1  # guessing gives 0.03
+    assert result["final"]["accuracy"] > 0.05  # guessing gives 0.03; a clip more or less is 0.03
+    assert result["final"]["loss"] < 3.4  # and 3.56
     assert result["train_loss"] < 3.3
 
 

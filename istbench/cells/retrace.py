@@ -1,0 +1,99 @@
+"""Records the trace of a finished run anew, on a machine that is idle now, without training to the end."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from istbench.cells.resolve import Cell
+from istbench.cluster.trace import POST, Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.config.interval import Interval
+from istbench.errors import UserError
+from istbench.results.events import Note
+from istbench.results.store import RunDirectory
+
+_ROUNDS_MORE = 2  # the first round is not recorded
+_LIKE = 0.1  # what some methods send follows from the weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retraced:
+    """The traces of a run before and after."""
+
+    before: Trace
+    after: Trace
+
+
+def why_not(run: RunDirectory) -> str:
+    """The reason why `run` cannot have another trace, in a few words; empty if it can."""
+    header = run.header()
+    if header.status != "done":
+        return f"it is {header.status}, and has no end yet"
+    if header.config.lab is not None:
+        return "it ran in a lab; run it again there with --again"
+    if not run.trace.exists():
+        return "it has no trace"
+    return ""
+
+
+def shortened(run: RunDirectory) -> Cell:
+    """The cell of `run` for the first rounds alone, as many as its trace has, with one evaluation at the end.
+
+    Raises:
+        UserError: for a trace that cannot be read.
+    """
+    header, steps = run.header(), _steps(load_trace(run.trace))
+    config = msgspec.structs.replace(
+        header.config,
+        steps=steps,
+        eval_every=Interval(steps=steps),
+        target=None,
+        max_seconds=None,
+        save=None,
+        sinks=msgspec.UNSET,
+    )
+    short = msgspec.structs.replace(
+        header, config=config, budget=f"{steps} steps", status="running", result=None, finished_at=None
+    )
+    return Cell(name=header.cell, config=config, header=short)
+
+
+def replace_trace(run: RunDirectory, short: RunDirectory) -> Retraced:
+    """Put the trace of `short`, a run of its shortened cell on the same disk, in place of that of `run`.
+
+    The learning curve of `run` stays, and so do the seconds that it measured itself.
+
+    Raises:
+        UserError: for a trace that cannot be read, or if the new rounds send other messages: the old trace stays.
+    """
+    before, after = load_trace(run.trace), load_trace(short.trace)
+    difference = _difference(before, after)
+    if difference:
+        raise UserError(f"{run.path} keeps its trace: {difference}; `istbench run --again` trains the cell anew")
+    with run.locked():
+        short.trace.replace(run.trace)
+        run.append(Note(message=f"its trace was recorded again at {short.header().finished_at}"))
+    return Retraced(before=before, after=after)
+
+
+def _steps(trace: Trace) -> int:
+    """Local steps after which a recorder has a sample as large as `trace`."""
+    first = max(trace.round_steps, trace.meta.warmup_steps, trace.meta.unlike_steps)
+    return first + trace.steps + _ROUNDS_MORE * trace.round_steps
+
+
+def _difference(before: Trace, after: Trace) -> str:
+    """What the rounds of two traces do not share, in a few words; empty if they are alike."""
+    for what in ("world_size", "rounds", "steps"):
+        was, found = getattr(before, what), getattr(after, what)
+        if was != found:
+            return f"{found} {what.replace('world_size', 'nodes')} were recorded where it has {was}"
+    was, found = _bytes(before), _bytes(after)
+    if abs(found - was) > _LIKE * was:
+        return f"a sample sends {found:,} bytes where it sent {was:,}"
+    return ""
+
+
+def _bytes(trace: Trace) -> int:
+    return sum(int(np.where(events["code"] == POST, events["bytes"], 0).sum()) for events in trace.nodes)

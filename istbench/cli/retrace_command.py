@@ -1,0 +1,105 @@
+"""`istbench retrace`: the traces of finished runs, recorded again on a machine that is idle now."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from istbench.cli import EXIT_FAILED
+from istbench.cli.options import PathType
+from istbench.errors import RunFailed, UserError
+
+if TYPE_CHECKING:
+    from istbench.cells.retrace import Retraced
+    from istbench.cluster.trace import Trace
+
+
+@click.command("retrace")
+@click.argument("results", default="results", type=PathType())
+@click.option(
+    "--all", "every", is_flag=True, help="All runs. Default: those whose trace was recorded on a busy machine."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+def command(results: Path, every: bool, as_json: bool) -> int:
+    """Record the traces of finished runs again, on this machine. Trains a few rounds of each.
+
+    A replay takes its seconds from the trace of a run. Other programs on the machine change these seconds. So train
+    when you like, and record the traces when the machine is idle. The learning curves and the train seconds stay.
+    """
+    from istbench.results.load import load_runs
+
+    runs, problems = load_runs(results)
+    for problem in problems:
+        click.echo(problem, err=True)
+    from istbench.cells.execute import execute
+    from istbench.cells.retrace import replace_trace, shortened, why_not
+    from istbench.cli.progress import Display
+    from istbench.cluster.trace_file import load_trace
+    from istbench.processes.local import LocalLauncher, preload
+    from istbench.processes.place import ThisMachine
+    from istbench.results.store import RunDirectory
+
+    preload()
+    launcher = LocalLauncher(place=ThisMachine())
+    done: list[dict[str, Any]] = []
+    failures: list[str] = []
+    with Display() as display:
+        for run in runs:
+            name = run.header.cell
+            reason = why_not(run.directory)
+            if reason:
+                display.note(f"{name}: {reason}")
+                continue
+            beside = None
+            try:
+                if not every and not load_trace(run.directory.trace).meta.doubt:
+                    continue
+                beside = _directory_in(results)
+                cell, short = shortened(run.directory), RunDirectory(beside / run.header.cell)
+                with display.training(cell.header, short) as scratch:
+                    execute(cell, short, scratch, launcher)
+                found = replace_trace(run.directory, short)
+            except (UserError, RunFailed) as error:
+                failures.append(f"{name}: {error}")
+                display.note(failures[-1])
+            else:
+                done.append(_as_json(name, found))
+                display.note(_line(done[-1]))
+            finally:
+                if beside is not None:
+                    shutil.rmtree(beside, ignore_errors=True)
+    if as_json:
+        click.echo(json.dumps({"recorded": done, "failed": failures}))
+    else:
+        click.echo(f"{len(done)} of {len(runs)} traces recorded again" + ("" if every else "; --all records all"))
+    return EXIT_FAILED if failures else 0
+
+
+def _directory_in(results: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="retrace-", dir=results))
+    except OSError as error:
+        raise UserError(f"cannot write {results}: {error.strerror}; make it writable") from None
+
+
+def _as_json(cell: str, found: "Retraced") -> dict[str, Any]:
+    return {
+        "cell": cell,
+        "step_s": _step_seconds(found.after),
+        "step_s_before": _step_seconds(found.before),
+        "doubt": found.after.meta.doubt,
+        "doubt_before": found.before.meta.doubt,
+    }
+
+
+def _step_seconds(trace: "Trace") -> float:
+    return trace.computing_s / trace.steps
+
+
+def _line(found: dict[str, Any]) -> str:
+    now, before = 1e3 * found["step_s"], 1e3 * found["step_s_before"]
+    doubt = f"; {found['doubt']}" if found["doubt"] else ""
+    return f"{found['cell']}: a step computes {now:.3g} ms, recorded before as {before:.3g} ms{doubt}"
