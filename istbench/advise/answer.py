@@ -73,7 +73,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         best: None if the verdict is `none`. others: the likeliest first, those without odds last.
         flips: where another candidate becomes first. not_tested: a line each.
         decide: the measurement that would decide a close answer; None if none would.
-        nobody: odds that no candidate reaches the target.
+        nobody: odds that no candidate reaches the target; None if no probe has trained.
         workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
     """
 
@@ -84,7 +84,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     flips: Flips
     not_tested: tuple[str, ...]
     decide: Decide | None = None
-    nobody: float = 0.0
+    nobody: float | None = None
     workload: str
     target: float
     metric: str
@@ -136,7 +136,7 @@ def advise(
         flips=find_flips(found.standings, profile, checks=checks),
         not_tested=(*_not_tested(found, profile), *not_tested),
         decide=_decide(found.decider),
-        nobody=found.nobody,
+        nobody=found.nobody if found.standings else None,
         workload=workload,
         target=target,
         metric=metric.name,
@@ -206,6 +206,9 @@ def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
     candidates = [standing.candidate for standing in found.standings]
     probed = max((candidate.steps_probed for candidate in candidates), default=0)
     beyond = [standing.candidate.label for standing in found.standings if standing.extrapolated]
+    if not probed:
+        yield "Every method: no probe has finished"
+        return
     yield f"Training beyond the {probed:,} local steps of the longest probe" + (
         f": the target lies beyond the probes of {', '.join(beyond)}, so their steps are extrapolated"
         if beyond

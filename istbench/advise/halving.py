@@ -224,7 +224,8 @@ class Halving:
         if self._earlier:
             return list(self._earlier[0].labels)
         costs = [self._trainer.cost(label) for label in self._labels]
-        return self._labels[: most_candidates(self._trainer.left_s(), costs)]
+        # These costs are guesses. A limit on the time guards the probes, so the first ones are tried in any case.
+        return self._labels[: max(FINALISTS, most_candidates(self._trainer.left_s(), costs))]
 
     def _next(self, alive: Sequence[str]) -> Rung | None:
         """The next rung; None if there is no time, or no use."""
@@ -276,6 +277,8 @@ class Halving:
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]
         more, evaluations = affordable(rung_seconds(left, len(alive)), costs)
+        if not steps and more < _LEAST_STEPS and left > 0:
+            more, evaluations = _LEAST_STEPS, FEWEST_EVALUATIONS
         if more < max(_LEAST_STEPS, math.ceil(_LONGER * steps)):
             return None
         every = -(-more // evaluations)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from istbench.advise.answer import Advice, Choice
-from istbench.advise.probe import Probed, enough_steps
+from istbench.advise.question import Probed, enough_steps
 from istbench.advise.truth import Checked
 from istbench.backends.backend import Backend, Screen
 from istbench.door import decode_json, read_bytes

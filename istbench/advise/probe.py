@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,35 +12,27 @@ from typing import Any
 
 import msgspec
 
-from istbench.advise.answer import Advice, Choice
 from istbench.advise.candidate import Candidate, Redealt
-from istbench.advise.halving import MOST_EVALUATIONS, Cost, Halving, Rung
+from istbench.advise.halving import Cost, Halving, Rung
+from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
-from istbench.advise.screen import (
-    Recorded,
-    Screened,
-    Screening,
-    Variant,
-    as_there,
-    by_promise,
-    nodes_like_here,
-)
+from istbench.advise.promise import by_promise
+from istbench.advise.question import Probed, Question
+from istbench.advise.screen import Screening
 from istbench.advise.time_limit import TimeUp, at_most
+from istbench.advise.variant import Screened, Variant
 from istbench.backends.backend import Backend, Screen
 from istbench.cluster.clock import cluster_time
-from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
-from istbench.config.run import RunRequest
-from istbench.door import encode_own
 from istbench.errors import RunFailed, UserError
 from istbench.machine import cores
 from istbench.plan.dealt_cell import DealtCell
 from istbench.plan.redeal import redeal
+from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
 from istbench.results.load import Run, load_run
-from istbench.results.metrics import Metric
 from istbench.results.on_cluster import run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.validation.measure import OncePerLine
@@ -52,91 +43,9 @@ _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.5  # of the seconds of the first start, in which the fork server imports
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
-_ENOUGH, _DIGITS = 1.5, 2
 
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What a user asks.
-
-    Attributes:
-        base: the cell on the nodes of the question; its method, steps and seed do not count.
-        methods: the methods to choose from. given: options that the user set, by method.
-        cluster: the nodes' cluster; None for nodes like this machine, at `bandwidth` bits/s and `latency_s`.
-        seeds: at most so many of each method.
-    """
-
-    base: RunRequest
-    methods: tuple[str, ...]
-    given: Mapping[str, Mapping[str, Any]]
-    cluster: ClusterProfile | None
-    bandwidth: float | None
-    latency_s: float | None
-    seeds: int
-
-    def as_json(self) -> Any:
-        """A JSON value that differs for another question."""
-        cluster = None if self.cluster is None else dataclasses.asdict(self.cluster)
-        return msgspec.to_builtins(
-            [self.base, self.methods, self.given, cluster, self.bandwidth, self.latency_s], enc_hook=encode_own
-        )
-
-    def profile(self, recorded: Recorded) -> ClusterProfile:
-        """The cluster of the question."""
-        if self.cluster is not None:
-            return self.cluster
-        return nodes_like_here(recorded.meta, bandwidth=self.bandwidth, latency_s=self.latency_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probed:
-    """The candidates after both steps.
-
-    Attributes:
-        target: level of the metric; None if the probes have none. target_from: its origin in a few words.
-        data: the data, in words.
-    """
-
-    question: Question
-    candidates: tuple[Candidate, ...]
-    profile: ClusterProfile
-    metric: Metric
-    target: float | None
-    target_from: str
-    data: str
-
-    def request(self, label: str, steps: int, *, seed: int = 0) -> RunRequest:
-        """The request that trains the candidate `label` to the target, for at most that many local steps."""
-        (one,) = (one for one in self.candidates if one.label == label)
-        every = Interval(steps=max(1, -(-steps // MOST_EVALUATIONS)))
-        return Variant(method=one.method, options=one.options).of(
-            self.question.base, target=self.target, steps=steps, eval_every=every, seed=seed
-        )
-
-    @property
-    def not_tested(self) -> tuple[str, ...]:
-        """Lines for the answer about this machine and these data."""
-        threads = next((one.trace.meta.threads for one in self.candidates if one.trace), None) or 1
-        there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
-        return (
-            f"Other data: the probes trained on {self.data}",
-            *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
-        )
-
-    def with_steps(self, advice: Advice) -> Advice:
-        """`advice` whose commands train long enough, where a probe ended before the target."""
-
-        def longer(choice: Choice) -> Choice:
-            if choice.why_not or not choice.extrapolated or choice.steps is None:
-                return choice
-            request = self.request(choice.label, enough_steps(choice))
-            return msgspec.structs.replace(choice, command=["istbench", *request.arguments()])
-
-        return msgspec.structs.replace(
-            advice,
-            best=advice.best and longer(advice.best),
-            others=tuple(longer(choice) for choice in advice.others),
-        )
+NO_TIME = "no time left to train it"
+"""The reason of a candidate that could be first and that no probe has trained."""
 
 
 class Clock:
@@ -297,8 +206,8 @@ class _Probing:
             self._screen.note(f"  {screened_line(one)}")
         baselines = sum(one.variant.baseline for one in few)
         self._screen.note(
-            f"step two: training for real, of {len(few) - baselines} candidates that can be first as many as the "
-            f"time allows, and {baselines} to compare with"
+            f"step two: training for real: {baselines} baselines, and of {len(few) - baselines} others that can be "
+            "first as many as the time allows"
         )
 
     # Step two: the methods of `Trainer`.
@@ -340,8 +249,8 @@ class _Probing:
         return None
 
     def _train(self, label: str, rung: Rung, seed: int) -> Run | None:
-        cost, began = self.cost(label), time.monotonic()
-        if cost.seconds(1, 1) > self.left_s():
+        began, known = time.monotonic(), bool(self._costs)
+        if self.left_s() <= 0 or (known and self.cost(label).seconds(1, 1) > self.left_s()):
             return None
         request = self._by_label[label].variant.of(
             self._base,
@@ -372,7 +281,7 @@ class _Probing:
     def _plan(self, rung: Rung) -> None:
         seeds = "" if rung.seeds == (0,) else f", seed {rung.seeds[0]}"
         self._screen.note(
-            f"{len(rung.labels)} x {rung.steps} local steps{seeds}: {', '.join(rung.labels)}; "
+            f"{rung.steps:,} local steps each{seeds}: {', '.join(rung.labels)}; "
             f"{max(0.0, self.left_s()):.0f} s left"
         )
         self._journal.planned(rung)
@@ -424,7 +333,7 @@ class _Probing:
         elif one not in few:
             stopped = one.why_not
         elif label not in self._runs:
-            stopped = "no time left to train it"
+            stopped = NO_TIME
         return Candidate(
             method=one.variant.method,
             label=label,
@@ -460,18 +369,6 @@ class _Probing:
         return ("istbench", *request.arguments())
 
 
-def enough_steps(choice: Choice) -> int:
-    """Local steps in which `choice` should reach the target: half as many again as expected, rounded up."""
-    expected = max(1.0, _ENOUGH * (choice.steps or choice.steps_probed))
-    unit: int = 10 ** max(0, math.floor(math.log10(expected)) + 1 - _DIGITS)
-    return math.ceil(expected / unit) * unit
-
-
-def count_threads(threads: int) -> str:
-    """`1 thread`, `2 threads`."""
-    return f"{threads} thread{'s' if threads > 1 else ''}"
-
-
 def cost_of(run: Run, wall_s: float | None) -> Cost:
     """The cost of `run`, which took `wall_s` with its start; None if it was finished before."""
     evaluations = run.curve.evaluations
@@ -496,7 +393,7 @@ def screened_line(one: Screened) -> str:
         return f"{one.variant.label}: not trained, {one.why_not}"
     if one.step_s is None or one.computing is None:
         return f"{one.variant.label}: its speed there is unknown before it trains"
-    return f"{one.variant.label}: {one.step_s * 1e3:.3g} ms a local step there, computing {one.computing:.0%}"
+    return f"{one.variant.label}: {number(one.step_s * 1e3)} ms a local step there, computing {one.computing:.0%}"
 
 
 def _dealt(run: Run, trace: Trace, nodes: int) -> Trace:

@@ -81,7 +81,11 @@ def _target(advice: Advice) -> str:
 
 def _expected(advice: Advice) -> Iterable[str]:
     best = advice.best
+    if best is None and advice.nobody is None:
+        yield f"No advice on {_question(advice)}: no probe finished in the time. Give more --minutes."
+        return
     if best is None:
+        assert advice.nobody is not None
         yield (
             f"No candidate is expected to reach {_target(advice)} on {count_nodes(advice.nodes)} of "
             f"{advice.cluster}: {_two(advice.nobody)} are the odds that none does."
@@ -136,7 +140,7 @@ def _odds(advice: Advice) -> Iterable[str]:
     )
     lead = "Clear" if advice.verdict == "clear" else "Too close to call"
     yield f"{lead}: the odds that {best.label} is first are {_two(best.odds)}; {following}."
-    if advice.nobody >= _SHOWN:
+    if (advice.nobody or 0.0) >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."
     if advice.verdict == "close":
         yield _decides(advice.decide)

@@ -30,7 +30,7 @@ from istbench.registry import check_name, registered
 
 if TYPE_CHECKING:
     from istbench.advise.answer import Advice
-    from istbench.advise.probe import Probed, Question
+    from istbench.advise.question import Probed, Question
     from istbench.backends.backend import Backend, Screen
 
 _MINUTE = 60.0
@@ -141,7 +141,7 @@ def _question(
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)
-    from istbench.advise.probe import Question
+    from istbench.advise.question import Question
 
     return Question(
         base=base,

@@ -85,6 +85,15 @@ def test_a_close_answer_says_how_much_a_measurement_would_help():
     assert "two runs of one candidate differ as much as the candidates do" in undecided
 
 
+def test_without_a_finished_probe_the_answer_claims_nothing():
+    found = advice(candidate("ddp", curves={}, trace=None, stopped="no time left to train it", baseline=True))
+    assert (found.verdict, found.best, found.nobody) == ("none", None, None)
+    text = advice_text(found)
+    assert "no probe finished in the time. Give more --minutes." in text
+    assert "Not tested:\n  Every method: no probe has finished" in text
+    assert "odds" not in text
+
+
 def test_nobody_gets_there(clear):
     found = advice(candidate("ddp", curves=FLAT), candidate("ist", curves=FLAT))
     assert (found.verdict, found.best, found.odds, found.nobody) == ("none", None, 0.0, 1.0)

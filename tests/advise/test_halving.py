@@ -138,9 +138,18 @@ def test_a_candidate_that_fails_stops_nobody_else():
 
 
 def test_no_time_trains_nothing():
-    trainer = FakeTrainer(0.5, {"a": 100, "b": 100})
+    trainer = FakeTrainer(0.0, {"a": 100, "b": 100})
     assert halved(trainer)[1] == []
     assert trainer.trained == []
+
+
+def test_the_first_probes_are_tried_even_if_their_guessed_cost_is_too_high():
+    trainer = FakeTrainer(5.0, {"a": 1000, "b": 1000}, cost=Cost(start_s=1.0, evaluation_s=0.01, step_s=0.01))
+    guessed = Cost(start_s=30.0, evaluation_s=0.01, step_s=0.01)
+    trainer.cost = lambda label: trainer.costs if trainer.trained else guessed
+    _, planned = halved(trainer)
+    assert (planned[0].steps, planned[0].labels) == (20, ("a", "b"))
+    assert trainer.trained[:2] == [("a", 20, 0), ("b", 20, 0)]
 
 
 @pytest.mark.parametrize(("count", "rungs"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (16, 4)])

@@ -5,16 +5,10 @@ import dataclasses
 import msgspec
 import pytest
 
-from istbench.advise.screen import (
-    Recorded,
-    Screened,
-    Screening,
-    Variant,
-    as_there,
-    by_promise,
-    mark_slow,
-    nodes_like_here,
-)
+from istbench.advise.here import Recorded, as_there, nodes_like_here
+from istbench.advise.promise import by_promise, mark_slow
+from istbench.advise.screen import Screening
+from istbench.advise.variant import Screened, Variant
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import TraceMeta
