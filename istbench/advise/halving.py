@@ -180,7 +180,7 @@ class Halving:
 
     Args:
         plan: called with each new rung before it trains. earlier: rungs of an interrupted command, trained first.
-        most_seeds: seeds of a candidate, at most.
+        most_seeds: seeds of a candidate, at most. least: candidates of the first rung, at least.
 
     Attributes:
         stopped: by label, the local steps after which a candidate was stopped.
@@ -195,8 +195,9 @@ class Halving:
         plan: Callable[[Rung], None],
         earlier: Sequence[Rung] = (),
         most_seeds: int = MOST_SEEDS,
+        least: int = FINALISTS,
     ) -> None:
-        self._most_seeds = most_seeds
+        self._most_seeds, self._least = most_seeds, least
         self._labels, self._trainer, self._target, self._plan = list(labels), trainer, target, plan
         self._earlier, self._done = list(earlier), list[Rung]()
         self._wider: Rung | None = None
@@ -225,7 +226,7 @@ class Halving:
             return list(self._earlier[0].labels)
         costs = [self._trainer.cost(label) for label in self._labels]
         # These costs are guesses. A limit on the time guards the probes, so the first ones are tried in any case.
-        return self._labels[: max(FINALISTS, most_candidates(self._trainer.left_s(), costs))]
+        return self._labels[: max(self._least, most_candidates(self._trainer.left_s(), costs, self._least))]
 
     def _next(self, alive: Sequence[str]) -> Rung | None:
         """The next rung; None if there is no time, or no use."""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from istbench.advise.candidate import Candidate, Redealt
-from istbench.advise.halving import Cost, Halving, Rung
+from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
 from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
 from istbench.advise.promise import by_promise
@@ -40,7 +40,7 @@ from istbench.validation.measure import OncePerLine
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
 _STOPPING_S = 10.0
 _STOPPING_SHARE = 0.05  # of the time, where that is shorter
-_LATER_START = 0.5  # of the seconds of the first start, in which the fork server imports
+_LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
 
@@ -140,6 +140,7 @@ class _Probing:
             plan=self._plan,
             earlier=earlier,
             most_seeds=self._question.seeds,
+            least=sum(one.variant.baseline for one in few) + FINALISTS,
         )
         halving.run()
         curves = {label: self._own_curves(label) for label in self._by_label}

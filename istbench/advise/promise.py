@@ -58,7 +58,7 @@ def _is_exact(one: Screened) -> bool:
 
 
 def by_promise(found: Iterable[Screened]) -> list[Screened]:
-    """The variants to train, the most promising first: baselines, one of each method by speed, then the others.
+    """The variants to train, in order: the most promising, baselines, one of each other method by speed, the others.
 
     Among equally fast ones, the one with shorter rounds stands first: it is closer to `ddp`. A variant of unknown
     speed stands last.
@@ -72,7 +72,7 @@ def by_promise(found: Iterable[Screened]) -> list[Screened]:
     for one in rest:
         (second if one.variant.method in seen else first).append(one)
         seen.add(one.variant.method)
-    return [*baselines, *first, *second]
+    return [*first[:1], *baselines, *first[1:], *second]
 
 
 def _promise(one: Screened) -> tuple[float, int, str]:

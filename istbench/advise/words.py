@@ -140,7 +140,7 @@ def _odds(advice: Advice) -> Iterable[str]:
     )
     lead = "Clear" if advice.verdict == "clear" else "Too close to call"
     yield f"{lead}: the odds that {best.label} is first are {_two(best.odds)}; {following}."
-    if (advice.nobody or 0.0) >= _SHOWN:
+    if advice.nobody is not None and advice.nobody >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."
     if advice.verdict == "close":
         yield _decides(advice.decide)

@@ -10,7 +10,7 @@ fastest one before it, so a miss means: not first.
 
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt --cases speech-100mbit text-1gbit
-    python scripts/bench/advice_cases.py RUNS TARGET --most 1 --minutes 0.2 --networks "1gbit=--bandwidth 1gbit --nodes 2" --tasks "toy=toy --target 0.8 --methods local_sgd --seeds 1"    # to try it, as root
+    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.2 --most 1    # to try it, as root
 """
 
 import argparse
@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,7 @@ NETWORKS = {
     "100mbit-4": "--nodes 4 --bandwidth 100mbit",
 }
 """Words of `istbench advise` by network."""
+TOY = {"toy": "toy --target 0.8 --methods local_sgd --seeds 1"}
 _MISSED = 3  # the exit status of a run that missed its target
 _PATIENCE = 1.05  # other candidates train for this many times the seconds of the fastest before
 _MORE_STEPS = 4  # of another candidate, than its own command says
@@ -107,8 +108,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="of each advice")
     parser.add_argument("--do", choices=("advice", "truth", "both"), default="both")
     parser.add_argument("--cases", nargs="+", metavar="CASE", help="such as speech-100mbit; default: all")
-    parser.add_argument("--tasks", nargs="+", metavar="NAME=WORDS", help="other tasks")
-    parser.add_argument("--networks", nargs="+", metavar="NAME=WORDS", help="other networks")
+    parser.add_argument("--toy", action="store_true", help="one small case in place of the twelve")
     parser.add_argument(
         "--most", type=int, default=100, help="candidates to measure in a case, the likeliest first"
     )
@@ -131,8 +131,7 @@ def main() -> None:
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
-    tasks = _named(arguments.tasks) if arguments.tasks else TASKS
-    networks = _named(arguments.networks) if arguments.networks else NETWORKS
+    tasks, networks = (TOY, {"1gbit": NETWORKS["1gbit"]}) if arguments.toy else (TASKS, NETWORKS)
     arguments.runs.mkdir(parents=True, exist_ok=True)
     text = arguments.text and arguments.text.resolve()
     if text is not None:
@@ -140,7 +139,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
         link.parent.mkdir(exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(text)
-    elif not arguments.tasks:
+    elif not arguments.toy:
         raise SystemExit("give --text FILE, a text for `text` and the task file")
     return [
         Case(
@@ -152,10 +151,6 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
         for task, words in tasks.items()
         for network, links in networks.items()
     ]
-
-
-def _named(pairs: Iterable[str]) -> dict[str, str]:
-    return {name: words for name, _, words in (pair.partition("=") for pair in pairs)}
 
 
 def _istbench(case: Case, *words: str) -> tuple[int, bytes]:

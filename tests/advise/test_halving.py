@@ -152,6 +152,14 @@ def test_the_first_probes_are_tried_even_if_their_guessed_cost_is_too_high():
     assert trainer.trained[:2] == [("a", 20, 0), ("b", 20, 0)]
 
 
+def test_the_first_rung_has_as_many_as_asked_for_if_starts_take_long():
+    trainer = FakeTrainer(
+        120.0, {f"m{number}": 1000 for number in range(6)}, cost=Cost(start_s=20.0, evaluation_s=0.1, step_s=0.01)
+    )
+    _, planned = halved(trainer, least=4)
+    assert planned[0].labels == ("m0", "m1", "m2", "m3")
+
+
 @pytest.mark.parametrize(("count", "rungs"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (16, 4)])
 def test_rungs_halve_to_two(count, rungs):
     assert rungs_of(count) == rungs

@@ -83,7 +83,7 @@ def test_a_method_that_refuses_the_workload_gives_its_reason():
     assert "amazon670k" in found.why_not
 
 
-def test_baselines_come_first_then_one_of_each_method_by_its_speed():
+def test_the_fastest_comes_first_then_baselines_then_one_of_each_method_by_its_speed():
     def one(method, step_s, baseline=False, **options):
         return Screened(
             variant=Variant(method=method, options=options, baseline=baseline), step_s=step_s, computing=0.5
@@ -96,7 +96,7 @@ def test_baselines_come_first_then_one_of_each_method_by_its_speed():
         one("ddp", 9.0, baseline=True),
         one("c", None),
     ]
-    assert [each.variant.label for each in by_promise(found)] == ["ddp", "b local_steps=80", "a", "c", "b"]
+    assert [each.variant.label for each in by_promise(found)] == ["b local_steps=80", "ddp", "a", "c", "b"]
 
 
 def test_of_equally_fast_values_of_a_text_only_the_first_trains():
