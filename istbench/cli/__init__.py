@@ -14,6 +14,7 @@ from istbench.hosts import relay
 from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
+    "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
     "aws": "Create clusters of AWS machines for `--hosts`, and delete them.",
     "check": "Run the conformance tests on a method, a workload or a task file.",
     "compare": "Train many cells and compare their time to accuracy.",

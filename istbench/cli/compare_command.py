@@ -201,7 +201,7 @@ def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
     if not cells:
         raise unknown_name("--baseline", baseline, {request.method for request in requests})
     for name, text in options.items():
-        known = _option_names(method, cells[0].plugins) | {option.name for option in RUN_OPTIONS}
+        known = option_names(method, cells[0].plugins) | {option.name for option in RUN_OPTIONS}
         if name not in known:
             raise unknown_name(f"option of {method} in --baseline", name, known)
         # If the request sets no value, the workload sets the default, which is not known yet.
@@ -228,14 +228,15 @@ def own_options(
     """
     if not shared:
         return {}
-    known = {name: _option_names(name, plugins) for name in methods}
+    known = {name: option_names(name, plugins) for name in methods}
     for option in shared:
         if not any(option in names for names in known.values()):
             raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
     return {option: value for option, value in shared.items() if option in known[method]}
 
 
-def _option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
+def option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
+    """The names of the options of `method`."""
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 

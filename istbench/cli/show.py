@@ -32,13 +32,23 @@ def show_report(
     """
     drawn = draw_plots(report.plots, results / "report") if pictures else []
     if page is not None:
-        _write_page(report, results, page)
+        write_page_of(report, results, page)
     print_report(report, sys.stdout, output_format=output_format, pictures=drawn, page=page, explain=explain)
 
 
-def _write_page(report: Report, results: Path, file: Path) -> None:
+def write_page_of(report: Report, results: Path, file: Path) -> None:
+    """Write the page of `report` on `results`, with the last advice there, to `file`.
+
+    Raises:
+        UserError: if it cannot be written, or the advice is unreadable.
+    """
+    from istbench.advise.saved import load_advice
+    from istbench.advise.words import advice_section
     from istbench.report.output.html.write import write_page
     from istbench.report.page import build_page
     from istbench.timeline.chart import round_charts
 
-    write_page(build_page(report, f"Results in {results.resolve().name}", file, round_charts), file)
+    advice = load_advice(results)
+    section = None if advice is None else advice_section(advice)
+    page = build_page(report, f"Results in {results.resolve().name}", file, round_charts, advice=section)
+    write_page(page, file)

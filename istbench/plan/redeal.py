@@ -5,8 +5,6 @@ of nodes. The messages are those of the plan. The nodes take the seconds of the 
 """
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,14 +15,11 @@ from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.folding import one_stands_for_all
 from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
 from istbench.errors import UserError
-from istbench.footprint import Footprint, StepCost
 from istbench.methods.base import Method
-from istbench.plan.step import step_cost
-from istbench.plan.traced_node import TracedNode, check_events, trace_like
-from istbench.registry import build_method, build_workload
+from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.traced_node import check_events, trace_like
 from istbench.results.header import Header
 from istbench.results.load import Run
-from istbench.workloads.contract import blank_model
 
 _MOST_KINDS = 64
 _OFF_BY = 0.1
@@ -39,7 +34,7 @@ def redeal(run: Run, trace: Trace, nodes: int) -> tuple[Run, Trace]:
     Raises:
         UserError: if the method does not say how its work and messages change with the nodes.
     """
-    recorded, planned = (_Plan.of(run.header, count) for count in (trace.world_size, nodes))
+    recorded, planned = (_planned(run.header, count) for count in (trace.world_size, nodes))
     _check(recorded, trace)
     scale = planned.operations / recorded.operations
     work = float(np.mean([_work_seconds(events) for events in trace.nodes])) / trace.steps
@@ -60,54 +55,24 @@ def redeal(run: Run, trace: Trace, nodes: int) -> tuple[Run, Trace]:
     return _dealt(run, planned.method, dealt, sent), dealt
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """A cell on some number of nodes. operations: of a local step of one node."""
-
-    nodes: int
-    method: Method
-    footprint: Footprint
-    cost: StepCost
-    operations: float
-
-    @classmethod
-    def of(cls, header: Header, nodes: int) -> "_Plan":
-        config = header.config
-        workload = build_workload(header.workload, config.workload_options, config.plugins)
-        workload.expect(None, config.workload_options)
-        method = build_method(header.method, config.method_options, plugins=config.plugins)
-        model = blank_model(workload, data_known=False)
-        if header.parameters and sum(parameter.numel() for parameter in model.parameters()) != header.parameters:
-            raise UserError("the model of the run depends on its data, and cannot be planned without them")
-        method.check(method.options, model, workload, nodes)
-        footprint = None if method.own_kernels else method.footprint(model, workload, nodes, config.batch_size)
-        if footprint is None or footprint.rounds is None:
-            raise UserError(f"method {header.method} does not say how its work and messages change with the nodes")
-        cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
-        if not cost.flops:
-            raise UserError(f"the operations of a step of {header.workload} cannot be counted without running it")
-        operations = cost.flops * config.batch_size / footprint.samples
-        return cls(nodes=nodes, method=method, footprint=footprint, cost=cost, operations=operations)
-
-    def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:
-        """The events of node `rank` in rounds that cover a local step for each of `seconds`.
-
-        work_s: seconds of work beside the training thread in a step.
-        """
-        node = TracedNode(rank, self.nodes, self.cost, seconds)
-        assert self.footprint.rounds is not None
-        rounds = self.footprint.rounds(node)
-        for _ in range(max(1, len(seconds) // self.method.round_steps)):
-            next(rounds)
-            node.end_round()
-        events = node.builder.to_arrays()
-        work = (events["code"] == POST) & (events["kind"] == WORK)
-        if work.any():
-            events["seconds"][work] = work_s * len(seconds) / np.count_nonzero(work)
-        return events
+def _planned(header: Header, nodes: int) -> DealtCell:
+    config = header.config
+    planned = DealtCell.of(
+        header.workload,
+        config.workload_options,
+        header.method,
+        config.method_options,
+        plugins=config.plugins,
+        batch_size=config.batch_size,
+        nodes=nodes,
+        recorded=True,
+    )
+    if header.parameters and planned.parameters != header.parameters:
+        raise UserError("the model of the run depends on its data, and cannot be planned without them")
+    return planned
 
 
-def _check(planned: _Plan, trace: Trace) -> None:
+def _check(planned: DealtCell, trace: Trace) -> None:
     """Refuse a plan whose bytes are not those that were recorded.
 
     Raises:

@@ -102,15 +102,32 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Section:
+    """The advice as a part of a page: its paragraphs, each some lines under a heading, and all candidates."""
+
+    title: str
+    command: str
+    paragraphs: tuple[tuple[str, tuple[str, ...]], ...]
+    table: Table
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
-    """The page. problems: a line for each run that it leaves out."""
+    """The page. problems: a line for each run that it leaves out. advice: of `istbench advise`, if there is one."""
 
     title: str
     studies: tuple[Study, ...]
     problems: tuple[str, ...]
+    advice: Section | None = None
 
 
-def build_page(report: Report, title: str, file: Path, rounds: Callable[[Group], Sequence[Bars]]) -> Page:
+def build_page(
+    report: Report,
+    title: str,
+    file: Path,
+    rounds: Callable[[Group], Sequence[Bars]],
+    advice: Section | None = None,
+) -> Page:
     """The page of `report` in `file`, from which links to raw files start.
 
     rounds: charts of one round of each method, such as `timeline.chart.round_charts`, which stands above this room.
@@ -125,6 +142,7 @@ def build_page(report: Report, title: str, file: Path, rounds: Callable[[Group],
         title=title,
         studies=tuple(_study(groups, sweeps[key], report, file, rounds) for key, groups in studies.items()),
         problems=report.problems,
+        advice=advice,
     )
 
 

@@ -92,7 +92,7 @@ class Point:
         return self.network.lab.dilation if self.network else 1.0
 
 
-class _OncePerLine(Screen):
+class OncePerLine(Screen):
     """A screen that leaves out notes that it has shown: every run would tell the same about its data."""
 
     def __init__(self, screen: Screen) -> None:
@@ -140,7 +140,7 @@ class Validation:
         self._requests, self._bandwidths = requests, bandwidths
         self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
         self._racks, self._uplink = racks, uplink
-        self._display = _OncePerLine(display)
+        self._display = OncePerLine(display)
         self._costs: dict[ShapedNetwork, Ways] = {}
 
     def of_the_network(self) -> Iterator[ReplayError]:

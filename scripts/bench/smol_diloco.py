@@ -5,9 +5,9 @@
     python scripts/bench/smol_diloco.py RESULTS TARGET                           # to try it
 
 Reads the finished runs of `diloco` and `ddp` in RESULTS, and the rows of smol_diloco in
-istbench/reproduce/published/figures.csv. Writes README.md and losses.csv. The repository claims that shorter rounds need a
-smaller outer learning rate. The sentences on the claim follow from the losses: the best rate for each number of
-local steps, by its median over seeds.
+istbench/reproduce/published/figures.csv. Writes README.md and losses.csv. The repository claims that shorter rounds
+need a smaller outer learning rate. The sentences on the claim follow from the losses: the best rate for each number
+of local steps, by its median over seeds.
 """
 
 import argparse

@@ -1,0 +1,221 @@
+"""The advice: the method to use, its odds, what the others take, and where the answer flips. This is its JSON."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from istbench.advise.candidate import Candidate
+from istbench.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
+from istbench.advise.flips import Flips, find_flips
+from istbench.advise.odds import Decider, Odds, Standing, Verdict, odds
+from istbench.cluster.checked import Check
+from istbench.cluster.clock import dollars
+from istbench.cluster.profile import ClusterProfile
+from istbench.config.options import option_text
+from istbench.results.metrics import Metric
+
+Kind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate in the advice. A number that would be infinite is None: it is not expected to get there.
+
+    Attributes:
+        method, options, label, command, baseline: as in `Candidate`; the command is one line of words.
+        seconds, low, high: expected to the target, and the 10 % and 90 % quantiles.
+        dollars, dollars_low, dollars_high: of these seconds; None if the cluster has no price.
+        odds: that it is first. reaching: that it reaches the target at all.
+        steps: local steps to the target. extrapolated: whether the target lies beyond its probe.
+        computing, exposed: shares of the time that a node computes, and that it waits for messages.
+        why_not: the reason why it has no odds; empty if it has.
+    """
+
+    method: str
+    options: dict[str, Any]
+    command: list[str]
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    label: str
+    baseline: bool = False
+    odds: float = 0.0
+    reaching: float = 0.0
+    dollars: float | None = None
+    dollars_low: float | None = None
+    dollars_high: float | None = None
+    steps: float | None = None
+    extrapolated: bool = False
+    steps_probed: int = 0
+    seeds: int = 0
+    computing: float | None = None
+    exposed: float | None = None
+    memory_bytes: int | None = None
+    stopped: str = ""
+    why_not: str = ""
+
+
+class Decide(msgspec.Struct, frozen=True, kw_only=True):
+    """The measurement that would decide. method: of a replay; else empty. odds: the top odds after it."""
+
+    kind: Kind
+    method: str = ""
+    odds: float
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one question.
+
+    Attributes:
+        verdict: `clear` from odds of 0.8, `close` below, `none` if nobody is expected to reach the target.
+        odds: that `best` is first; 0 without a best.
+        best: None if the verdict is `none`. others: the likeliest first, those without odds last.
+        flips: where another candidate becomes first. not_tested: a line each.
+        decide: the measurement that would decide a close answer; None if none would.
+        nobody: odds that no candidate reaches the target; None if no probe has trained.
+        workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
+    """
+
+    verdict: Verdict
+    odds: float
+    best: Choice | None
+    others: tuple[Choice, ...]
+    flips: Flips
+    not_tested: tuple[str, ...]
+    decide: Decide | None = None
+    nobody: float | None = None
+    workload: str
+    target: float
+    metric: str
+    lower_is_better: bool = False
+    unit: str = ""
+    cluster: str
+    nodes: int
+
+    @property
+    def own_metric(self) -> Metric:
+        """The metric of the target."""
+        return Metric(self.metric, lower_is_better=self.lower_is_better, unit=self.unit)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """All candidates, the best first."""
+        return (*([self.best] if self.best else []), *self.others)
+
+
+def advise(
+    candidates: Sequence[Candidate],
+    profile: ClusterProfile,
+    *,
+    workload: str,
+    nodes: int,
+    metric: Metric,
+    target: float,
+    not_tested: Iterable[str] = (),
+    checks: Mapping[str, Check] | None = None,
+    seed: int = 0,
+) -> Advice:
+    """The advice on `workload` on `nodes` nodes of `profile` to the level `target` of `metric`.
+
+    not_tested: lines of the caller, after those that follow from the probes.
+    checks: of replays by the user, by method.
+
+    Raises:
+        UserError: if a trace cannot be replayed on `profile`.
+    """
+    found = odds(candidates, profile, target, checks=checks, seed=seed)
+    able = [_choice(standing, profile, nodes) for standing in found.standings]
+    unable = [_without_odds(one) for one in sorted(candidates, key=lambda one: one.label) if one.why_not]
+    best = able[0] if found.verdict != "none" else None
+    return Advice(
+        verdict=found.verdict,
+        odds=best.odds if best else 0.0,
+        best=best,
+        others=(*(able[1:] if best else able), *unable),
+        flips=find_flips(found.standings, profile, checks=checks),
+        not_tested=(*_not_tested(found, profile), *not_tested),
+        decide=_decide(found.decider),
+        nobody=found.nobody if found.standings else None,
+        workload=workload,
+        target=target,
+        metric=metric.name,
+        lower_is_better=metric.lower_is_better,
+        unit=metric.unit,
+        cluster=profile.name,
+        nodes=nodes,
+    )
+
+
+def _choice(found: Standing, profile: ClusterProfile, nodes: int) -> Choice:
+    seconds, low, high = map(_finite, (found.seconds, found.low, found.high))
+    paid = [
+        None if time is None or not profile.price_per_hour else dollars(profile, nodes, time)
+        for time in (seconds, low, high)
+    ]
+    return msgspec.structs.replace(
+        _without_odds(found.candidate),
+        seconds=seconds,
+        low=low,
+        high=high,
+        odds=found.odds,
+        reaching=found.reaching,
+        dollars=paid[0],
+        dollars_low=paid[1],
+        dollars_high=paid[2],
+        steps=_finite(found.steps),
+        extrapolated=found.extrapolated,
+        computing=found.computing,
+        exposed=found.exposed,
+    )
+
+
+def _without_odds(candidate: Candidate) -> Choice:
+    return Choice(
+        method=candidate.method,
+        options={name: _plain(value) for name, value in candidate.options.items()},
+        command=list(candidate.command),
+        label=candidate.label,
+        baseline=candidate.baseline,
+        steps_probed=candidate.steps_probed,
+        seeds=candidate.seeds,
+        memory_bytes=candidate.memory_bytes,
+        stopped=candidate.stopped,
+        why_not=candidate.why_not,
+    )
+
+
+def _plain(value: object) -> bool | int | float | str | None:
+    """The value of an option as JSON has it; of several numbers, the text of a command line."""
+    return value if value is None or isinstance(value, bool | int | float | str) else option_text(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _decide(decider: Decider | None) -> Decide | None:
+    if decider is None:
+        return None
+    kinds: dict[str, Kind] = {SEEDS: "seeds", BANDWIDTH: "bandwidth", COMPUTING: "computing", PROBE: "probe"}
+    method = decider.source.partition(" ")[2]
+    return Decide(kind=kinds.get(decider.source, "replay"), method=method, odds=decider.odds)
+
+
+def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
+    candidates = [standing.candidate for standing in found.standings]
+    probed = max((candidate.steps_probed for candidate in candidates), default=0)
+    beyond = [standing.candidate.label for standing in found.standings if standing.extrapolated]
+    if not probed:
+        yield "Every method: no probe has finished"
+        return
+    yield f"Training beyond the {probed:,} local steps of the longest probe" + (
+        f": the target lies beyond the probes of {', '.join(beyond)}, so their steps are extrapolated"
+        if beyond
+        else ""
+    )
+    yield "Other learning rates: each method trained with those of its command"
+    devices = {one.trace.meta.device for one in candidates if one.trace is not None}
+    if "cuda" not in devices:
+        there = f", though {profile.name} computes on one" if profile.cores is None else ""
+        yield f"A GPU: all probes trained on processors{there}"

@@ -1,0 +1,70 @@
+"""A candidate: one method with its options, as a short probe has trained it.
+
+The probe fills these in; odds, flips and the answer read them. Both halves of the room share this type, so a field
+keeps its meaning.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from istbench.results.curves import Curve
+
+if TYPE_CHECKING:
+    from istbench.cluster.trace import Trace
+
+Redealt: TypeAlias = "Callable[[int], Trace]"
+"""The trace of a candidate on another number of nodes; raises UserError where its method cannot be dealt again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A method with its options: its probe on the nodes and the minibatches of the question.
+
+    Attributes:
+        method: the name under which replays of it are checked (`cluster.checked`).
+        label: as a row of a table shows it, with its options. No two candidates share a label.
+        options: of the method and of computing, the values that differ from defaults.
+        command: the words of the command line that trains it to the target.
+        curves: of its probes by seed, each on the metric of the target. A curve may begin with step 0. The clock
+            does not matter: seconds come from the replay of `trace`. Empty if no probe has an evaluation.
+        trace: of one of its probes; None if no probe recorded one. Without it, the candidate has no odds.
+        memory_bytes: that a node needs, by plan; None if unknown.
+        baseline: people would use it without advice, such as `ddp` or `ddp` with accumulation. The answer compares
+            the winner with every baseline.
+        stopped: the reason in a few words if successive halving ended its probe early; else empty. Its short curves
+            count as they are.
+        failed: the reason in a few words if it does not fit or its probes failed; else empty. It is never first.
+        redealt: gives its trace on another number of nodes; None if nobody can.
+    """
+
+    method: str
+    label: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    curves: Mapping[int, Curve] = field(default_factory=dict)
+    trace: "Trace | None" = None
+    memory_bytes: int | None = None
+    baseline: bool = False
+    stopped: str = ""
+    failed: str = ""
+    redealt: "Redealt | None" = None
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds with a curve."""
+        return len(self.curves)
+
+    @property
+    def steps_probed(self) -> int:
+        """Local steps of its longest probe; 0 without evaluations."""
+        return max((curve.evaluations[-1].step for curve in self.curves.values() if curve.evaluations), default=0)
+
+    @property
+    def why_not(self) -> str:
+        """The reason in a few words why it has no odds; empty if it can be first."""
+        if self.failed:
+            return self.failed
+        if not self.steps_probed:
+            return self.stopped or "no evaluation of a probe"
+        return "" if self.trace is not None else "no trace to replay"

@@ -1,0 +1,84 @@
+"""The step of one process on this machine, and clusters of nodes that compute as this machine does."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import msgspec
+
+from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
+from istbench.cluster.trace import Trace, TraceMeta
+from istbench.config.defaults import DEFAULT_CLUSTER
+from istbench.machine import memory_bytes
+from istbench.plan.dealt_cell import DealtCell
+
+_GIB = 2**30
+# A full Ethernet frame of 1514 bytes carries 1448 bytes of a TCP segment.
+_PAYLOAD = 1448 / 1514
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The step of one process on this machine: the trace, and the seconds and operations of a step."""
+
+    meta: TraceMeta
+    step_s: float
+    operations: float | None
+
+    @classmethod
+    def of(cls, trace: Trace, cell: DealtCell | None) -> "Recorded":
+        """The step in `trace`, of `cell` on one node; without the cell no other step has known seconds."""
+        seconds = trace.computing_s / max(1, trace.steps)
+        return cls(meta=trace.meta, step_s=seconds, operations=cell.operations if cell else None)
+
+
+def nodes_like_here(
+    recorded: TraceMeta, *, bandwidth: float | None, latency_s: float | None, crowd: float = 1.0
+) -> ClusterProfile:
+    """Nodes as fast as the process that recorded `recorded`, on links of `bandwidth` bits/s.
+
+    The costs of messages are those of the default cluster. crowd: nodes on each of this machine's cores.
+    """
+    base = load_profile(DEFAULT_CLUSTER)
+    memory, gather = recorded.memory_gb_per_s, recorded.gather_gb_per_s
+    bits = bandwidth or base.bandwidth_out
+    threads = recorded.threads or 1
+    return dataclasses.replace(
+        base,
+        name=f"machines like this one at {bandwidth_text(bits)}",
+        summary="nodes that compute as this machine does",
+        source="this machine",
+        gflops=(Trace(nodes=(), meta=recorded).gflops or 1.0) / crowd,
+        memory_gb_per_s=memory and memory / crowd,
+        gather_gb_per_s=gather and gather / crowd,
+        memory_gib=_memory_here(recorded) / _GIB,
+        bandwidth_out=bits * _PAYLOAD,
+        bandwidth_in=bits * _PAYLOAD,
+        burst_bandwidth=None,
+        latency_s=base.latency_s if latency_s is None else latency_s,
+        cores=None if recorded.device == "cuda" else threads / crowd,
+        price_per_hour=0.0,
+        price_date="",
+        price_source="",
+    )
+
+
+def as_there(trace: Trace, profile: ClusterProfile) -> Trace:
+    """`trace` with the speeds of `profile`, so that a replay there keeps its seconds of computing.
+
+    Shapes of matrix products differ by method, and so do speeds measured by them.
+    """
+    meta = msgspec.structs.replace(
+        trace.meta,
+        gflops=profile.gflops,
+        memory_gb_per_s=profile.memory_gb_per_s,
+        gather_gb_per_s=profile.gather_gb_per_s,
+    )
+    return dataclasses.replace(trace, meta=meta)
+
+
+def _memory_here(recorded: TraceMeta) -> int:
+    if recorded.device == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return memory_bytes()

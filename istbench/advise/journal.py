@@ -1,0 +1,126 @@
+"""The journal of one question: its rungs, its finished probes and the seconds spent, so that a command resumes."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from istbench.advise.halving import Rung
+from istbench.config.numbers import Count, Duration, Seed
+from istbench.door import decode_json, read_bytes
+from istbench.errors import UserError
+
+_Label = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True, tag="planned"):
+    """A rung was about to start."""
+
+    rung: Rung
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
+    """A probe of `label` finished as the cell named `cell`."""
+
+    label: _Label
+    steps: Count
+    seed: Seed
+    cell: _Label
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):
+    """A command on the question ended, or goes on; these are its seconds so far."""
+
+    command: Annotated[str, Meta(max_length=100)]
+    seconds: Duration
+
+
+_Line = Planned | Trained | Spent
+
+
+@dataclass
+class Journal:
+    """The lines in `path`, as read at the start, and those that this command adds.
+
+    Attributes:
+        earlier: the rungs of earlier commands. cells: names of finished probes by (label, steps, seed).
+        spent_s: seconds of earlier commands.
+    """
+
+    path: Path
+    earlier: list[Rung] = field(default_factory=list)
+    cells: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    spent_s: float = 0.0
+
+    @classmethod
+    def of(cls, results: Path, question: Any) -> "Journal":
+        """The journal of `question`, a JSON value, in results directory `results`.
+
+        Raises:
+            UserError: if it exists and is unreadable.
+        """
+        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+        journal = cls(path=results / "advise" / f"{digest}.jsonl")
+        journal._read()
+        return journal
+
+    def planned(self, rung: Rung) -> None:
+        """Write that `rung` starts."""
+        self._append(Planned(rung=rung))
+
+    def trained(self, label: str, steps: int, seed: int, cell: str) -> None:
+        """Write that a probe is finished."""
+        self.cells[label, steps, seed] = cell
+        self._append(Trained(label=label, steps=steps, seed=seed, cell=cell))
+
+    def spent(self, seconds: float) -> None:
+        """Write the seconds of this command so far."""
+        self._append(Spent(command=str(os.getpid()), seconds=seconds))
+
+    def _read(self) -> None:
+        if not self.path.exists():
+            return
+        way_out = f"delete {self.path} to probe again; finished runs stay"
+        content = read_bytes(self.path, "a journal of `istbench advise`")
+        spent: dict[str, float] = {}
+        # What follows the last newline is empty, or torn by a crash.
+        for number, text in enumerate(content.split(b"\n")[:-1], start=1):
+            line: Any = decode_json(text, _Line, f"{self.path}, line {number}", way_out)  # type: ignore[arg-type]
+            if isinstance(line, Planned):
+                self.earlier.append(line.rung)
+            elif isinstance(line, Trained):
+                self.cells[line.label, line.steps, line.seed] = line.cell
+            else:
+                spent[line.command] = line.seconds
+        self.spent_s = sum(spent.values())
+
+    def _append(self, line: _Line) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab+") as file:
+                _cut_torn_line(file)
+                file.write(msgspec.json.encode(line) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
+
+
+def _cut_torn_line(file: Any) -> None:
+    size = file.seek(0, os.SEEK_END)
+    if size:
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        if whole < size:
+            file.truncate(whole)
+
+
+def labels_of(rungs: Iterable[Rung]) -> set[str]:
+    """The labels of all `rungs`."""
+    return {label for rung in rungs for label in rung.labels}

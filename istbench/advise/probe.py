@@ -1,0 +1,401 @@
+"""Step two of an advice: train the few methods that can be first, for real, within the minutes."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from istbench.advise.candidate import Candidate, Redealt
+from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
+from istbench.advise.here import Recorded, as_there
+from istbench.advise.journal import Journal, labels_of
+from istbench.advise.promise import by_promise
+from istbench.advise.question import Probed, Question
+from istbench.advise.screen import Screening
+from istbench.advise.time_limit import TimeUp, at_most
+from istbench.advise.variant import Screened, Variant
+from istbench.backends.backend import Backend, Screen
+from istbench.cluster.clock import cluster_time
+from istbench.cluster.trace import Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.config.interval import Interval
+from istbench.errors import RunFailed, UserError
+from istbench.machine import cores
+from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.redeal import redeal
+from istbench.report.tables.numbers import number
+from istbench.results.curves import Curve
+from istbench.results.load import Run, load_run
+from istbench.results.on_cluster import run_on_cluster
+from istbench.results.store import RunDirectory
+from istbench.validation.measure import OncePerLine
+
+_RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
+_STOPPING_S = 10.0
+_STOPPING_SHARE = 0.05  # of the time, where that is shorter
+_LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
+_UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
+_SHORT_OF_BEST = 0.05
+
+NO_TIME = "no time left to train it"
+"""The reason of a candidate that could be first and that no probe has trained."""
+
+
+class Clock:
+    """The seconds of a question that are left: `minutes`, less those of earlier commands and of this one."""
+
+    def __init__(self, seconds: float, started: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._started, self._now = seconds, started, now
+
+    def spent_s(self) -> float:
+        """Seconds of this command."""
+        return self._now() - self._started
+
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self._seconds - self.spent_s()
+
+
+def probe(
+    question: Question,
+    backend: Backend,
+    out: Path,
+    screen: Screen,
+    *,
+    seconds: float,
+    answer_s: float,
+    started: float,
+    replaying: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Probed:
+    """Screen and train the methods of `question` in `seconds`, of which the last `answer_s` stay for the answer.
+
+    started: `time.monotonic()` at the start of the command. replaying: surrounds replays that may take long.
+
+    Raises:
+        UserError: for a name, an option, data or a target that cannot work.
+        RunFailed: if the recorded process fails.
+        KeyboardInterrupt: after Ctrl-C. All finished probes are kept.
+    """
+    journal = Journal.of(out, question.as_json())
+    clock = Clock(seconds - journal.spent_s - answer_s, started)
+    try:
+        return _Probing(question, backend, out, screen, clock, journal, seconds).run(replaying)
+    finally:
+        with suppress(UserError):
+            journal.spent(clock.spent_s())
+
+
+class _Probing:
+    """Implements `probe`; a `Trainer` of the halving."""
+
+    def __init__(
+        self,
+        question: Question,
+        backend: Backend,
+        out: Path,
+        screen: Screen,
+        clock: Clock,
+        journal: Journal,
+        seconds: float,
+    ) -> None:
+        self._question, self._backend, self._out, self._screen = question, backend, out, OncePerLine(screen)
+        self._clock, self._journal = clock, journal
+        self._stopping_s = min(_STOPPING_S, _STOPPING_SHARE * seconds)
+        threads = question.base.threads or max(1, cores() // question.base.nodes)
+        self._base = msgspec.structs.replace(question.base, threads=threads)
+        self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
+        self._failed: dict[str, str] = {}
+        self._costs: dict[str, Cost] = {}
+
+    def run(self, replaying: Callable[[], AbstractContextManager[None]]) -> Probed:
+        recording, cost = self._record()
+        recorded = self._recorded(recording)
+        self._profile = self._question.profile(recorded)
+        targets = recording.header.targets
+        self._target, target_from = self._base.target, "given"
+        if self._target is None and targets:
+            self._target, target_from = targets[-1], f"the hardest of {recording.header.workload}"
+        self._screening = Screening(self._base, recorded, self._profile, self._question.given)
+        with replaying():
+            screened = self._screening.all_variants(self._question.methods)
+        self._by_label = {one.variant.label: one for one in screened}
+        crowd = max(1.0, self._base.nodes * (recorded.meta.threads or 1) / cores())
+        self._first_cost = dataclasses.replace(
+            cost, start_s=_LATER_START * cost.start_s, step_s=_UNPLANNED * crowd * cost.step_s
+        )
+        few = by_promise(screened)
+        self._note_screening(screened, few)
+        earlier = [rung for rung in self._journal.earlier if labels_of([rung]) <= set(self._by_label)]
+        halving = Halving(
+            [one.variant.label for one in few],
+            self,
+            self._target,
+            plan=self._plan,
+            earlier=earlier,
+            most_seeds=self._question.seeds,
+            least=sum(one.variant.baseline for one in few) + FINALISTS,
+        )
+        halving.run()
+        curves = {label: self._own_curves(label) for label in self._by_label}
+        if self._target is None:
+            self._target, target_from = self._near_best(curves), f"{_SHORT_OF_BEST:.0%} short of the best probe"
+        return Probed(
+            question=self._question,
+            candidates=tuple(self._candidate(one, curves, halving, few) for one in screened),
+            profile=self._profile,
+            metric=recording.curve.metric,
+            target=self._target,
+            target_from=target_from,
+            data=recording.header.data_source.seen,
+        )
+
+    # Step one.
+
+    def _record(self) -> tuple[Run, Cost]:
+        """One process's run of a few steps, and what it cost."""
+        request = self._variant("ddp").of(
+            self._base,
+            nodes=1,
+            steps=_RECORDED_STEPS,
+            eval_every=Interval(steps=_BETWEEN),
+            max_seconds=_RECORDED_S,
+            target=None,
+            seed=0,
+        )
+        self._screen.note("step one: recording the step of one process")
+        began = time.monotonic()
+        try:
+            with at_most(self._clock.left_s(), stopping_s=self._stopping_s):
+                (outcome,) = self._backend.run([request], self._out, False, self._screen)
+        except TimeUp:
+            raise UserError(
+                f"the time is up before the step of one process is recorded: {self._clock.spent_s():.0f} s passed; "
+                "give more --minutes"
+            ) from None
+        run = load_run(outcome.finished())
+        return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
+
+    def _recorded(self, run: Run) -> Recorded:
+        base = self._base
+        try:
+            cell = DealtCell.of(
+                base.workload,
+                base.workload_options,
+                "ddp",
+                self._question.given.get("ddp", {}),
+                plugins=base.plugins,
+                batch_size=base.batch_size,
+                nodes=1,
+                data=base.data,
+            )
+        except UserError:
+            cell = None
+        return Recorded.of(load_trace(run.directory.trace), cell)
+
+    def _variant(self, method: str) -> Variant:
+        return Variant(method=method, options=self._question.given.get(method, {}))
+
+    def _note_screening(self, screened: Sequence[Screened], few: Sequence[Screened]) -> None:
+        for one in screened:
+            self._screen.note(f"  {screened_line(one)}")
+        baselines = sum(one.variant.baseline for one in few)
+        self._screen.note(
+            f"step two: training for real: {baselines} baselines, and of {len(few) - baselines} others that can be "
+            "first as many as the time allows"
+        )
+
+    # Step two: the methods of `Trainer`.
+
+    def left_s(self) -> float:
+        """Seconds left for probes: a stopped run takes some to write its checkpoint."""
+        return self._clock.left_s() - self._stopping_s
+
+    def failed(self, label: str) -> bool:
+        """Whether a probe of `label` failed."""
+        return label in self._failed
+
+    def cost(self, label: str) -> Cost:
+        """The cost of the last probe of `label`; before the first one, the planned seconds of a step."""
+        if label in self._costs:
+            return self._costs[label]
+        planned = self._by_label[label].here_s
+        return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
+
+    def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
+        """Train a probe, or read it if it is finished; see `Trainer.train`."""
+        run = self._finished(label, rung.steps, seed) or self._train(label, rung, seed)
+        if run is None:
+            return None
+        self._runs.setdefault(label, {})[rung.steps, seed] = run
+        try:
+            return self._on_cluster(label, run)
+        except UserError as error:
+            self._failed[label] = str(error)
+            return None
+
+    def _finished(self, label: str, steps: int, seed: int) -> Run | None:
+        cell = self._journal.cells.get((label, steps, seed))
+        if cell is None:
+            return None
+        with suppress(UserError):
+            run = load_run(RunDirectory.of(self._out, cell))
+            return run if run.done else None
+        return None
+
+    def _train(self, label: str, rung: Rung, seed: int) -> Run | None:
+        began, known = time.monotonic(), bool(self._costs)
+        if self.left_s() <= 0 or (known and self.cost(label).seconds(1, 1) > self.left_s()):
+            return None
+        request = self._by_label[label].variant.of(
+            self._base,
+            seed=seed,
+            steps=rung.steps,
+            eval_every=Interval(steps=rung.every),
+            target=self._target,
+        )
+        try:
+            with at_most(self.left_s(), stopping_s=self._stopping_s):
+                (outcome,) = self._backend.run([request], self._out, False, self._screen)
+                run = load_run(outcome.finished())
+        except TimeUp:
+            self._screen.note(f"the time is up: {label} stopped with a checkpoint")
+            return None
+        except (UserError, RunFailed) as error:
+            self._failed[label] = str(error).splitlines()[0]
+            self._screen.note(f"{label}: {self._failed[label]}")
+            return None
+        if outcome.fresh:
+            self._costs[label] = found = cost_of(run, time.monotonic() - began)
+            self._first_cost = dataclasses.replace(
+                self._first_cost, start_s=found.start_s, evaluation_s=found.evaluation_s
+            )
+        self._journal.trained(label, rung.steps, seed, outcome.cell)
+        return run
+
+    def _plan(self, rung: Rung) -> None:
+        seeds = "" if rung.seeds == (0,) else f", seed {rung.seeds[0]}"
+        self._screen.note(
+            f"{rung.steps:,} local steps each{seeds}: {', '.join(rung.labels)}; "
+            f"{max(0.0, self.left_s()):.0f} s left"
+        )
+        self._journal.planned(rung)
+
+    def _on_cluster(self, label: str, run: Run) -> Curve:
+        if run.directory.trace.exists():
+            return run_on_cluster(run, self._load(run), self._profile).curve
+        planned = self._by_label[label].trace
+        if planned is None:
+            raise UserError("no trace to replay: a probe has less than two whole rounds")
+        seconds = cluster_time(planned, self._profile, [at.step for at in run.curve.evaluations]).seconds
+        return run.curve.on_clock("cluster_s", seconds)
+
+    def _load(self, run: Run) -> Trace:
+        """The trace of `run`. On machines like this one, its seconds of computing stay."""
+        trace = load_trace(run.directory.trace)
+        return trace if self._question.cluster is not None else as_there(trace, self._profile)
+
+    # The candidates.
+
+    def _own_curves(self, label: str) -> dict[int, Curve]:
+        """The curve of the last probe of each seed of `label`."""
+        return {seed: run.curve for (_, seed), run in self._runs.get(label, {}).items()}
+
+    def _near_best(self, curves: Mapping[str, Mapping[int, Curve]]) -> float | None:
+        found = [curve for by_seed in curves.values() for curve in by_seed.values()]
+        if not found:
+            return None
+        metric = found[0].metric
+        best = metric.best(curve.best() for curve in found)
+        return (
+            None
+            if best is None
+            else best * (1 + math.copysign(_SHORT_OF_BEST, -1 if metric.better(best, 0) else 1))
+        )
+
+    def _candidate(
+        self,
+        one: Screened,
+        curves: Mapping[str, Mapping[int, Curve]],
+        halving: Halving,
+        few: Sequence[Screened],
+    ) -> Candidate:
+        label = one.variant.label
+        trace, redealt = self._trace(one)
+        stopped = ""
+        if label in halving.stopped:
+            stopped = f"behind after {halving.stopped[label]:,} local steps"
+        elif one not in few:
+            stopped = one.why_not
+        elif label not in self._runs:
+            stopped = NO_TIME
+        return Candidate(
+            method=one.variant.method,
+            label=label,
+            options=dict(one.variant.options),
+            command=self._command(one.variant, curves[label]),
+            curves=dict(curves[label]),
+            trace=trace,
+            memory_bytes=one.memory_bytes,
+            baseline=one.variant.baseline,
+            stopped="" if self.failed(label) or one.fits is False else stopped,
+            failed=self._failed.get(label, one.why_not if one.fits is False else ""),
+            redealt=redealt,
+        )
+
+    def _trace(self, one: Screened) -> "tuple[Trace | None, Redealt | None]":
+        """The trace of the longest probe that has one, else the planned one, and its nodes dealt again."""
+        runs = self._runs.get(one.variant.label, {})
+        for place in sorted(runs, reverse=True):
+            if runs[place].directory.trace.exists():
+                trace = self._load(runs[place])
+                return trace, partial(_dealt, runs[place], trace)
+        return one.trace, None if one.trace is None else partial(self._screening.planned, one.variant)
+
+    def _command(self, variant: Variant, curves: Mapping[int, Curve]) -> tuple[str, ...]:
+        """The command that trains `variant` to the target: its longest probe, if that got there."""
+        target = self._target
+        there = [target is not None and curve.metric.reached(curve.best(), target) for curve in curves.values()]
+        budget: dict[str, Any] = {}
+        if there and all(there):
+            config = list(self._runs[variant.label].values())[-1].header.config
+            budget = {"steps": config.steps, "eval_every": config.eval_every}
+        request = variant.of(self._question.base, target=target, seed=0, **budget)
+        return ("istbench", *request.arguments())
+
+
+def cost_of(run: Run, wall_s: float | None) -> Cost:
+    """The cost of `run`, which took `wall_s` with its start; None if it was finished before."""
+    evaluations = run.curve.evaluations
+    last = evaluations[-1]
+    pauses = [
+        max(0.0, (after.wall_s - before.wall_s) - (after.train_s - before.train_s))
+        for before, after in pairwise(evaluations)
+    ]
+    evaluation = sum(pauses) / len(pauses) if pauses else 0.0
+    inside = last.train_s + len(evaluations) * evaluation
+    whole = wall_s if wall_s is not None else last.wall_s
+    return Cost(
+        start_s=max(0.5, whole - inside),
+        evaluation_s=evaluation,
+        step_s=max(1e-6, last.train_s / max(1, last.step)),
+    )
+
+
+def screened_line(one: Screened) -> str:
+    """One line about a variant after step one."""
+    if one.why_not:
+        return f"{one.variant.label}: not trained, {one.why_not}"
+    if one.step_s is None or one.computing is None:
+        return f"{one.variant.label}: its speed there is unknown before it trains"
+    return f"{one.variant.label}: {number(one.step_s * 1e3)} ms a local step there, computing {one.computing:.0%}"
+
+
+def _dealt(run: Run, trace: Trace, nodes: int) -> Trace:
+    return redeal(run, trace, nodes)[1]

@@ -1,0 +1,81 @@
+"""Which variants step two trains: those that can be first by their speed, the most promising first."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from istbench.advise.variant import Screened
+
+_SAME_SPEED = 0.98
+_SAME_BYTES = 0.01
+
+_EXACT = ("ddp", "zero", "fsdp", "parameter_server", "p3")
+"""Methods that make the optimizer step of `ddp`, each in its own way: only the fastest of them can be first."""
+
+
+def mark_slow(found: Sequence[Screened]) -> list[Screened]:
+    """`found` with a reason for each variant whose speed cannot make it first.
+
+    Of the methods that make the same optimizer step, only the fastest can be first. No other method learns more in
+    a local step than they do, so one that takes as long as the fastest of them cannot be first either. Baselines
+    are trained in any case.
+    """
+    exact = [one for one in found if _is_exact(one) and one.step_s is not None and not one.why_not]
+    fastest = min(exact, key=lambda one: one.step_s or 0.0, default=None)
+    marked = [one if fastest is None else _marked(one, fastest) for one in found]
+    return [_marked_twin(one, marked[:place]) for place, one in enumerate(marked)]
+
+
+def _marked_twin(one: Screened, earlier: Sequence[Screened]) -> Screened:
+    """`one` with a reason if an earlier variant differs in the value of a text alone, and is as fast."""
+    texts = {name for name, value in one.variant.options.items() if isinstance(value, str)}
+    for other in earlier:
+        alike = other.variant.method == one.variant.method and {*other.variant.options} == {*one.variant.options}
+        if not alike or not texts or one.why_not or other.why_not or one.step_s is None or other.step_s is None:
+            continue
+        rest = [name for name in one.variant.options if name not in texts]
+        if all(one.variant.options[name] == other.variant.options[name] for name in rest) and math.isclose(
+            one.step_s, other.step_s, rel_tol=_SAME_BYTES
+        ):
+            return dataclasses.replace(one, why_not=f"as fast as {other.variant.label}")
+    return one
+
+
+def _marked(one: Screened, fastest: Screened) -> Screened:
+    if one.why_not or one.variant.baseline or one is fastest or one.step_s is None:
+        return one
+    assert fastest.step_s is not None
+    if _is_exact(one):
+        return dataclasses.replace(one, why_not=f"learns as {fastest.variant.label} does, which is faster here")
+    if one.step_s >= _SAME_SPEED * fastest.step_s:
+        return dataclasses.replace(one, why_not=f"a step takes as long as one of {fastest.variant.label}")
+    return one
+
+
+def _is_exact(one: Screened) -> bool:
+    options = one.variant.options
+    return one.variant.method in _EXACT and not {"accumulate", "compress"} & set(options)
+
+
+def by_promise(found: Iterable[Screened]) -> list[Screened]:
+    """The variants to train, in order: the most promising, baselines, one of each other method by speed, the others.
+
+    Among equally fast ones, the one with shorter rounds stands first: it is closer to `ddp`. A variant of unknown
+    speed stands last.
+    """
+    open_ones = [one for one in found if not one.why_not]
+    baselines = [one for one in open_ones if one.variant.baseline]
+    rest = sorted((one for one in open_ones if not one.variant.baseline), key=_promise)
+    seen: set[str] = set()
+    first: list[Screened] = []
+    second: list[Screened] = []
+    for one in rest:
+        (second if one.variant.method in seen else first).append(one)
+        seen.add(one.variant.method)
+    return [*first[:1], *baselines, *first[1:], *second]
+
+
+def _promise(one: Screened) -> tuple[float, int, str]:
+    if one.step_s is None:
+        return (math.inf, one.round_steps, one.variant.label)
+    return (round(math.log(one.step_s) / math.log(1.1)), one.round_steps, one.variant.label)

@@ -1,0 +1,118 @@
+"""The question that `istbench advise` answers, and the candidates after its probes."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from istbench.advise.answer import Advice, Choice
+from istbench.advise.candidate import Candidate
+from istbench.advise.halving import MOST_EVALUATIONS
+from istbench.advise.here import Recorded, nodes_like_here
+from istbench.advise.variant import Variant
+from istbench.cluster.profile import ClusterProfile
+from istbench.config.interval import Interval
+from istbench.config.run import RunRequest
+from istbench.door import encode_own
+from istbench.results.metrics import Metric
+
+_ENOUGH, _DIGITS = 1.5, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a user asks.
+
+    Attributes:
+        base: the cell on the nodes of the question; its method, steps and seed do not count.
+        methods: the methods to choose from. given: options that the user set, by method.
+        cluster: the nodes' cluster; None for nodes like this machine, at `bandwidth` bits/s and `latency_s`.
+        seeds: at most so many of each method.
+    """
+
+    base: RunRequest
+    methods: tuple[str, ...]
+    given: Mapping[str, Mapping[str, Any]]
+    cluster: ClusterProfile | None
+    bandwidth: float | None
+    latency_s: float | None
+    seeds: int
+
+    def as_json(self) -> Any:
+        """A JSON value that differs for another question."""
+        cluster = None if self.cluster is None else dataclasses.asdict(self.cluster)
+        return msgspec.to_builtins(
+            [self.base, self.methods, self.given, cluster, self.bandwidth, self.latency_s], enc_hook=encode_own
+        )
+
+    def profile(self, recorded: Recorded) -> ClusterProfile:
+        """The cluster of the question."""
+        if self.cluster is not None:
+            return self.cluster
+        return nodes_like_here(recorded.meta, bandwidth=self.bandwidth, latency_s=self.latency_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """The candidates after both steps.
+
+    Attributes:
+        target: level of the metric; None if the probes have none. target_from: its origin in a few words.
+        data: the data, in words.
+    """
+
+    question: Question
+    candidates: tuple[Candidate, ...]
+    profile: ClusterProfile
+    metric: Metric
+    target: float | None
+    target_from: str
+    data: str
+
+    def request(self, label: str, steps: int, *, seed: int = 0) -> RunRequest:
+        """The request that trains the candidate `label` to the target, for at most that many local steps."""
+        (one,) = (one for one in self.candidates if one.label == label)
+        every = Interval(steps=max(1, -(-steps // MOST_EVALUATIONS)))
+        return Variant(method=one.method, options=one.options).of(
+            self.question.base, target=self.target, steps=steps, eval_every=every, seed=seed
+        )
+
+    @property
+    def not_tested(self) -> tuple[str, ...]:
+        """Lines for the answer about this machine and these data."""
+        threads = next((one.trace.meta.threads for one in self.candidates if one.trace), None) or 1
+        there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
+        return (
+            f"Other data: the probes trained on {self.data}",
+            *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
+        )
+
+    def with_steps(self, advice: Advice) -> Advice:
+        """`advice` whose commands train long enough, where a probe ended before the target."""
+
+        def longer(choice: Choice) -> Choice:
+            if choice.why_not or not choice.extrapolated or choice.steps is None:
+                return choice
+            request = self.request(choice.label, enough_steps(choice))
+            return msgspec.structs.replace(choice, command=["istbench", *request.arguments()])
+
+        return msgspec.structs.replace(
+            advice,
+            best=advice.best and longer(advice.best),
+            others=tuple(longer(choice) for choice in advice.others),
+        )
+
+
+def enough_steps(choice: Choice) -> int:
+    """Local steps in which `choice` should reach the target: half as many again as expected, rounded up."""
+    expected = max(1.0, _ENOUGH * (choice.steps or choice.steps_probed))
+    unit: int = 10 ** max(0, math.floor(math.log10(expected)) + 1 - _DIGITS)
+    return math.ceil(expected / unit) * unit
+
+
+def count_threads(threads: int) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"

@@ -1,0 +1,53 @@
+"""A variant: a method with options that an advice may recommend, and what step one knows of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from istbench.cluster.trace import Trace
+from istbench.config.options import option_text
+from istbench.config.run import RunRequest
+from istbench.plan.dealt_cell import DealtCell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A method with options. baseline: as in `Candidate`."""
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    baseline: bool = False
+
+    @property
+    def label(self) -> str:
+        """`local_sgd local_steps=80`."""
+        return " ".join([self.method, *(f"{name}={option_text(value)}" for name, value in self.options.items())])
+
+    def of(self, base: RunRequest, **fields: Any) -> RunRequest:
+        """The request of `base` by this method, with its options and `fields`."""
+        values = {name: getattr(base, name) for name in RunRequest.__struct_fields__}
+        return RunRequest(**{**values, "method": self.method, "method_options": dict(self.options), **fields})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screened:
+    """A variant after step one.
+
+    Attributes:
+        memory_bytes: of the busiest node; None if unknown. fits: whether a node of the cluster has as much.
+        step_s: seconds of a local step on the cluster, exchanges included. computing: the share of them in which
+            nodes compute. here_s: seconds of a local step of all nodes on this machine. None if unknown.
+        round_steps: local steps of a round. cell: its plan. trace: from sizes.
+        why_not: the reason in a few words why it is not trained; empty if it may be.
+    """
+
+    variant: Variant
+    memory_bytes: int | None = None
+    fits: bool | None = None
+    step_s: float | None = None
+    computing: float | None = None
+    here_s: float | None = None
+    round_steps: int = 1
+    cell: DealtCell | None = None
+    trace: Trace | None = None
+    why_not: str = ""

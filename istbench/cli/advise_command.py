@@ -1,0 +1,259 @@
+"""`istbench advise`: the method to use for a task on some nodes, with its odds."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from istbench.cli import EXIT_TARGET_MISSED
+from istbench.cli.compare_command import own_options
+from istbench.cli.options import (
+    PathType,
+    out_option,
+    parse_time,
+    place_options,
+    plugin_option,
+    run_options,
+    split_list,
+    take_backend,
+)
+from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
+from istbench.config.numbers import MOST_NODES
+from istbench.config.options import parse_pairs
+from istbench.config.run import RunRequest
+from istbench.errors import UserError
+from istbench.registry import check_name, registered
+
+if TYPE_CHECKING:
+    from istbench.advise.answer import Advice
+    from istbench.advise.question import Probed, Question
+    from istbench.backends.backend import Backend, Screen
+
+_MINUTE = 60.0
+_SHORTEST, _LONGEST = 0.05, 10_000.0
+# The last seconds belong to the replays of the answer: a part of the time, within these bounds.
+_ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
+
+
+@click.command("advise")
+@click.argument("workload", metavar="WORKLOAD|FILE.py")
+@click.option("--nodes", type=click.IntRange(2, MOST_NODES), required=True, help="Nodes to train on.")
+@click.option("--bandwidth", metavar="BANDWIDTH", help="Bandwidth of the link of a node, each way, such as 1gbit.")
+@click.option("--latency", metavar="TIME", help="Latency from one node to another, one way, such as 5ms.")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.toml",
+    help="Cluster of the nodes; see `istbench list clusters`. Default: nodes that compute as this machine does.",
+)
+@run_options("target")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(_SHORTEST, _LONGEST),
+    default=10.0,
+    show_default=True,
+    help="Minutes until the answer, all included.",
+)
+@click.option("--methods", metavar="NAME,...", help="Methods to choose from, beside ddp. Default: all.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Most seeds of a method.")
+@click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
+@click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
+@run_options("batch_size", "data", "device", "amp", "channels_last", "compile", "threads", "timeout_s", "anyway")
+@plugin_option
+@out_option
+@place_options
+@click.option(
+    "--measure",
+    "measures",
+    is_flag=True,
+    help="Afterwards train the first two to the target in a lab (Linux, root) or on --hosts, and print the regret.",
+)
+@click.option("--html", "page", type=PathType(), metavar="FILE", help="Also write the page of `istbench report`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+def command(
+    workload: str,
+    nodes: int,
+    bandwidth: str | None,
+    latency: str | None,
+    cluster: str | None,
+    minutes: float,
+    methods: str | None,
+    seeds: int,
+    plugins: tuple[str, ...],
+    out: Path,
+    measures: bool,
+    page: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Recommend a method for WORKLOAD on some nodes, with the odds that it is the first to the target.
+
+    First, one process trains a few steps. Replays of every method from these steps tell which ones can be first.
+    The rest of --minutes trains those, ddp, and ddp with accumulation: short, at equal budgets, on this machine.
+
+    All runs stay in --out. The same command resumes after Ctrl-C; with more --minutes it goes on.
+    """
+    started = time.monotonic()
+    given["nodes"] = nodes
+    backend = take_backend(given)
+    question = _question(workload, bandwidth, latency, cluster, methods, seeds, plugins, given)
+    if page is not None and page.is_dir():
+        raise UserError(f"--html {page} is a directory; name a file in it")
+    truth_backend = _truth_backend(backend, question, measures)
+    from istbench.cli.progress import Display
+
+    with Display() as display:
+        probed, advice = _advise(question, out, display, minutes * _MINUTE, started)
+        truth = None if truth_backend is None else _measured(advice, probed, truth_backend, out, display)
+    _show(advice, truth, as_json)
+    if page is not None:
+        _write_page(out, page, probed.profile)
+    return 0 if advice.best is not None else EXIT_TARGET_MISSED
+
+
+def _question(
+    workload: str,
+    bandwidth: str | None,
+    latency: str | None,
+    cluster: str | None,
+    methods: str | None,
+    seeds: int,
+    plugins: tuple[str, ...],
+    given: dict[str, Any],
+) -> "Question":
+    """The question as typed. Everything that is wrong without torch is refused here."""
+    bits = None if bandwidth is None else parse_bandwidth(bandwidth)
+    seconds = None if latency is None else parse_time(latency, "--latency")
+    if bits is None and cluster is None:
+        raise UserError("advise needs the network: give --bandwidth 1gbit, or --cluster NAME|FILE.toml")
+    profile = None
+    if cluster is not None:
+        links = [] if bits is None else [bits], [] if seconds is None else [seconds]
+        ((profile,),) = select_clusters([cluster], *links).values()
+    listed = split_list(methods, "--methods", "see `istbench list methods`") if methods is not None else []
+    chosen = dict.fromkeys(["ddp", *(listed or [entry.name for entry in registered("methods")])])
+    shared = parse_pairs(given.pop("method_options"), "--set")
+    workload_options = parse_pairs(given.pop("workload_options"), "--workload-set")
+    base = RunRequest(workload=workload, method="ddp", workload_options=workload_options, plugins=plugins, **given)
+    check_name("workloads", base.workload, base.plugins)
+    for method in chosen:
+        check_name("methods", method, base.plugins)
+    from istbench.advise.question import Question
+
+    return Question(
+        base=base,
+        methods=tuple(chosen),
+        given={method: own_options(method, list(chosen), shared, base.plugins) for method in chosen},
+        cluster=profile,
+        bandwidth=bits,
+        latency_s=seconds,
+        seeds=seeds,
+    )
+
+
+def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> "Backend | None":
+    """The backend that measures the truth; None if nobody asks for it."""
+    from istbench.backends.here import Here
+
+    if not measures:
+        if not isinstance(backend, Here):
+            raise UserError(f"{backend.chosen_by} is for --measure: all probes run on this machine; add --measure")
+        return None
+    if not isinstance(backend, Here):
+        return backend
+    if question.cluster is not None or question.bandwidth is None:
+        raise UserError(
+            "--measure in a lab is for nodes like this machine: leave out --cluster, or name its --hosts"
+        )
+    from istbench.lab.network import ShapedNetwork, check
+
+    check()
+    return Here(
+        lab=ShapedNetwork(
+            nodes=question.base.nodes, bandwidth=question.bandwidth, latency_s=question.latency_s or 0.0
+        )
+    )
+
+
+def _advise(
+    question: "Question", out: Path, display: "Screen", seconds: float, started: float
+) -> "tuple[Probed, Advice]":
+    from istbench.advise.answer import advise
+    from istbench.advise.probe import probe
+    from istbench.advise.saved import save_advice
+    from istbench.backends.here import Here
+    from istbench.cli.replaying import replaying
+
+    answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
+    backend = Here()
+    backend.begin([question.base])
+    probed = probe(
+        question,
+        backend,
+        out,
+        display,
+        seconds=seconds,
+        answer_s=answer_s,
+        started=started,
+        replaying=replaying,
+    )
+    if probed.target is None:
+        raise UserError(
+            f"no probe of {question.base.workload} has a value of {probed.metric.name}, and it has no target; give "
+            "--target, or more --minutes"
+        )
+    with replaying():
+        advice = advise(
+            probed.candidates,
+            probed.profile,
+            workload=question.base.workload,
+            nodes=question.base.nodes,
+            metric=probed.metric,
+            target=probed.target,
+            not_tested=probed.not_tested,
+        )
+    advice = probed.with_steps(advice)
+    display.note(f"advice saved in {save_advice(advice, out)}")
+    return probed, advice
+
+
+def _measured(
+    advice: "Advice", probed: "Probed", backend: "Backend", out: Path, display: "Screen"
+) -> dict[str, float | None]:
+    from istbench.advise.measure import first_two, keep, measure
+
+    truth = measure(first_two(advice), probed, backend, out, display)
+    display.note(f"kept in {keep(out, advice, truth)}")
+    return truth
+
+
+def _show(advice: "Advice", truth: dict[str, float | None] | None, as_json: bool) -> None:
+    from istbench.advise.truth import regret
+    from istbench.advise.words import advice_text, truth_lines
+
+    if as_json:
+        known = {} if truth is None else {"truth": truth, "regret": _finite(regret(advice, truth))}
+        click.echo(json.dumps({**msgspec.to_builtins(advice), **known}, allow_nan=False))
+        return
+    click.echo(advice_text(advice))
+    if truth is not None:
+        click.echo("\n".join(["", "Measured:", *(f"  {line}" for line in truth_lines(advice, truth))]))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _write_page(out: Path, page: Path, profile: ClusterProfile) -> None:
+    """Write the page of all runs in `out`, with the advice."""
+    from istbench.cli.replaying import replaying
+    from istbench.cli.show import write_page_of
+    from istbench.report.page import PAGE_BANDWIDTHS
+    from istbench.report.report import build_report
+
+    with replaying():
+        report = build_report(out, cluster=profile, bandwidths=PAGE_BANDWIDTHS)
+    write_page_of(report, out, page)

@@ -1,0 +1,122 @@
+"""A cell whose rounds follow from its method's footprint, and whose local steps take recorded seconds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.cluster.folding import one_stands_for_all
+from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
+from istbench.errors import UserError
+from istbench.footprint import Footprint, StepCost
+from istbench.methods.base import Method
+from istbench.plan.step import step_cost
+from istbench.plan.traced_node import TracedNode, check_events, trace_like
+from istbench.registry import build_method, build_workload
+from istbench.workloads.base import Workload
+from istbench.workloads.contract import blank_model
+
+
+class CannotDeal(UserError):  # noqa: N818  (a name like KeyboardInterrupt)
+    """A cell may train, but its rounds do not follow from its names and options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealtCell:
+    """A cell on some number of nodes.
+
+    Attributes:
+        parameters: of the full model. operations: of a local step of one node.
+    """
+
+    nodes: int
+    workload: Workload
+    method: Method
+    footprint: Footprint
+    cost: StepCost
+    parameters: int
+    operations: float
+
+    @classmethod
+    def of(
+        cls,
+        workload: str,
+        workload_options: Mapping[str, Any],
+        method: str,
+        method_options: Mapping[str, Any],
+        *,
+        plugins: Sequence[str],
+        batch_size: int | None,
+        nodes: int,
+        data: Path | None = None,
+        recorded: bool = False,
+    ) -> "DealtCell":
+        """The cell of these names and options.
+
+        batch_size: of a node; None for the workload's own. data: as in `Workload.expect`. recorded: whether the
+        options of the method are those of a finished run, without the defaults of the workload.
+
+        Raises:
+            CannotDeal: if the method does not say how its work and messages follow from the nodes.
+            UserError: if the cell cannot work.
+        """
+        task = build_workload(workload, workload_options, plugins)
+        task.expect(data, workload_options)
+        built = build_method(method, method_options, workload=None if recorded else task, plugins=plugins)
+        model = blank_model(task, data_known=False)
+        built.check(built.options, model, task, nodes)
+        size = batch_size or task.batch_size
+        footprint = None if built.own_kernels else built.footprint(model, task, nodes, size)
+        if footprint is None or footprint.rounds is None:
+            raise CannotDeal(f"method {method} does not say how its work and messages change with the nodes")
+        cost = step_cost(footprint.model, task, footprint.samples, copied=footprint.gradients_copied)
+        if not cost.flops:
+            raise CannotDeal(f"the operations of a step of {workload} cannot be counted without running it")
+        return cls(
+            nodes=nodes,
+            workload=task,
+            method=built,
+            footprint=footprint,
+            cost=cost,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            operations=cost.flops * size / footprint.samples,
+        )
+
+    def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:
+        """The events of node `rank` in rounds that cover a local step for each of `seconds`.
+
+        work_s: seconds of work beside the training thread in a step.
+        """
+        node = TracedNode(rank, self.nodes, self.cost, seconds)
+        assert self.footprint.rounds is not None
+        rounds = self.footprint.rounds(node)
+        for _ in range(max(1, len(seconds) // self.method.round_steps)):
+            next(rounds)
+            node.end_round()
+        events = node.builder.to_arrays()
+        work = (events["code"] == POST) & (events["kind"] == WORK)
+        if work.any():
+            events["seconds"][work] = work_s * len(seconds) / np.count_nonzero(work)
+        return events
+
+    def trace(self, recorded: TraceMeta, step_s: float, least_steps: int) -> Trace:
+        """The trace of whole rounds of at least `least_steps` local steps of `step_s` seconds each, on every node.
+
+        recorded: the machine that recorded those seconds. The trace has the first node alone if others repeat it.
+
+        Raises:
+            UserError: for too many messages.
+        """
+        steps = -(-least_steps // self.method.round_steps) * self.method.round_steps
+
+        def traced(rank: int) -> NDArray[Any]:
+            return self.events(rank, [step_s] * steps, 0.0)
+
+        first = traced(0)
+        count = 1 if one_stands_for_all(traced, self.nodes) else self.nodes
+        check_events(self.method.name, len(first) * count, self.nodes)
+        events = [first, *(traced(rank) for rank in range(1, count))]
+        return trace_like(recorded, events, self.nodes, self.footprint.window)

@@ -1,0 +1,205 @@
+"""How well `istbench advise` extrapolates curves, and how often its odds are right, on recorded curves cut short.
+
+    python scripts/bench/extrapolated_steps.py
+    python scripts/bench/extrapolated_steps.py --studies speech-synthetic --draws 50 --questions 1    # to try it
+
+Each finished curve of the studies in results/ ends early, after each share `--cut` of its evaluations. Every later
+value that is better than all before the cut is a target. Printed: how often the true step lies below the 10 %
+quantile of the draws, between both and above the 90 % one, the median of estimated over true steps, and the spread
+of the log of steps to a target between seeds. Curves with a schedule of the learning rate are left out, because
+their ends differ with the budget.
+
+The second table asks questions: one seed of each row is the truth, the others are probes that end at the cut, and
+each row has random seconds a step (`--questions` clusters for each target). Then the errors of replays and the
+bandwidth are drawn as the odds assume them; the curves are real.
+"""
+
+import argparse
+import csv
+import itertools
+import math
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+
+from istbench.advise.candidate import Candidate
+from istbench.advise.draws import Drawn, replay_error, seed_spread
+from istbench.advise.odds import first
+from istbench.advise.reach import Reach, reach_of
+from istbench.advise.seconds import BANDWIDTHS, Replayed
+from istbench.results.curves import Curve, time_to_target
+from istbench.results.events import Evaluation
+from istbench.results.metrics import Metric, metric_named
+
+RESULTS = Path(__file__).parents[2] / "results"
+METRICS = {"extreme": ["precision@1"]}
+LEVELS = [0.05 * step for step in range(4, 20)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    studies = ["speech-synthetic", "speech-recorded", "streaming-speech", "extreme"]
+    parser.add_argument("--studies", nargs="+", default=studies)
+    parser.add_argument("--cut", nargs="+", type=float, default=[0.3, 0.45, 0.6])
+    parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--questions", type=int, default=4)
+    arguments = parser.parse_args()
+    print("| study | metric | targets | below 10 % | between | above 90 % | estimated over true |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    spreads = []
+    for study in arguments.studies:
+        for name in METRICS.get(study, ["accuracy", "loss"]):
+            rows = curves_of(RESULTS / study / "evaluations.csv", metric_named(name))
+            places, ratios = extrapolated([curve for _, curve in rows], arguments.cut, arguments.draws)
+            low, high = fmean(place < 0.1 for place in places), fmean(place > 0.9 for place in places)
+            shares = " | ".join(f"{share:.0%}" for share in (low, 1 - low - high, high))
+            print(f"| {study} | {name} | {len(places)} | {shares} | {median(ratios):.2f} |")
+            if name != "loss":
+                spreads += between_seeds(rows)
+    pooled = math.sqrt(fmean(spread**2 for spread in spreads))
+    print(f"\nBetween seeds: median {median(spreads):.3f}, root of the mean square {pooled:.3f}.\n")
+    print("| odds of the first | questions | expected right | right |")
+    print("| --- | ---: | ---: | ---: |")
+    asked: list[tuple[float, bool]] = []
+    for study in arguments.studies:
+        rows = curves_of(RESULTS / study / "evaluations.csv", metric_named(METRICS.get(study, ["accuracy"])[0]))
+        asked += answered(rows, arguments.cut, arguments.draws, arguments.questions)
+    for low, high in pairwise((0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.01)):
+        inside = [(told, right) for told, right in asked if low <= told < high]
+        if inside:
+            expected, right = (fmean(float(one[place]) for one in inside) for place in (0, 1))
+            print(f"| {low:g} to {min(high, 1):g} | {len(inside)} | {expected:.0%} | {right:.0%} |")
+
+
+class Row(NamedTuple):
+    """A row of a table: a method with its options on some nodes."""
+
+    label: str
+    method: str
+    nodes: str
+
+
+def curves_of(path: Path, metric: Metric) -> list[tuple[Row, Curve]]:
+    """The curves in `path`, each with its row."""
+    points: dict[tuple[Row, str], list[Evaluation]] = defaultdict(list)
+    with path.open() as file:
+        for line in csv.DictReader(file):
+            if line[metric.name] and "schedule" not in line["method_label"]:
+                label = f"{line['workload_label']} {line['method_label']} {line['nodes']}"
+                row = Row(label=label, method=line["method"], nodes=line["nodes"])
+                points[row, line["cell"]].append(
+                    Evaluation(
+                        step=int(line["step"]), samples=int(line["samples"]), train_s=float(line["train_s"]),
+                        wall_s=float(line["wall_s"]), assemble_s=0.0, evaluate_s=0.0, bytes_sent_per_node=0,
+                        bytes_received_per_node=0, train_loss=None, metrics={metric.name: float(line[metric.name])},
+                    )
+                )  # fmt: skip
+    return [(row, curve_of(evaluations, metric)) for (row, _), evaluations in points.items()]
+
+
+def curve_of(evaluations: list[Evaluation], metric: Metric) -> Curve:
+    seconds = tuple(evaluation.train_s for evaluation in evaluations)
+    return Curve(metric=metric, evaluations=tuple(evaluations), clock="train_s", seconds=seconds)
+
+
+def extrapolated(curves: list[Curve], cuts: list[float], draws: int) -> tuple[list[float], list[float]]:
+    """The place of each true step among its draws, 0 to 1, and the median draw over the true step."""
+    places, ratios = [], []
+    for number, curve in enumerate(curves):
+        for kept in sorted({max(4, int(len(curve.evaluations) * cut)) for cut in cuts}):
+            part = curve_of(list(curve.evaluations[:kept]), curve.metric)
+            best = part.best()
+            for value in curve.values[kept:]:
+                if value is None or best is None or not curve.metric.better(value, best):
+                    continue
+                true = time_to_target(curve, value)
+                assert true is not None
+                candidate = Candidate(method="probe", label=f"{number} {kept}", curves={0: part})
+                found = reach_of(candidate, value, draws=draws, seed=0).by_seed[0]
+                places.append(float((found < true.step).mean()))
+                ratios.append(float(np.quantile(found, 0.5, method="lower")) / true.step)
+    return places, ratios
+
+
+def between_seeds(rows: list[tuple[Row, Curve]]) -> list[float]:
+    """The standard deviation of the log of steps to each level, for rows all of whose seeds reached it."""
+    by_row: dict[Row, list[Curve]] = defaultdict(list)
+    for row, curve in rows:
+        by_row[row].append(curve)
+    spreads = []
+    for curves in by_row.values():
+        for level in LEVELS:
+            reached = [
+                found for curve in curves if (found := time_to_target(curve, level)) and not found.from_start
+            ]
+            if len(reached) == len(curves) > 1:
+                spreads.append(float(np.std([math.log(found.step) for found in reached], ddof=1)))
+    return spreads
+
+
+def answered(
+    rows: list[tuple[Row, Curve]], cuts: list[float], draws: int, questions: int
+) -> list[tuple[float, bool]]:
+    """Top odds of each question to rows on equal nodes, and whether that row was first."""
+    random = np.random.default_rng(0)
+    by_nodes: dict[str, dict[Row, list[Curve]]] = defaultdict(lambda: defaultdict(list))
+    for row, curve in rows:
+        by_nodes[row.nodes][row].append(curve)
+    found = []
+    for rivals in by_nodes.values():
+        seeds = min(map(len, rivals.values()))
+        if len(rivals) < 2 or seeds < 2:
+            continue
+        for left, cut, level in itertools.product(range(seeds), cuts, LEVELS):
+            true = {row.label: time_to_target(curves[left], level) for row, curves in rivals.items()}
+            steps = {label: np.array([there.step]) for label, there in true.items() if there is not None}
+            if len(steps) < len(rivals):
+                continue
+            probes = [probe_of(row, curves, left, cut) for row, curves in rivals.items()]
+            reach = {one.label: reach_of(one, level, draws=draws, seed=0) for one in probes}
+            for _ in range(questions):
+                drawn = drawn_at(probes, reach, random, draws)
+                odds = first(drawn.seconds())
+                factor = random.uniform(BANDWIDTHS[0], BANDWIDTHS[-1], 1)
+                seconds = [
+                    drawn.clocks[one.label].at(steps[one.label], factor, np.ones(1))[0]
+                    / (1 + random.normal(*replay_error(one.method, {})))
+                    for one in probes
+                ]
+                found.append((float(odds.max()), int(odds.argmax()) == int(np.argmin(seconds))))
+    return found
+
+
+def probe_of(row: Row, curves: list[Curve], left: int, cut: float) -> Candidate:
+    """The seeds of `row` other than `left`, up to the cut."""
+    kept = {
+        seed: curve_of(list(curve.evaluations[: max(4, int(len(curve.evaluations) * cut))]), curve.metric)
+        for seed, curve in enumerate(curves)
+        if seed != left
+    }
+    return Candidate(method=row.method, label=row.label, curves=kept)
+
+
+def drawn_at(probes: list[Candidate], reach: dict[str, Reach], random: np.random.Generator, draws: int) -> Drawn:
+    """Draws of `probes` on a cluster where each has random seconds a step that depend on the bandwidth."""
+    clocks = {}
+    for one in probes:
+        step_s, share = math.exp(random.normal(0, 0.3)), random.uniform(0, 0.8)
+        seconds = np.array([[0.0, step_s * (1 - share + share / factor)] for factor in BANDWIDTHS])
+        clocks[one.label] = Replayed(
+            steps=np.array([0.0, 1.0]), seconds=seconds, computing=1 - share, exposed=share, low=1.0, high=1.0,
+            steady=1.0,
+        )  # fmt: skip
+    spread, freedom = seed_spread(reach.values())
+    return Drawn(
+        candidates=tuple(probes), reach=reach, clocks=clocks, checks={}, draws=draws,
+        seed=int(random.integers(2**31)), seed_spread=spread, freedom=freedom,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The advice as JSON and in words."""
+
+import dataclasses
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from probes import ACCURACY, LINKS, candidate, curve
+
+from istbench.advise.answer import Advice, Choice, Decide, advise
+from istbench.advise.flips import Flip, Flips
+from istbench.advise.words import advice_section, advice_text, candidates_table
+from istbench.door import decode_json
+
+PRICED = dataclasses.replace(LINKS, price_per_hour=3.6, name="m5.2xlarge at 800 Mbit/s")
+FLAT = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
+DDP = candidate("ddp", baseline=True)
+IST = candidate("ist local_steps=10", method="ist", local_steps=10, compute=0.012, options={"local_steps": 10})
+
+
+def advice(*candidates, profile=PRICED, **changed):
+    asked = {"workload": "speech", "nodes": 2, "metric": ACCURACY, "target": 0.8, **changed}
+    return advise(candidates, profile, **asked)
+
+
+@pytest.fixture(scope="module")
+def clear():
+    others = [candidate("ddp accumulate=4", method="ddp", curves=FLAT, baseline=True)]
+    others.append(candidate("p3", failed="needs 9 GiB per node, more than 3"))
+    return advice(IST, DDP, *others, not_tested=["Batch sizes: all trained with 128"])
+
+
+def test_the_json_has_the_fields_that_programs_read(clear):
+    found = json.loads(msgspec.json.encode(clear))
+    assert {"verdict", "odds", "best", "others", "flips", "not_tested"} <= found.keys()
+    assert {"method", "options", "command", "seconds", "low", "high"} <= found["best"].keys()
+    assert set(found["flips"]) == {"bandwidth", "latency", "nodes"}
+    assert (found["verdict"], found["best"]["method"], found["best"]["options"]) == (
+        "clear",
+        "ist",
+        {"local_steps": 10},
+    )
+    assert found["best"]["command"] == ["istbench", "run", "speech", "--method", "ist"]
+    assert found["best"]["dollars"] == pytest.approx(found["best"]["seconds"] * 2 * 3.6 / 3600)
+    assert [other["label"] for other in found["others"]] == ["ddp", "ddp accumulate=4", "p3"]
+    assert found["others"][1]["seconds"] is None
+    assert found["others"][2]["why_not"] == "needs 9 GiB per node, more than 3"
+    assert decode_json(msgspec.json.encode(clear), Advice, "advice", "ask again") == clear
+
+
+def test_the_text_has_the_order_of_a_decision(clear):
+    text = advice_text(clear)
+    order = [
+        "istbench run speech --method ist",
+        "ist local_steps=10 takes ", " to accuracy 0.8 on 2 nodes of m5.2xlarge at 800 Mbit/s",
+        "ddp takes ", "times as long", "ddp accumulate=4 is not expected to reach it",
+        "Clear: the odds that ist local_steps=10 is first are 0.99",
+        "Why:", "s of computing", "s of exposed communication", "local steps",
+        "Where the answer flips:", "Bandwidth: above ", "Latency: ", "Nodes: ",
+        "Not tested:", "Training beyond the 110 local steps", "learning rates", "A GPU", "Batch sizes",
+    ]  # fmt: skip
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "$" in text
+    assert text.splitlines()[0] == "istbench run speech --method ist"
+
+
+def test_a_close_answer_says_how_much_a_measurement_would_help():
+    found = advice(DDP, candidate("zero", compute=0.0105))
+    assert found.verdict == "close"
+    assert found.odds == found.best.odds < 0.8
+    text = advice_text(found)
+    assert "Too close to call: the odds that " in text
+    for kind, method, words in (
+        ("probe", "", "a longer probe"), ("seeds", "", "more seeds"), ("replay", "zero", "validate --methods zero"),
+    ):  # fmt: skip
+        deciding = msgspec.structs.replace(found, decide=Decide(kind=kind, method=method, odds=0.85))
+        assert "The measurement that would decide: " in advice_text(deciding)
+        assert words in advice_text(deciding)
+        helping = msgspec.structs.replace(found, decide=Decide(kind=kind, method=method, odds=0.7))
+        assert "No single measurement decides. The one that helps most is " in advice_text(helping)
+    undecided = advice_text(msgspec.structs.replace(found, decide=None))
+    assert "two runs of one candidate differ as much as the candidates do" in undecided
+
+
+def test_without_a_finished_probe_the_answer_claims_nothing():
+    found = advice(candidate("ddp", curves={}, trace=None, stopped="no time left to train it", baseline=True))
+    assert (found.verdict, found.best, found.nobody) == ("none", None, None)
+    text = advice_text(found)
+    assert "no probe finished in the time. Give more --minutes." in text
+    assert "Not tested:\n  Every method: no probe has finished" in text
+    assert "odds" not in text
+
+
+def test_nobody_gets_there(clear):
+    found = advice(candidate("ddp", curves=FLAT), candidate("ist", curves=FLAT))
+    assert (found.verdict, found.best, found.odds, found.nobody) == ("none", None, 0.0, 1.0)
+    text = advice_text(found)
+    assert text.startswith("No candidate is expected to reach accuracy 0.8 on 2 nodes of m5.2xlarge")
+    assert "Why:" not in text
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Advice) == found
+
+
+def test_a_metric_that_falls_has_its_unit_and_its_direction():
+    loss = dataclasses.replace(ACCURACY, name="loss", lower_is_better=True, unit="nats")
+    curves = {0: curve([(step, 3 - step / 50) for step in range(0, 110, 10)], loss)}
+    found = advice(candidate("ddp", curves=curves), metric=loss, target=1.5)
+    assert found.best.steps == pytest.approx(75, rel=0.02)
+    assert (found.own_metric, found.verdict) == (loss, "clear")
+    assert "to loss (nats) 1.5 on" in advice_text(found)
+
+
+def test_the_page_has_the_same_words_and_a_row_for_each_candidate(clear):
+    section, table = advice_section(clear), candidates_table(clear)
+    assert section.table == table
+    assert section.title == "Which method: speech to accuracy 0.8 on 2 nodes of m5.2xlarge at 800 Mbit/s"
+    lines = [line for _, paragraph in section.paragraphs for line in paragraph]
+    assert all(line in advice_text(clear) for line in [section.command, *lines])
+    assert [row[0].text for row in table.rows] == ["ist local_steps=10", "ddp", "ddp accumulate=4", "p3"]
+    keys = [column.key for column in table.columns]
+    assert keys[:4] == ["candidate", "odds", "seconds", "dollars"]
+    assert [row[2].text for row in table.rows[2:]] == ["not expected", "needs 9 GiB per node, more than 3"]
+
+
+def test_options_of_several_numbers_are_as_on_a_command_line():
+    found = advice(candidate("a", options={"betas": (0.9, 0.95), "name": "x", "on": True, "none": None}))
+    assert found.best.options == {"betas": "0.9,0.95", "name": "x", "on": True, "none": None}
+
+
+NUMBERS = st.none() | st.floats(0, 1e9)
+TEXTS = st.text(max_size=20)
+OPTIONS = st.dictionaries(TEXTS, st.booleans() | st.integers(-9, 9) | TEXTS, max_size=3)
+CHOICES = st.builds(
+    Choice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS,
+    high=NUMBERS, options=OPTIONS, odds=st.floats(0, 1),
+)  # fmt: skip
+FLIPS = st.builds(Flip, value=NUMBERS, side=st.sampled_from(["", "below", "above"]), first=TEXTS, reason=TEXTS)
+
+
+@given(
+    st.builds(
+        Advice, verdict=st.sampled_from(["clear", "close", "none"]), odds=st.floats(0, 1), best=st.none() | CHOICES,
+        others=st.lists(CHOICES, max_size=3).map(tuple), not_tested=st.lists(TEXTS, max_size=3).map(tuple),
+        flips=st.builds(Flips, bandwidth=FLIPS, latency=FLIPS, nodes=FLIPS), workload=TEXTS, metric=TEXTS,
+        target=st.floats(-1e9, 1e9), cluster=TEXTS, nodes=st.integers(1, 99),
+    )
+)  # fmt: skip
+def test_advice_comes_back_from_json_as_it_was(found):
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Advice) == found

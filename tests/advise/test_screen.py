@@ -1,0 +1,121 @@
+"""Step one: variants by plan and replay. Nothing trains."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from istbench.advise.here import Recorded, as_there, nodes_like_here
+from istbench.advise.promise import by_promise, mark_slow
+from istbench.advise.screen import Screening
+from istbench.advise.variant import Screened, Variant
+from istbench.cluster.clock import cluster_time
+from istbench.cluster.speed import Speed, StepWork
+from istbench.cluster.trace import TraceMeta
+from istbench.config.run import RunRequest
+from istbench.plan.dealt_cell import DealtCell
+
+META = TraceMeta(
+    nodes=1,
+    batch_size=16,
+    gflops={"128x64x64": 10.0},
+    memory_gb_per_s=10.0,
+    moments=(Speed(gflops=10.0, memory_gb_per_s=10.0),),
+    work=StepWork(operations=1e6, bytes=1e6),
+    threads=1,
+    device="cpu",
+    cores=2,
+)
+BASE = RunRequest(workload="toy", method="ddp", nodes=2, workload_options={"hidden": 256})
+
+
+def screening(bandwidth, **changed):
+    cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
+    recorded = Recorded(meta=META, step_s=1e-3, operations=cell.operations)
+    cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
+    cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
+    return Screening(BASE, recorded, cluster, {})
+
+
+def by_label(found):
+    return {one.variant.label: one for one in found}
+
+
+def test_a_step_takes_its_computing_and_its_exposed_messages():
+    """ddp's gradients, 4 bytes each, cross a link each way in a step; local_sgd's weights in a round."""
+    cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=2)
+    wire = 4 * cell.parameters * 8 / (1e8 * 1448 / 1514)
+    asked = screening(1e8)
+    ddp = asked.screened(Variant(method="ddp"))
+    assert max(wire, 1e-3) < ddp.step_s < wire + 1e-3 + 1e-4
+    assert ddp.computing == pytest.approx(1e-3 / ddp.step_s, rel=0.01)
+    rounds = asked.screened(Variant(method="local_sgd", options={"local_steps": 10}))
+    assert rounds.round_steps == 10
+    assert rounds.step_s == pytest.approx(1e-3 + wire / 10, rel=0.05)
+
+
+def test_rounds_grow_until_nodes_compute_most_of_the_time():
+    found = by_label(screening(1e8).all_variants(["ddp", "local_sgd"]))
+    assert "local_sgd local_steps=16" in found or "local_sgd local_steps=64" in found
+    (accumulated,) = (one for label, one in found.items() if "accumulate" in label)
+    assert accumulated.variant.baseline
+    assert accumulated.computing >= 0.5
+    fast = by_label(screening(1e12).all_variants(["ddp", "local_sgd"]))
+    assert [label for label in fast if "local_steps" in label] == []
+
+
+def test_no_method_that_takes_as_long_as_ddp_can_be_first():
+    found = by_label(screening(1e12).all_variants(["ddp", "local_sgd", "zero", "ist"]))
+    assert found["ddp"].why_not == ""
+    assert "as long as one of ddp" in found["local_sgd"].why_not
+    assert "learns as ddp does" in found["zero"].why_not
+    assert found["ist"].why_not == "", "ist computes less"
+
+
+def test_a_method_that_does_not_fit_is_never_trained():
+    found = by_label(screening(1e8, memory_gib=1e-4).all_variants(["ddp", "ist"]))
+    assert all(one.fits is False and "GiB of a node that has" in one.why_not for one in found.values())
+    assert by_promise(found.values()) == []
+
+
+def test_a_method_that_refuses_the_workload_gives_its_reason():
+    (found,) = screening(1e8).all_variants(["dslide"])
+    assert "amazon670k" in found.why_not
+
+
+def test_the_fastest_comes_first_then_baselines_then_one_of_each_method_by_its_speed():
+    def one(method, step_s, baseline=False, **options):
+        return Screened(
+            variant=Variant(method=method, options=options, baseline=baseline), step_s=step_s, computing=0.5
+        )
+
+    found = [
+        one("b", 2.0),
+        one("b", 1.0, local_steps=80),
+        one("a", 3.0),
+        one("ddp", 9.0, baseline=True),
+        one("c", None),
+    ]
+    assert [each.variant.label for each in by_promise(found)] == ["b local_steps=80", "ddp", "a", "c", "b"]
+
+
+def test_of_equally_fast_values_of_a_text_only_the_first_trains():
+    def compressed(how, step_s):
+        return Screened(variant=Variant(method="ddp", options={"compress": how}), step_s=step_s, computing=0.5)
+
+    plain = Screened(variant=Variant(method="ddp", baseline=True), step_s=4.0, computing=0.5)
+    found = mark_slow([plain, compressed("bf16", 2.0), compressed("fp16", 2.0), compressed("powersgd", 1.0)])
+    assert [one.why_not for one in found] == ["", "", "as fast as ddp compress=bf16", ""]
+
+
+def test_on_machines_like_this_one_recorded_seconds_stay():
+    """Another method measures its speed by other shapes of products; its seconds of computing must not change."""
+    asked = screening(1e12)
+    trace = asked.planned(Variant(method="ddp"), 2)
+    cluster = nodes_like_here(META, bandwidth=1e12, latency_s=0.0)
+    other = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, gflops=2.5))
+    first, moved, kept = (
+        cluster_time(each, cluster, [40]).seconds[0] for each in (trace, other, as_there(other, cluster))
+    )
+    assert moved < 0.9 * first
+    assert kept == pytest.approx(first)
