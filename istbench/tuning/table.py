@@ -28,12 +28,13 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
             ColumnOf(key="defaults_s", title="s, defaults", entry=lambda own: _seconds(own.defaults)),
             ColumnOf(key="reached", title="reached", entry=_reached),
         ]
+    spread_title = (
+        "slowest, median, fastest that reached it" if judge.by_seconds else "worst, median, best of the trials"
+    )
     columns += [
         ColumnOf(key=f"best_{metric}", title=f"{metric}, best", entry=lambda own: _value(own.best)),
         ColumnOf(key=f"defaults_{metric}", title=f"{metric}, defaults", entry=lambda own: _value(own.defaults)),
-        ColumnOf(
-            key="trials", title="worst, median, best of the trials", entry=lambda own: _spread(own, judge, lower)
-        ),
+        ColumnOf(key="trials", title=spread_title, entry=lambda own: _spread(own, judge, lower)),
         ColumnOf(key="lost", title="failed or diverged", entry=_lost, optional=True),
     ]
     shown, rows = fill(columns, judgement.contests)
