@@ -28,6 +28,8 @@ from istbench.cli.options import (
 )
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config.defaults import DEFAULT_CLUSTER
+from istbench.config.numbers import Epochs
+from istbench.config.options import parse_option
 from istbench.config.run import RunRequest
 from istbench.config.suite import MOST_CELLS, Tuning, check_cells
 from istbench.errors import RunFailed, UserError, is_divergence
@@ -74,6 +76,11 @@ _HELD_OUT = 0.1
     show_default=True,
     help="Seeds of each row in the written suite.",
 )
+@click.option(
+    "--suite-epochs",
+    metavar="FLOAT",
+    help="Epochs of each row in the written suite. Default: the length of a trial.",
+)
 @results_option("results/tuning")
 @plugin_option
 @explain_option
@@ -87,6 +94,7 @@ def command(
     cluster: str | None,
     write: Path | None,
     seeds: int,
+    suite_epochs: str | None,
     out: Path,
     explain: bool,
     again: bool,
@@ -110,6 +118,9 @@ def command(
     if write is not None and (write.is_dir() or not write.name):
         raise UserError(f"--write {write} is a directory; name a file, such as tuned.toml")
     profile = _profile(cluster, given["target"])
+    epochs = None if suite_epochs is None else parse_option(suite_epochs, Epochs, "--suite-epochs")
+    if epochs is not None and write is None:
+        raise UserError("--suite-epochs is of the written suite; add --write FILE.toml, or leave it out")
     plugins = given["plugins"]
     fields = request_fields(given)
     options = fields.pop("method_options")
@@ -159,7 +170,8 @@ def command(
 
         said = judge.words(judgement.metric.name, judgement.header.budget)
         tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
-        text = suite_text(judgement.contests, typed_workload, shared, tuning, seeds=seeds, command=command_words)
+        rows = shared if epochs is None else msgspec.structs.replace(shared, steps=None, epochs=epochs)
+        text = suite_text(judgement.contests, typed_workload, rows, tuning, seeds=seeds, command=command_words)
         write_suite(write, text)
         click.echo(f"istbench: wrote {write}; `istbench compare {write}` trains the best options", err=True)
     if as_json:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.errors import is_divergence
+from istbench.report.targets import EvaluationError, evaluation_error
 from istbench.results.header import Header
 from istbench.results.load import Run, load_run
 from istbench.results.metrics import Metric, level_text
@@ -49,12 +50,16 @@ class Contest:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """All contests, the metric of the workload, a header that tells data and budget, and problems of replays."""
+    """All contests, the metric of the workload, a header that tells data and budget, and problems of replays.
+
+    error: the standard error of an evaluation; None if it is unknown.
+    """
 
     contests: tuple[Contest, ...]
     metric: Metric
     header: Header
     problems: tuple[str, ...]
+    error: EvaluationError | None = None
 
 
 def judge_runs(
@@ -78,7 +83,13 @@ def judge_runs(
         for method, own in trials.items():
             tried = tuple(_tried(trial, count, done, diverged, replayed, judge) for trial in own)
             contests.append(Contest(method=method, nodes=count, tried=tried, best=best(tried, metric)))
-    return Judgement(contests=tuple(contests), metric=metric, header=first.header, problems=tuple(problems))
+    return Judgement(
+        contests=tuple(contests),
+        metric=metric,
+        header=first.header,
+        problems=tuple(problems),
+        error=evaluation_error(list(done.values()), []),
+    )
 
 
 def _tried(

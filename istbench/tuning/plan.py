@@ -16,6 +16,8 @@ from istbench.tuning.ranges import GivenRange, Range, check_known, ranges_of
 from istbench.tuning.trials import Trial, trials_of
 from istbench.workloads.base import Workload
 
+_GIVE_RANGE = "give a range, such as --range lr=0.001:1"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -67,7 +69,8 @@ def plan_trials(
         left_out = {*fixed, *(OF_OPTIMIZERS if workload.has_optimizer else ())}
         ranges[name] = ranges_of(name, defaults[name], given, left_out=left_out, by_seconds=by_seconds)
         if not ranges[name]:
-            way_out = "take one --set out" if fixed else "give a range, such as --range lr=0.001:1"
+            own = f"{workload.name} has an optimizer of its own; give a --range of another option"
+            way_out = "take one --set out" if fixed else own if workload.has_optimizer else _GIVE_RANGE
             raise UserError(f"method {name!r} has nothing to tune here: {way_out}, or leave the method out")
     found = {
         name: trials_of(name, ranges[name], trials, shared.seed, builds[name], fixed)

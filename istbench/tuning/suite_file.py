@@ -24,7 +24,7 @@ def suite_text(
     """The suite: a `[[suite]]` for each number of nodes, with the best options of each method.
 
     Args:
-        workload: as typed. shared: a request with the fields of all trials.
+        workload: as typed. shared: a request with the fields of all rows.
         seeds: of each row. command: of the tuning, for the first line.
     """
     lines = [f"# Written by `{command}`."]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.config.options import option_text
-from istbench.report.phrases import Caution, Lead, data_line
+from istbench.report.phrases import Caution, Lead, count_nodes, data_line
 from istbench.report.tables.numbers import NOTHING, metric_value, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.stats import median
@@ -28,12 +28,13 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
             ColumnOf(key="defaults_s", title="s, defaults", entry=lambda own: _seconds(own.defaults)),
             ColumnOf(key="reached", title="reached", entry=_reached),
         ]
+    spread_title = (
+        "slowest, median, fastest that reached it" if judge.by_seconds else "worst, median, best of the trials"
+    )
     columns += [
         ColumnOf(key=f"best_{metric}", title=f"{metric}, best", entry=lambda own: _value(own.best)),
         ColumnOf(key=f"defaults_{metric}", title=f"{metric}, defaults", entry=lambda own: _value(own.defaults)),
-        ColumnOf(
-            key="trials", title="worst, median, best of the trials", entry=lambda own: _spread(own, judge, lower)
-        ),
+        ColumnOf(key="trials", title=spread_title, entry=lambda own: _spread(own, judge, lower)),
         ColumnOf(key="lost", title="failed or diverged", entry=_lost, optional=True),
     ]
     shown, rows = fill(columns, judgement.contests)
@@ -42,7 +43,7 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
         title=f"Tuning of {header.workload_label} by {judge.words(metric, header.budget)}",
         columns=shown,
         rows=rows,
-        footer=tuple(_footer(judgement, ranges)),
+        footer=tuple(_footer(judgement, judge, ranges)),
         keys=2,
     )
 
@@ -90,7 +91,7 @@ def _lost(own: Contest) -> Entry:
     return Entry(text=str(count), value=count or None)
 
 
-def _footer(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iterable[str]:
+def _footer(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Range]]) -> Iterable[str]:
     header = judgement.header
     trials = len(judgement.contests[0].tried)
     yield data_line(header.data_source)
@@ -101,6 +102,8 @@ def _footer(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iter
     for method, own in ranges.items():
         yield Lead(f"Ranges of {method}: {'; '.join(map(str, own))}.")
     yield from _edge_line(judgement, ranges)
+    if not judge.by_seconds:
+        yield from chance_line(judgement)
     failed = sum(tried.failed for contest in judgement.contests for tried in contest.tried)
     if failed:
         yield Caution(f"Failed: {failed} trials have no finished run, so the methods had unequal budgets.")
@@ -109,6 +112,23 @@ def _footer(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iter
         "how good the options are."
     )
     yield "How to read this table: docs/tune.md"
+
+
+def chance_line(judgement: Judgement) -> Iterable[str]:
+    """The rows whose best trial is within two standard errors of an evaluation of their defaults."""
+    error, close = judgement.error, list[str]()
+    for own in judgement.contests:
+        values = [
+            tried.value for tried in (own.best, own.defaults) if tried is not None and tried.value is not None
+        ]
+        chosen = own.best is not own.defaults and len(values) == 2
+        if error is not None and chosen and abs(values[0] - values[1]) < 2 * max(map(error.at, values)):
+            close.append(f"{own.method} on {count_nodes(own.nodes)}")
+    if close and error is not None:
+        yield Caution(
+            f"Best trials within two standard errors of an evaluation ({error.samples:,} samples) of the defaults: "
+            f"{', '.join(close)}. Their gain may be chance."
+        )
 
 
 def _edge_line(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iterable[str]:

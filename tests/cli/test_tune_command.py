@@ -19,7 +19,9 @@ def test_trials_resume_grow_and_become_a_suite_that_compare_reads(istbench, tmp_
     assert status == 0, err
     before = cells(out)
     assert len(before) == 2
-    status, out_json, err = istbench(*asked, "--trials", "2", "--write", suite, "--seeds", "1")
+    status, out_json, err = istbench(
+        *asked, "--trials", "2", "--write", suite, "--seeds", "1", "--suite-epochs", "2"
+    )
     assert status == 0, err
     assert {name: cells(out)[name] for name in before} == before, "trials that are done were trained again"
     assert len(cells(out)) == 4
@@ -39,6 +41,7 @@ def test_trials_resume_grow_and_become_a_suite_that_compare_reads(istbench, tmp_
 
     (table,) = tomllib.loads(suite.read_text())["suite"]
     assert table["tuning"]["trials"] == 2
+    assert table["run"] == {"epochs": 2.0}
     assert [entry["method"] for entry in table["methods"]] == ["ddp", "local_sgd"]
     status, said, err = istbench("compare", str(suite), "--out", str(tmp_path / "compared"), "--explain")
     assert status == 0, err
@@ -84,6 +87,8 @@ def test_wrong_use_is_refused_before_anything_trains(istbench, tmp_path):
         (("--range", "lerning=1:2"), "lr"),
         (("--range", "lr=2:1"), "2.0 is not below 1.0"),
         (("--set", "lr=0.1"), "method 'ddp' has nothing to tune here: take one --set out"),
+        (("--suite-epochs", "2"), "add --write FILE.toml"),
+        (("--suite-epochs", "-2", "--write", "s.toml"), "--suite-epochs must be a number above 0"),
         (("--write", str(tmp_path)), "is a directory; name a file"),
     ):
         status, _, err = istbench(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istbench.config.numbers import Count, Rate
@@ -27,6 +27,7 @@ def ranges(*texts, options=None, **changed):
     return ranges_of("mine", options or Options(), given_ranges(texts), **fields)
 
 
+@settings(deadline=None)
 @given(
     low=st.floats(1e-6, 1e3),
     ratio=st.floats(1.01, 1e6),

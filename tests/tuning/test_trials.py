@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istbench.config.numbers import Count, Rate
@@ -48,6 +48,7 @@ def test_the_first_trial_has_the_defaults_and_all_differ():
         assert trial.options["local_steps"] in range(2, 65, 2), "a point that the method refuses is passed over"
 
 
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), few=st.integers(1, 8), more=st.integers(0, 8))
 def test_more_trials_begin_with_the_trials_of_fewer(seed, few, more):
     assert trials(few + more, seed=seed)[:few] == trials(few, seed=seed)
@@ -124,6 +125,7 @@ def test_who_reaches_the_target_first_is_the_best_whatever_the_metric_at_the_end
     assert number_of_best(ACCURACY, 0.3, 0.4, seconds=(None, None)) == 2, "all missed: the best metric"
 
 
+@settings(deadline=None)
 @given(st.permutations([0.1, None, 0.3, 0.2]))
 def test_the_spread_has_the_numbers_only(values):
     assert spread(tried(*values), by_seconds=False) == [0.1, 0.2, 0.3]
