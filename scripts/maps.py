@@ -8,7 +8,9 @@
 
 Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run again,
 so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold any
-runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into.
+runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into. It
+prints the row for results/README.md. If other programs ran beside the training, first record the seconds again, on an
+idle machine: istbench retrace RESULTS.
 """
 
 import argparse
@@ -16,12 +18,14 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from istbench.cluster.profile import parse_bandwidth, select_clusters
 from istbench.report.map import build_maps
 from istbench.report.output.formats import table_markdown
 from istbench.report.output.map_picture import draw_maps
+from istbench.report.plots.winner_map import WinnerMap
 from istbench.report.tables.winners import winners_table
 
 ROOT = Path(__file__).parent.parent
@@ -53,9 +57,26 @@ def main() -> None:
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_maps(maps, target) if path.suffix == ".png")
     tables = "\n".join(table_markdown(winners_table(one)) for one in maps)
     made = f"`python scripts/maps.py {arguments.name} RESULTS` trains the runs and writes this page."
-    (target / "README.md").write_text(f"# {target.name}\n\n{made}\n\n{shown}\n\n{tables}")
+    verdicts = " ".join(verdict(one) for one in maps)
+    (target / "README.md").write_text(f"# {target.name}\n\n{verdicts}\n{made}\n\n{shown}\n\n{tables}")
     records = [record for one in maps for record in one.records()]
     (target / "map.json").write_text(json.dumps(records, indent=1, allow_nan=False) + "\n")
+    page, about = f"{target.name}/README.md", f"The first method on {arguments.name}, by bandwidth and nodes"
+    picture = f'<img src="{target.name}/map.png" width="180" alt="{about}">'
+    print(f"| [{picture}]({page}) | [{target.name}]({page}): {about} | {verdicts} |")
+
+
+def verdict(found: WinnerMap) -> str:
+    """In how many cells each method is first, in how many the first ones are too close, and in how many nobody is."""
+    tiles = [tile for row in found.tiles for tile in row]
+    firsts = Counter(tile.winner for tile in tiles if tile.winner is not None)
+    kinds = Counter(tile.verdict for tile in tiles)
+    parts = [
+        *(f"`{name}` in {cells}" for name, cells in firsts.most_common()),
+        *([f"too close in {kinds['close']}"] if kinds["close"] else []),
+        *([f"nobody in {kinds['nobody']}"] if kinds["nobody"] else []),
+    ]
+    return f"First to {found.target.of(found.group.metric)}, of {len(tiles)} cells: {', '.join(parts)}."
 
 
 def train(name: str, results: Path, data: str | None) -> None:

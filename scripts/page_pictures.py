@@ -10,11 +10,14 @@ page-narrow-dark.png. Without --height, a picture has the whole page. Without a 
 """
 
 import argparse
+import io
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from PIL import Image
 
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome")
 KINDS = {
@@ -24,6 +27,8 @@ KINDS = {
     "narrow-dark": ("page-narrow-dark", 360, "dark"),
 }
 """By kind: the name of the file, the width in pixels, and the colour scheme."""
+
+_COLOURS = 128
 
 
 def main() -> None:
@@ -62,8 +67,10 @@ def draw(browser: str, address: str, kind: str, height: int | None, target: Path
             chart.scroll_into_view_if_needed()
             chart.locator("svg").first.wait_for()
         tab.evaluate("scrollTo(0, 0)")
-        tab.screenshot(path=target / f"{name}.png", full_page=height is None)
+        shot = tab.screenshot(full_page=height is None)
         chromium.close()
+    # A page has few colours, and a picture with as few of them is a third as large.
+    Image.open(io.BytesIO(shot)).convert("RGB").quantize(_COLOURS).save(target / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

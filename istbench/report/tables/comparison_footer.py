@@ -89,7 +89,8 @@ def _cluster_lines(group: Group) -> Iterable[str]:
         assert first.cluster is not None
         yield Caution(
             f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, for example "
-            f"{_named(first)}: {first.cluster.doubt}. Run them again with --again on a quiet machine."
+            f"{_named(first)}: {first.cluster.doubt}. On a quiet machine, run istbench retrace, or the cells with "
+            "--again."
         )
 
 

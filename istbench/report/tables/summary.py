@@ -156,6 +156,6 @@ def _replay_line(replayed: Run | None) -> list[str]:
     lines += checks_line([time])
     lines += unlike_lines([time])
     if time.doubt:
-        careful = f"Careful: they may be far off, {time.doubt}. Run the cell again with --again on a quiet machine."
-        lines.append(Caution(careful))
+        way_out = "On a quiet machine, run istbench retrace, or the cell with --again."
+        lines.append(Caution(f"Careful: they may be far off, {time.doubt}. {way_out}"))
     return lines

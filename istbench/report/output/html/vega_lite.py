@@ -392,7 +392,7 @@ def _levels(plot: Plot, panel: Panel, y_axis: Spec) -> list[Spec]:
             for (level, name), shift in zip(named, shifts, strict=True)
         ]
     }
-    strength = {"condition": {"test": "datum.name === target", "value": 1}, "value": 0.45}
+    chosen = {"test": "datum.name === target", "value": 1}
     height = {"field": "level", "type": "quantitative"}
     return [
         {
@@ -400,7 +400,7 @@ def _levels(plot: Plot, panel: Panel, y_axis: Spec) -> list[Spec]:
             "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2},
             "encoding": {
                 "x": {"value": 0}, "x2": {"value": "width"}, "y": height, "color": {"value": _GREY},
-                "opacity": strength,
+                "opacity": {"condition": chosen, "value": 0.45},
             },
         },
         {
@@ -408,7 +408,7 @@ def _levels(plot: Plot, panel: Panel, y_axis: Spec) -> list[Spec]:
             "mark": {"type": "text", "align": "left", "dx": 3, "dy": {"expr": "datum.shift"}, "fontSize": 10},
             "encoding": {
                 "x": {"value": "width"}, "y": height, "text": {"field": "name"}, "color": {"value": _GREY},
-                "opacity": strength,
+                "opacity": {"condition": chosen, "value": 0.8},
             },
         },
     ]  # fmt: skip
