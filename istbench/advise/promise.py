@@ -58,7 +58,7 @@ def _is_exact(one: Screened) -> bool:
 
 
 def by_promise(found: Iterable[Screened]) -> list[Screened]:
-    """The variants to train: the most promising, baselines, one of each other method by speed, then the others.
+    """The variants to train, in order: the fastest, baselines, one of each other method by speed, the others.
 
     Among equally fast ones, the one with shorter rounds stands first: it is closer to `ddp`. A variant of unknown
     speed stands last.
