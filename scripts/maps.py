@@ -8,9 +8,9 @@
 
 Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run again,
 so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold any
-runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into. It
-prints the row for results/README.md. If other programs ran beside the training, first record the seconds again, on an
-idle machine: istbench retrace RESULTS.
+runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into.
+It prints the row for results/README.md. If other programs ran beside the training, first record the seconds again,
+on an idle machine: istbench retrace RESULTS.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def verdict(found: WinnerMap) -> str:
-    """In how many cells each method is first, in how many the first ones are too close, and in how many nobody is."""
+    """In how many cells each method is first, the first ones are too close, or nobody arrives."""
     tiles = [tile for row in found.tiles for tile in row]
     firsts = Counter(tile.winner for tile in tiles if tile.winner is not None)
     kinds = Counter(tile.verdict for tile in tiles)
