@@ -16,7 +16,7 @@ from istbench.subnets.layout import Layout, build_subnet, undealt
 from istbench.subnets.partition import home_partition, partition_units
 
 
-def _largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:
+def largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:
     """The subnet of node 0, which has a largest part of every group in every round; on the meta device."""
     if coverage == 1:
         partition = home_partition(layout.groups, world_size)
@@ -50,7 +50,7 @@ def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: in
 
 def subnet_footprint(model: nn.Module, layout: Layout, options: Any, world_size: int, batch_size: int) -> Footprint:
     """The footprint of `ist` on `model` (meta device): of a largest subnet, and of the whole model in a warm-up."""
-    subnet = _largest_subnet(model, layout, world_size, options.coverage)
+    subnet = largest_subnet(model, layout, world_size, options.coverage)
     planned = _footprint_of(subnet, layout, options, world_size, batch_size)
     if not options.warmup_rounds or world_size == 1:
         return planned
