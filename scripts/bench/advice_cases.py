@@ -10,7 +10,7 @@ fastest one before it, so a miss means: not first.
 
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt --cases speech-100mbit text-1gbit
-    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.2 --most 1    # to try it, as root
+    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 1    # to try it, as root
 """
 
 import argparse
