@@ -4,8 +4,9 @@
     python scripts/freeze_results.py RESULTS results/light-cifar10 --cluster m5.2xlarge,p3.2xlarge
     python scripts/freeze_results.py RESULTS TARGET --cluster m5.2xlarge --bandwidth 1gbit            # to try it
 
-With --cluster it adds the same runs replayed there, with --bandwidth at each of these bandwidths. It writes
-README.md (the tables), report.json, evaluations.csv (a row for each evaluation) and the pictures.
+With --cluster it adds the same runs replayed there, with --bandwidth at each of these bandwidths; with --along the
+curves over local steps, or over the MB that a node sends. It writes README.md (the tables), report.json,
+evaluations.csv (a row for each evaluation) and the pictures.
 """
 
 import argparse
@@ -20,11 +21,12 @@ from istbench.config.defaults import BASELINE
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.formats import table_json, table_markdown
 from istbench.report.output.pictures import draw_plots
+from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
 from istbench.report.report import Report, build_report
 from istbench.results.frame import evaluations_frame
 
-_HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-time|time-to-target))")
+_HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-(time|steps|traffic)|time-to-target))")
 
 
 def main() -> None:
@@ -37,6 +39,9 @@ def main() -> None:
     parser.add_argument("--levels", type=levels, default=(), help="levels of the metric, separated by commas")
     parser.add_argument("--cluster", type=names, default=[], help="clusters to replay on, separated by commas")
     parser.add_argument("--bandwidth", type=names, default=[], help="of their links, separated by commas")
+    parser.add_argument(
+        "--along", choices=("steps", "traffic"), nargs="*", default=[], help="curves over these too"
+    )
     arguments = parser.parse_args()
     report = report_of(arguments)
     if report.problems:
@@ -76,6 +81,8 @@ def report_of(arguments: argparse.Namespace) -> Report:
     """The report on the measured runs, then on the replayed ones if there are clusters."""
     how = {"baseline": arguments.baseline, "metric": arguments.metric, "levels": arguments.levels}
     measured = build_report(arguments.results, **how)
+    curves = tuple(metric_over(group, along) for group in measured.groups for along in arguments.along)
+    measured = dataclasses.replace(measured, plots=measured.plots + curves)
     if not arguments.cluster:
         return measured
     clusters = select_clusters(arguments.cluster, [parse_bandwidth(text) for text in arguments.bandwidth])
