@@ -1,9 +1,10 @@
 """Train the runs of a map, and write the map: the first method by bandwidth and number of nodes.
 
     python scripts/maps.py speech RESULTS                                  # about 50 minutes on two idle cores
-    python scripts/maps.py text RESULTS --data input.txt                   # about 60
+    python scripts/maps.py text RESULTS --data input.txt                   # about 30
     python scripts/maps.py cifar10 RESULTS --data DIR                      # about 100
     python scripts/maps.py dealing RESULTS --data DIR                      # about 95
+    python scripts/maps.py text RESULTS --no-training --targets 2.4,2.1    # a map for each level
     python scripts/maps.py speech RESULTS --no-training --into TARGET      # to try it
 
 Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run again,
@@ -42,6 +43,9 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help="default: results/map-NAME")
     parser.add_argument("--cluster", default="m5.2xlarge", help="its nodes compute")
     parser.add_argument("--bandwidth", default="10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit")
+    parser.add_argument(
+        "--targets", type=levels, default=(None,), help="levels of the metric; default: the hardest one reached"
+    )
     arguments = parser.parse_args()
     if not arguments.no_training:
         train(arguments.name, arguments.results, arguments.data)
@@ -49,14 +53,19 @@ def main() -> None:
     clusters = select_clusters(
         [arguments.cluster], [parse_bandwidth(text) for text in arguments.bandwidth.split(",")]
     )
-    found, problems = build_maps(arguments.results, clusters, cluster=arguments.cluster)
-    if problems:
-        raise SystemExit("\n".join(problems))
+    found = list[WinnerMap]()
+    for level in arguments.targets:
+        maps, problems = build_maps(arguments.results, clusters, cluster=arguments.cluster, target=level)
+        if problems:
+            raise SystemExit("\n".join(problems))
+        found += maps
     maps = [dataclasses.replace(one, stem=f"map-{place}" if place else "map") for place, one in enumerate(found)]
     target.mkdir(parents=True, exist_ok=True)
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_maps(maps, target) if path.suffix == ".png")
     tables = "\n".join(table_markdown(winners_table(one)) for one in maps)
-    made = f"`python scripts/maps.py {arguments.name} RESULTS` trains the runs and writes this page."
+    wanted = ",".join(f"{level:g}" for level in arguments.targets if level is not None)
+    words = " ".join(["scripts/maps.py", arguments.name, "RESULTS", *(["--targets", wanted] if wanted else [])])
+    made = f"`python {words}` trains the runs and writes this page."
     verdicts = " ".join(verdict(one) for one in maps)
     (target / "README.md").write_text(f"# {target.name}\n\n{verdicts}\n{made}\n\n{shown}\n\n{tables}")
     records = [record for one in maps for record in one.records()]
@@ -64,6 +73,11 @@ def main() -> None:
     page, about = f"{target.name}/README.md", f"The first method on {arguments.name}, by bandwidth and nodes"
     picture = f'<img src="{target.name}/map.png" width="180" alt="{about}">'
     print(f"| [{picture}]({page}) | [{target.name}]({page}): {about} | {verdicts} |")
+
+
+def levels(text: str) -> tuple[float, ...]:
+    """The numbers between the commas of `text`."""
+    return tuple(float(level) for level in text.split(","))
 
 
 def verdict(found: WinnerMap) -> str:
