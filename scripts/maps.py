@@ -30,6 +30,7 @@ from istbench.report.plots.winner_map import WinnerMap
 from istbench.report.tables.winners import winners_table
 
 ROOT = Path(__file__).parent.parent
+WITHOUT_DATA = ("speech",)
 SUITES = {"speech": "map-speech", "text": "text", "cifar10": "cifar10", "dealing": "deal"}
 
 
@@ -64,8 +65,9 @@ def main() -> None:
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_maps(maps, target) if path.suffix == ".png")
     tables = "\n".join(table_markdown(winners_table(one)) for one in maps)
     wanted = ",".join(f"{level:g}" for level in arguments.targets if level is not None)
-    words = " ".join(["scripts/maps.py", arguments.name, "RESULTS", *(["--targets", wanted] if wanted else [])])
-    made = f"`python {words}` trains the runs and writes this page."
+    data = [] if arguments.name in WITHOUT_DATA else ["--data", "FILE" if arguments.name == "text" else "DIR"]
+    words = ["scripts/maps.py", arguments.name, "RESULTS", *data, *(["--targets", wanted] if wanted else [])]
+    made = f"`python {' '.join(words)}` trains the runs and writes this page."
     verdicts = " ".join(verdict(one) for one in maps)
     (target / "README.md").write_text(f"# {target.name}\n\n{verdicts}\n{made}\n\n{shown}\n\n{tables}")
     records = [record for one in maps for record in one.records()]
