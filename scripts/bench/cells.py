@@ -1,4 +1,4 @@
-"""`istbench run` from a script: runs one cell in a new results directory and returns its JSON."""
+"""Cells for a script: one run by `istbench run`, and the runs of a results directory that a study counts."""
 
 import io
 import json
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from istbench.cli import main
+from istbench.errors import UserError, is_divergence
+from istbench.results.load import Run, load_runs
 
 
 def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
@@ -24,3 +26,18 @@ def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
                 raise SystemExit(said.getvalue()) from None
     result: dict[str, Any] = json.loads(printed.getvalue())
     return result
+
+
+def counted_runs(results: Path) -> tuple[list[Run], list[Run]]:
+    """The finished and the diverged runs in `results`. A study counts a diverged run as a miss.
+
+    Raises:
+        UserError: if another run has not finished: a study without it would leave out what went wrong.
+    """
+    runs, problems = load_runs(results)
+    diverged = [run for run in runs if is_divergence(run.header.error)]
+    open_runs = [run.header.cell for run in runs if not run.done and run not in diverged]
+    if problems or open_runs:
+        first = problems[0] if problems else f"{open_runs[0]} has not finished"
+        raise UserError(f"{first}; run the suite again, which resumes, or delete the run's directory")
+    return [run for run in runs if run.done], diverged

@@ -4,32 +4,35 @@
     python scripts/bench/grid.py RESULTS results/grid
     python scripts/bench/grid.py RESULTS TARGET --latency 1ms,30ms              # to try it
 
-Every finished run in RESULTS is replayed with each bandwidth and latency. The level is the best one that all runs
-reach, unless `--level` gives another. Writes README.md, grid.csv and one picture. README.md ends with lab.md
-(`grid_lab.py`) and utilisation.md (`utilisation.py`), where the directory has them.
+Every finished run in RESULTS is replayed with each bandwidth and latency. A diverged run counts as a miss. The
+level is the best one that all runs reach, unless `--level` gives another. Writes README.md, grid.csv and one
+picture. README.md ends with lab.md (`grid_lab.py`) and utilisation.md (`utilisation.py`), where the directory has
+them.
 """
 
 import argparse
 import csv
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cells import counted_runs
 
 from istbench.cli.options import parse_time
-from istbench.cluster.profile import ClusterProfile, bandwidth_text, parse_bandwidth, select_clusters
+from istbench.cluster.profile import bandwidth_text, parse_bandwidth, select_clusters
 from istbench.config.options import option_text
 from istbench.errors import UserError
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
+from istbench.report.phrases import ROUGH, ROUGH_LINE, checks_line, unlike_lines
 from istbench.report.tables.numbers import number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
-from istbench.results.load import Run, load_runs
+from istbench.results.load import Run
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.stats import Estimate, estimate, median
 
@@ -38,6 +41,8 @@ EVERY = ("local_steps", "accumulate")
 ALONE = ", one node"
 BESIDE = ("lab.md", "utilisation.md")
 """Texts of other programs for the end of README.md."""
+_BEYOND = 2.0
+"""The end of an error bar over a seed that missed, as a multiple of the median."""
 Link = tuple[float, float]
 """Latency in seconds and bandwidth in bit/s."""
 
@@ -59,6 +64,7 @@ class Cell:
     finals: Estimate
     seconds: Mapping[Link, Estimate]
     computing: Mapping[Link, float]
+    rough: bool
 
 
 def main() -> None:
@@ -75,20 +81,25 @@ def main() -> None:
         bandwidths = [parse_bandwidth(text) for text in arguments.bandwidth.split(",")]
         latencies = [parse_time(text, "--latency") for text in arguments.latency.split(",")]
         families = select_clusters([arguments.cluster], bandwidths, latencies)
-        runs = [run for run in load_runs(arguments.results)[0] if run.done]
+        runs, diverged = counted_runs(arguments.results)
     except UserError as error:
         parser.error(str(error))
-    groups = {(run.header.workload_label, run.header.budget) for run in runs}
+    groups = {(run.header.workload_label, run.header.budget) for run in [*runs, *diverged]}
     if len(groups) != 1 or len({run.header.nodes for run in runs} - {1}) != 1:
         parser.error(f"{arguments.results} must have finished runs of one workload, budget and number of nodes")
     level = common_level(runs) if arguments.level is None else arguments.level
-    cells = cells_of(runs, [profile for family in families.values() for profile in family], level)
+    profiles = [profile for family in families.values() for profile in family]
+    on_clusters, problems = runs_on_clusters(runs, profiles)
+    if problems:
+        parser.error("\n".join(problems))
+    cells = cells_of(runs, diverged, on_clusters, level)
     arguments.target.mkdir(parents=True, exist_ok=True)
     links = sorted(next(iter(cells)).seconds)
     picture = Picture(cells, links, runs, level, arguments.cluster)
     (drawn, _) = write_figure(picture.draw, arguments.target / "seconds")
     write_csv(cells, arguments.target / "grid.csv")
-    tables = "\n".join(map(table_markdown, tables_of(cells, links, runs, level, arguments.cluster)))
+    cautions = cautions_of(on_clusters)
+    tables = "\n".join(map(table_markdown, tables_of(cells, links, runs, cautions, level, arguments.cluster)))
     title = f"# {arguments.target.name}\n\n![seconds to {level:g}]({drawn.name})\n"
     beside = [path.read_text() for name in BESIDE if (path := arguments.target / name).exists()]
     (arguments.target / "README.md").write_text("\n".join([title, tables, *beside]))
@@ -101,17 +112,24 @@ def common_level(runs: Sequence[Run]) -> float:
     return (math.ceil if metric.lower_is_better else math.floor)(worst * 100) / 100
 
 
-def cells_of(runs: Sequence[Run], profiles: Sequence[ClusterProfile], level: float) -> list[Cell]:
-    """The cells of `runs`, by method and then by local steps."""
-    on_clusters, problems = runs_on_clusters(runs, profiles)
-    if problems:
-        raise SystemExit("\n".join(problems))
+def cells_of(
+    runs: Sequence[Run], diverged: Sequence[Run], on_clusters: Sequence[Sequence[Run]], level: float
+) -> list[Cell]:
+    """The cells of `runs`, by method and then by local steps.
+
+    diverged: each is a miss of its cell. on_clusters: `runs` on each link.
+    """
+    places = places_of([*runs, *diverged])
+    missed = Counter(places[len(runs) :])
     seeds: dict[tuple[str, str, int], list[tuple[Run, Sequence[Run]]]] = defaultdict(list)
-    for place, run, replayed in zip(places_of(runs), runs, zip(*on_clusters, strict=True), strict=True):
+    for place, run, replayed in zip(places, runs, zip(*on_clusters, strict=True), strict=False):
         seeds[place].append((run, replayed))
-    links = [(profile.latency_s, profile.bandwidth_out) for profile in profiles]
+    if lost := missed.keys() - seeds.keys():
+        raise SystemExit(f"every run of {', '.join(line for _, line, _ in lost)} diverged; leave the row out")
+    links = [link_of(there[0]) for there in on_clusters]
     found = []
     for (method, line, every), members in sorted(seeds.items()):
+        misses = [math.inf] * missed[method, line, every]
         labels = sorted({run.header.method_label for run, _ in members})
         if len(labels) > 1:
             raise SystemExit(f"{' and '.join(labels)} have one place in the grid; leave one of them out")
@@ -120,11 +138,12 @@ def cells_of(runs: Sequence[Run], profiles: Sequence[ClusterProfile], level: flo
                 method=method,
                 line=line,
                 every=every,
-                steps=estimate([steps_to(run, level) for run, _ in members]),
-                megabytes=estimate([megabytes_to(run, level) for run, _ in members]),
-                finals=estimate([value for run, _ in members if (value := run.curve.final()) is not None]),
+                steps=estimate([steps_to(run, level) for run, _ in members] + misses),
+                megabytes=estimate([megabytes_to(run, level) for run, _ in members] + misses),
+                finals=estimate([final_of(run) for run, _ in members] + misses),
+                rough=any(there.from_start for run, _ in members if (there := run.reached(level)) is not None),
                 seconds={
-                    link: estimate([seconds_to(there[number], level) for _, there in members])
+                    link: estimate([seconds_to(there[number], level) for _, there in members] + misses)
                     for number, link in enumerate(links)
                 },
                 computing={
@@ -169,9 +188,21 @@ def places_of(runs: Sequence[Run]) -> list[tuple[str, str, int]]:
     ]
 
 
+def link_of(run: Run) -> Link:
+    """The latency and bandwidth of a replayed run."""
+    assert run.cluster is not None
+    return run.cluster.profile.latency_s, run.cluster.profile.bandwidth_out
+
+
 def nodes_of(runs: Sequence[Run]) -> int:
     """The nodes of all runs but the controls."""
     return max(run.header.nodes for run in runs)
+
+
+def final_of(run: Run) -> float:
+    """The last value of the metric, infinite where there is none."""
+    final = run.curve.final()
+    return math.inf if final is None else final
 
 
 def steps_to(run: Run, level: float) -> float:
@@ -203,7 +234,12 @@ def computing_in(run: Run) -> float:
 
 
 def tables_of(
-    cells: Sequence[Cell], links: Sequence[Link], runs: Sequence[Run], level: float, cluster: str
+    cells: Sequence[Cell],
+    links: Sequence[Link],
+    runs: Sequence[Run],
+    cautions: Sequence[str],
+    level: float,
+    cluster: str,
 ) -> list[Table]:
     """The fastest cells, the training, the seconds and the shares of computing."""
     metric, head = runs[0].curve.metric, runs[0].header
@@ -212,23 +248,50 @@ def tables_of(
     seeds = sorted({run.header.seed for run in runs})
     footer = (
         f"Data: {head.data_source.seen}. Budget: {head.budget}, batch size {head.batch_size} a node, seeds "
-        f"{', '.join(map(str, seeds))}. Tuning: none beyond the options in the suite.",
+        f"{', '.join(map(str, seeds))}. {tuning_words(runs)}",
         f"Clock: cluster_s, replayed on {cluster} with these links; nothing is measured on them. Lower is sooner.",
         "Entries: median over seeds [min–max]. A seed that missed the level counts as infinite (∞). A row of one "
-        "node is a control: the outer step alone, on a share of the samples. The picture leaves it out.",
+        "node is a control: the method without its messages, on a share of the samples. The picture leaves it out.",
+        *([ROUGH_LINE] if any(cell.rough for cell in cells) else []),
+        *cautions,
     )
     on_all = [cell for cell in cells if not cell.line.endswith(ALONE)]
     return [
         table(f"{where}: first {to}", first_columns(on_all), links, footer),
-        table(f"{where}: training {to}", training_columns(metric.title), cells, footer[2:]),
+        table(f"{where}: training {to}", training_columns(metric.title), cells, footer[2:3]),
         table(f"{where}: seconds {to}", NAMING + by_link(links, seconds_entry), cells, footer),
         table(
             f"{where}: share of the seconds that computes, %",
             NAMING + by_link(links, computing_entry),
             cells,
-            ("Mean over nodes, median over seeds, over the whole run.",),
+            ("Mean over nodes, median over seeds, over the whole run.", *cautions),
         ),
     ]
+
+
+def tuning_words(runs: Sequence[Run]) -> str:
+    """How the options of the rows on several nodes were chosen."""
+    trials = {run.header.config.tuned or 0 for run in runs if run.header.nodes > 1}
+    if trials == {0}:
+        return "Tuning: none."
+    if len(trials) == 1:
+        return f"Tuned: {trials.pop()} trials for each row, by held-out data."
+    return f"Tuned unequally: {min(trials)} to {max(trials)} trials for a row."
+
+
+def cautions_of(on_clusters: Sequence[Sequence[Run]]) -> list[str]:
+    """Warnings about the replays: their errors in a lab, and recordings on a busy machine."""
+    times = [run.cluster for there in on_clusters for run in there if run.cluster is not None]
+    doubted = [run for run in on_clusters[0] if run.cluster is not None and run.cluster.doubt]
+    lines = [*checks_line(times), *unlike_lines(times)]
+    if doubted:
+        first = doubted[0]
+        assert first.cluster is not None
+        lines.append(
+            f"Careful: the seconds of {len(doubted)} of {len(on_clusters[0])} runs may be far off, for example "
+            f"{first.header.cell}: {first.cluster.doubt}."
+        )
+    return lines
 
 
 def table(title: str, columns: Iterable[ColumnOf[Any]], rows: Sequence[Any], footer: tuple[str, ...]) -> Table:
@@ -301,8 +364,9 @@ def by_link(links: Sequence[Link], entry: Callable[[Cell, Link], Entry]) -> list
 
 
 def seconds_entry(cell: Cell, link: Link) -> Entry:
-    """Seconds until the level."""
-    return spread(cell.seconds[link])
+    """Seconds until the level, marked if no evaluation lies before it."""
+    entry = spread(cell.seconds[link])
+    return Entry(text=ROUGH + entry.text, value=entry.value) if cell.rough else entry
 
 
 def computing_entry(cell: Cell, link: Link) -> Entry:
@@ -374,7 +438,7 @@ class Picture:
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(
             f"{head.workload_label}, {nodes_of(self.runs)} nodes, {head.budget}, replayed on {self.cluster}\n"
-            "median over seeds, bars: min–max; crosses at the top: missed",
+            "median over seeds, bars: min–max, twice the median where a seed missed; crosses at the top: missed",
             fontsize="medium",
         )
 
@@ -390,7 +454,7 @@ def draw_lines(panel: Any, cells: Sequence[Cell], link: Link) -> None:
         there = [cell for cell in own if math.isfinite(cell.seconds[link].median)]
         times = [cell.seconds[link] for cell in there]
         below = [time.median - time.low for time in times]
-        above = [min(time.high, 2 * time.median) - time.median for time in times]
+        above = [(time.high if math.isfinite(time.high) else _BEYOND * time.median) - time.median for time in times]
         panel.errorbar(
             [cell.every for cell in there], [time.median for time in times], yerr=[below, above],
             color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, linewidth=1.8,

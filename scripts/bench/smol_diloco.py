@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cells import counted_runs
+
 from istbench.errors import UserError
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
@@ -25,7 +27,7 @@ from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import NOTHING, metric_value, number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.reproduce.paper import PUBLISHED
-from istbench.results.load import Run, load_runs
+from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
 
 PAPER = "smol_diloco"
@@ -64,10 +66,11 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     try:
-        runs = [run for run in load_runs(arguments.results)[0] if run.done]
+        done, diverged = counted_runs(arguments.results)
         figures = [figure for figure in read_figures(arguments.published) if figure.paper == PAPER]
     except UserError as error:
         parser.error(str(error))
+    runs = [*done, *diverged]
     cells = cells_of([run for run in runs if run.header.method == "diloco"])
     if not cells:
         parser.error(f"{arguments.results} has no finished run of diloco on several nodes")
@@ -88,7 +91,7 @@ def cells_of(runs: Sequence[Run]) -> list[Cell]:
             place=place,
             losses=finals(members),
             control=finals(alone[place]) if place in alone else None,
-            megabytes=median([run.curve.evaluations[-1].bytes_sent_per_node / 1e6 for run in members]),
+            megabytes=median([run.curve.evaluations[-1].bytes_sent_per_node / 1e6 for run in members if run.done]),
         )
         for place, members in sorted(together.items())
     ]
@@ -102,8 +105,8 @@ def place_of(run: Run) -> Place:
 
 
 def finals(runs: Sequence[Run]) -> Estimate:
-    """The final losses; a run without a number counts as infinite."""
-    return estimate([math.inf if (final := run.curve.final()) is None else final for run in runs])
+    """The final losses; a run that diverged counts as infinite."""
+    return estimate([math.inf if (final := run.curve.final()) is None or not run.done else final for run in runs])
 
 
 def best_of(cells: Sequence[Cell], rule: str) -> dict[int, list[Cell]]:

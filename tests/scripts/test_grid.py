@@ -2,11 +2,14 @@
 
 import csv
 import importlib
+import math
 import sys
 from pathlib import Path
 
 import pytest
 from fake_runs import averaging_trace, header, ramp, write_run
+
+from istbench.errors import diverged
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
 
@@ -29,11 +32,11 @@ def grid(monkeypatch):
     return run
 
 
-def write(results, method, seed, best, nodes=4, **options):
+def write(results, method, seed, best, nodes=4, end=None, **options):
     every = next(iter(options.values()), 1)
     label = " ".join(f"{name}={value}" for name, value in options.items())
     head = header(method, seed=seed, nodes=nodes, options=label)
-    head = {**head, "config": {**head["config"], "method_options": options}}
+    head = {**head, "config": {**head["config"], "method_options": options}, **(end or {})}
     write_run(results, head, ramp(9.0, best), trace=averaging_trace(nodes, local_steps=every))
 
 
@@ -62,6 +65,21 @@ def test_seconds_follow_from_the_links_and_misses_are_counted(grid, tmp_path):
     text = (tmp_path / "harder" / "README.md").read_text()
     assert "first to accuracy 0.85" in text
     assert (tmp_path / "harder" / "seconds.png").exists()
+
+
+def test_a_diverged_seed_is_a_miss_and_an_open_run_is_refused(grid, tmp_path, capsys):
+    results = tmp_path / "results"
+    for seed in range(2):
+        write(results, "ddp", seed, 0.9)
+        write(results, "local_sgd", seed, 0.9, local_steps=20)
+    end = {"status": "failed", "error": str(diverged(math.nan, "step 7 on node 1"))}
+    write(results, "local_sgd", 2, 0.9, end=end, local_steps=20)
+    row = grid(results, tmp_path / "all")["local_sgd", 20, 0.001, 50.0]
+    assert [row[name] for name in ("reached", "seeds", "seconds_high")] == ["2", "3", ""]
+    write(results, "ddp", 2, 0.9, end={"status": "running"})
+    with pytest.raises(SystemExit):
+        grid(results, tmp_path / "open")
+    assert "has not finished; run the suite again" in capsys.readouterr().err
 
 
 def test_options_tell_cells_apart_only_where_they_differ_for_as_many_local_steps(grid, tmp_path):
