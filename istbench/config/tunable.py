@@ -30,5 +30,7 @@ LEARNING_RATE = Tunable(low=0.1, high=30, of_default=True, scale="log")
 
 LOCAL_STEPS = Tunable(low=0.25, high=4, of_default=True, scale="log", costs=True)
 
-OUTER_RATE = Tunable(low=0.2, high=1.2)
+OUTER_RATE = Tunable(low=0.05, high=1.5, scale="log")
+"""Short rounds may want a tenth of the 0.7 that long rounds want."""
+
 OUTER_MOMENTUM = Tunable(low=0, high=0.95)

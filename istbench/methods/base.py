@@ -76,8 +76,8 @@ class Method(ABC):
         self.seed = seed
         if self.own_updates and isinstance(self.options, OptimizerOptions) and self.options.optimizer == "muon":
             raise UserError(
-                f"{self.name} {self.own_updates}, and Muon needs whole matrices; use optimizer=adamw, or ddp or "
-                "local_sgd"
+                f"{self.name} {self.own_updates}, and Muon needs whole matrices; use optimizer=adamw, or ddp, "
+                "local_sgd, diloco and its kin"
             )
 
     @classmethod

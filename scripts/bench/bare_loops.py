@@ -2,7 +2,8 @@
 
 Run alone, it is a plain loop. Under torchrun, it uses torch's DistributedDataParallel as in its tutorial. With
 `--method diloco` or `--method sparseloco` it is a short script of that method, with torch's collectives for each
-parameter. It prints the seconds of STEPS steps after a warm-up, the maximum over ranks.
+parameter. It prints the seconds of STEPS steps after a warm-up, the maximum over ranks. As in istbench, the warm-up
+has no exchange.
 
     python scripts/bench/bare_loops.py --hidden 16 --steps 1 --clips 12 --method sparseloco    # to try it
 """
@@ -116,7 +117,6 @@ def main() -> None:
     generator = torch.Generator().manual_seed(rank)
     for step in range(-WARM_UP, arguments.steps):
         if step == 0:
-            end_round()
             if world_size > 1:
                 dist.barrier()
             started = time.perf_counter()

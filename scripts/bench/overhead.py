@@ -20,7 +20,7 @@ from cells import run_cell
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 BARE = Path(__file__).with_name("bare_loops.py")
-CELLS = "local_sgd:1:2,ddp:1:2,ist:1:2,ddp:4:1"
+CELLS = "local_sgd:1:2,ddp:1:2,ist:1:2,ddp:4:1,diloco:1:2,sparseloco:1:2,diloco:2:1,sparseloco:2:1"
 
 
 def bare_seconds(nodes: int, flags: list[str]) -> float:
