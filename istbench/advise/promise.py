@@ -16,9 +16,9 @@ _EXACT = ("ddp", "zero", "fsdp", "parameter_server", "p3")
 def mark_slow(found: Sequence[Screened]) -> list[Screened]:
     """`found` with a reason for each variant whose speed cannot make it first.
 
-    Of the methods that make the same optimizer step, only the fastest can be first. No other method learns more in
-    a local step than they do, so one that takes as long as the fastest of them cannot be first either. Baselines
-    are trained in any case.
+    Of the methods that make the same optimizer step, only the fastest can be first. Without an outer step, no
+    other method learns more in a local step than they do, so one that takes as long as the fastest of them cannot
+    be first either. Baselines are trained in any case.
     """
     exact = [one for one in found if _is_exact(one) and one.step_s is not None and not one.why_not]
     fastest = min(exact, key=lambda one: one.step_s or 0.0, default=None)
@@ -47,9 +47,14 @@ def _marked(one: Screened, fastest: Screened) -> Screened:
     assert fastest.step_s is not None
     if _is_exact(one):
         return dataclasses.replace(one, why_not=f"learns as {fastest.variant.label} does, which is faster here")
-    if one.step_s >= _SAME_SPEED * fastest.step_s:
+    if one.step_s >= _SAME_SPEED * fastest.step_s and not _has_control(one):
         return dataclasses.replace(one, why_not=f"a step takes as long as one of {fastest.variant.label}")
     return one
+
+
+def _has_control(one: Screened) -> bool:
+    """Whether the method has an outer step, which may learn more than the local steps alone."""
+    return one.cell is not None and one.cell.method.control_nodes is not None
 
 
 def _is_exact(one: Screened) -> bool:

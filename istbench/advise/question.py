@@ -17,6 +17,8 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.door import encode_own
+from istbench.registry import load_method
+from istbench.report.phrases import joined
 from istbench.results.metrics import Metric
 
 _ENOUGH, _DIGITS = 1.5, 2
@@ -84,10 +86,23 @@ class Probed:
     def not_tested(self) -> tuple[str, ...]:
         """Lines for the answer about this machine and these data."""
         threads = next((one.trace.meta.threads for one in self.candidates if one.trace), None) or 1
+        plugins = self.question.base.plugins
+        outer = list(
+            dict.fromkeys(
+                one.method
+                for one in self.candidates
+                if not one.why_not and load_method(one.method, plugins).control_nodes is not None
+            )
+        )
         there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
         return (
             f"Other data: the probes trained on {self.data}",
             *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
+            *(
+                [f"The controls of {joined(outer)} on one node: a gain may be that of the outer step"]
+                if outer
+                else []
+            ),
         )
 
     def with_steps(self, advice: Advice) -> Advice:

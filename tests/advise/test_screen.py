@@ -83,6 +83,12 @@ def test_a_method_that_refuses_the_workload_gives_its_reason():
     assert "amazon670k" in found.why_not
 
 
+def test_only_a_method_with_an_outer_step_is_tried_if_its_step_takes_as_long_as_that_of_ddp():
+    found = by_label(screening(1e12).all_variants(["ddp", "local_sgd", "diloco"]))
+    assert found["local_sgd"].why_not == "a step takes as long as one of ddp"
+    assert found["diloco"].why_not == ""
+
+
 def test_the_fastest_comes_first_then_baselines_then_one_of_each_method_by_its_speed():
     def one(method, step_s, baseline=False, **options):
         return Screened(
