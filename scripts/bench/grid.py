@@ -43,6 +43,7 @@ BESIDE = ("lab.md", "utilisation.md")
 """Texts of other programs for the end of README.md."""
 _BEYOND = 2.0
 """The end of an error bar over a seed that missed, as a multiple of the median."""
+_MOST_CLOSE = 3
 Link = tuple[float, float]
 """Latency in seconds and bandwidth in bit/s."""
 
@@ -76,12 +77,14 @@ def main() -> None:
     parser.add_argument("--bandwidth", default="50mbit,200mbit,1gbit,5gbit", help="separated by commas")
     parser.add_argument("--latency", default="1ms,30ms", help="one way, separated by commas")
     parser.add_argument("--level", type=float, help="of the metric; default: the best one that all runs reach")
+    parser.add_argument("--trials", type=Path, help="results of configs/light/grid-rates.toml, for their table")
     arguments = parser.parse_args()
     try:
         bandwidths = [parse_bandwidth(text) for text in arguments.bandwidth.split(",")]
         latencies = [parse_time(text, "--latency") for text in arguments.latency.split(",")]
         families = select_clusters([arguments.cluster], bandwidths, latencies)
         runs, diverged = counted_runs(arguments.results)
+        tried = [run for part in counted_runs(arguments.trials) for run in part] if arguments.trials else []
     except UserError as error:
         parser.error(str(error))
     groups = {(run.header.workload_label, run.header.budget) for run in [*runs, *diverged]}
@@ -99,8 +102,11 @@ def main() -> None:
     (drawn, _) = write_figure(picture.draw, arguments.target / "seconds")
     write_csv(cells, arguments.target / "grid.csv")
     cautions = cautions_of(on_clusters)
-    tables = "\n".join(map(table_markdown, tables_of(cells, links, runs, cautions, level, arguments.cluster)))
-    title = f"# {arguments.target.name}\n\n![seconds to {level:g}]({drawn.name})\n"
+    found = tables_of(cells, links, runs, cautions, level, arguments.cluster)
+    tables = "\n".join(map(table_markdown, [*found, *([trials_table(tried)] if tried else [])]))
+    title = (
+        f"# The grid: seconds to {runs[0].curve.metric.name} {level:g}\n\n![seconds to {level:g}]({drawn.name})\n"
+    )
     beside = [path.read_text() for name in BESIDE if (path := arguments.target / name).exists()]
     (arguments.target / "README.md").write_text("\n".join([title, tables, *beside]))
 
@@ -250,8 +256,9 @@ def tables_of(
         f"Data: {head.data_source.seen}. Budget: {head.budget}, batch size {head.batch_size} a node, seeds "
         f"{', '.join(map(str, seeds))}. {tuning_words(runs)}",
         f"Clock: cluster_s, replayed on {cluster} with these links; nothing is measured on them. Lower is sooner.",
-        "Entries: median over seeds [min–max]. A seed that missed the level counts as infinite (∞). A row of one "
-        "node is a control: the method without its messages, on a share of the samples. The picture leaves it out.",
+        "Entries: median over seeds [min–max]; too close: these ranges overlap. A seed that missed the level "
+        "counts as infinite (∞). A row of one node is a control: the method without its messages, on a share of "
+        "the samples. The picture leaves it out.",
         *([ROUGH_LINE] if any(cell.rough for cell in cells) else []),
         *cautions,
     )
@@ -267,6 +274,36 @@ def tables_of(
             ("Mean over nodes, median over seeds, over the whole run.", *cautions),
         ),
     ]
+
+
+def trials_table(runs: Sequence[Run]) -> Table:
+    """The trials of each row of the grid, the best first. runs: those that finished, and those that diverged."""
+    together: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        options = run.header.config.method_options
+        every = math.prod(int(options.get(name, 1)) for name in EVERY)
+        together[f"{run.header.method}{' accumulate' if 'accumulate' in options else ''}", every].append(run)
+
+    def words(members: Sequence[Run]) -> Entry:
+        own = [dict(run.header.config.method_options) for run in members]
+        varied = [name for name in sorted(own[0]) if len({options[name] for options in own}) > 1]
+        sign = 1 if members[0].curve.metric.lower_is_better else -1
+        tried = sorted((sign * final_of(run) if run.done else math.inf, place) for place, run in enumerate(members))
+        return plain(
+            "; ".join(
+                f"{' '.join(f'{name}={option_text(own[place][name])}' for name in varied)}: {number(sign * final)}"
+                for final, place in tried
+            )
+        )
+
+    columns: list[ColumnOf[tuple[tuple[str, int], list[Run]]]] = [
+        ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row[0][0])),
+        ColumnOf(key="every", title="local steps between exchanges", entry=lambda row: plain(row[0][1])),
+        ColumnOf(key="trials", title="trials, the best first", align="left", entry=lambda row: words(row[1])),
+    ]
+    head = runs[0].header
+    footer = (f"One seed, {head.budget}: the final {head.metric} on data held out of the training split.",)
+    return table(f"{head.workload_label}: trials of the rates", columns, sorted(together.items()), footer)
 
 
 def tuning_words(runs: Sequence[Run]) -> str:
@@ -326,9 +363,14 @@ def first_columns(cells: Sequence[Cell]) -> list[ColumnOf[Link]]:
     def fastest(link: Link) -> Cell:
         return min(cells, key=lambda cell: cell.seconds[link].median)
 
-    def named(link: Link) -> Entry:
-        cell = fastest(link)
-        return plain(cell.line if cell.every == 1 else f"{cell.line}, every {cell.every}")
+    def close(link: Link) -> Entry:
+        first = fastest(link)
+        others = [
+            cell for cell in cells if cell is not first and cell.seconds[link].low <= first.seconds[link].high
+        ]
+        others.sort(key=lambda cell: cell.seconds[link].median)
+        more = f" and {len(others) - _MOST_CLOSE} more" if len(others) > _MOST_CLOSE else ""
+        return plain("; ".join(map(place_words, others[:_MOST_CLOSE])) + more or "–")
 
     def gain(link: Link) -> Entry:
         assert every_step is not None
@@ -340,8 +382,9 @@ def first_columns(cells: Sequence[Cell]) -> list[ColumnOf[Link]]:
             key="latency_ms", title="latency", align="left", entry=lambda link: plain(f"{link[0] * 1e3:g} ms")
         ),
         ColumnOf(key="bandwidth", title="bandwidth", entry=lambda link: plain(bandwidth_text(link[1]))),
-        ColumnOf(key="first", title="first", align="left", entry=named),
+        ColumnOf(key="first", title="first", align="left", entry=lambda link: plain(place_words(fastest(link)))),
         ColumnOf(key="seconds", title="seconds", entry=lambda link: spread(fastest(link).seconds[link])),
+        ColumnOf(key="close", title="too close to tell from it", align="left", entry=close),
     ]
     if every_step is not None:
         columns += [
@@ -349,6 +392,11 @@ def first_columns(cells: Sequence[Cell]) -> list[ColumnOf[Link]]:
             ColumnOf(key="gain", title="over ddp", entry=gain),
         ]
     return columns
+
+
+def place_words(cell: Cell) -> str:
+    """The method of `cell` and its local steps between exchanges."""
+    return cell.line if cell.every == 1 else f"{cell.line}, every {cell.every}"
 
 
 def by_link(links: Sequence[Link], entry: Callable[[Cell, Link], Entry]) -> list[ColumnOf[Cell]]:
@@ -414,6 +462,8 @@ class Picture:
 
     def draw(self, figure: Any) -> None:
         """Fill `figure`."""
+        from matplotlib.ticker import LogLocator
+
         latencies, bandwidths = (sorted({link[part] for link in self.links}) for part in (0, 1))
         figure.set_size_inches(1.5 + 2.9 * len(bandwidths), 1.9 + 2.9 * len(latencies))
         panels = figure.subplots(len(latencies), len(bandwidths), sharex=True, sharey=True, squeeze=False)
@@ -425,6 +475,7 @@ class Picture:
                 panel.set_xscale("log")
                 panel.set_yscale("log")
                 panel.set_xticks(ticks, [str(tick) for tick in ticks])
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 panel.yaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
                 panel.minorticks_off()
                 panel.grid(alpha=0.2)

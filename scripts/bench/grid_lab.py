@@ -49,7 +49,7 @@ SPOTS = (
     Spot(method="ddp", bandwidth="50mbit", latency=0.001, options={"accumulate": 16}),
     Spot(method="local_sgd", bandwidth="200mbit", latency=0.03, options={"local_steps": 16}),
     Spot(method="diloco", bandwidth="50mbit", latency=0.001, options={"local_steps": 16}),
-    Spot(method="streaming_diloco", bandwidth="200mbit", latency=0.03, options={"local_steps": 16}),
+    Spot(method="streaming_diloco", bandwidth="200mbit", latency=0.03, options={"local_steps": 16, "delay": 8}),
     Spot(method="ist", bandwidth="200mbit", latency=0.001, options={"local_steps": 16}),
 )
 
