@@ -81,8 +81,9 @@ def report_of(arguments: argparse.Namespace) -> Report:
     """The report on the measured runs, then on the replayed ones if there are clusters."""
     how = {"baseline": arguments.baseline, "metric": arguments.metric, "levels": arguments.levels}
     measured = build_report(arguments.results, **how)
-    curves = tuple(metric_over(group, along) for group in measured.groups for along in arguments.along)
-    measured = dataclasses.replace(measured, plots=measured.plots + curves)
+    curves = [metric_over(group, along) for group in measured.groups for along in arguments.along]
+    drawn = tuple(curve for curve in curves if curve.panels)
+    measured = dataclasses.replace(measured, plots=measured.plots + drawn)
     if not arguments.cluster:
         return measured
     clusters = select_clusters(arguments.cluster, [parse_bandwidth(text) for text in arguments.bandwidth])

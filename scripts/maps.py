@@ -83,13 +83,14 @@ def levels(text: str) -> tuple[float, ...]:
 
 
 def verdict(found: WinnerMap) -> str:
-    """In how many cells each method is first, the first ones are too close, or nobody arrives."""
+    """In how many cells each method is first, the first ones are too close, one ran alone, or nobody arrives."""
     tiles = [tile for row in found.tiles for tile in row]
     firsts = Counter(tile.winner for tile in tiles if tile.winner is not None)
     kinds = Counter(tile.verdict for tile in tiles)
     parts = [
         *(f"`{name}` in {cells}" for name, cells in firsts.most_common()),
         *([f"too close in {kinds['close']}"] if kinds["close"] else []),
+        *([f"only one method ran in {kinds['only']}"] if kinds["only"] else []),
         *([f"nobody in {kinds['nobody']}"] if kinds["nobody"] else []),
     ]
     return f"First to {found.target.of(found.group.metric)}, of {len(tiles)} cells: {', '.join(parts)}."

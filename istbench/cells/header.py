@@ -54,6 +54,7 @@ def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targe
         targets=targets,
         parameters=sum(parameter.numel() for parameter in candidate.model.parameters()),
         data=source.kind,
+        typed_data="" if request.data is None else str(request.data),
         data_source=source,
         config=config,
         budget=_budget_text(request, workload, config.steps),

@@ -35,16 +35,31 @@ _CHAKRA = "chakra"
 def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     """Write finished runs in the format of another tool.
 
-    RUN is the directory of a run, or a results directory for all finished runs in it.
+    RUN is the directory of a run, or a results directory for all finished runs in it. Format chakra leaves out runs
+    without a trace.
     """
     known = [entry.name for entry in registered("sinks")]
     if name not in (*known, _CHAKRA):
         raise unknown_name("format", name, {*known, _CHAKRA})
     export = _chakra if name == _CHAKRA else _to_sink(name)
-    for run in [run for path in runs for run in _finished(path)]:
+    found = [run for path in runs for run in _finished(path)]
+    untraced: list[_UntracedError] = []
+    for run in found:
         where = out or str(run.directory.path.parent.parent / name)
-        export(run, where)
-        click.echo(f"{run.header.cell}: {where}")
+        try:
+            export(run, where)
+        except _UntracedError as error:
+            untraced.append(error)
+        else:
+            click.echo(f"{run.header.cell}: {where}")
+    if len(untraced) == len(found):
+        raise untraced[0]
+    for why in untraced:
+        click.echo(f"left out: {why}", err=True)
+
+
+class _UntracedError(UserError):
+    """A run has no trace that can be read."""
 
 
 def _finished(path: Path) -> "list[Run]":
@@ -86,6 +101,10 @@ def _chakra(run: "Run", where: str) -> None:
     from istbench.cluster.chakra import write_chakra
     from istbench.cluster.trace_file import load_trace
 
+    try:
+        trace = load_trace(run.directory.trace)
+    except UserError as error:
+        raise _UntracedError(f"{run.header.cell}: {error}") from None
     header = run.header
     about = {
         "source": "istbench",
@@ -93,4 +112,4 @@ def _chakra(run: "Run", where: str) -> None:
         "method": header.method_label,
         "workload": header.workload_label,
     }
-    write_chakra(load_trace(run.directory.trace), about, Path(where), header.cell)
+    write_chakra(trace, about, Path(where), header.cell)

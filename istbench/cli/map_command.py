@@ -116,9 +116,13 @@ def command(
             nodes=counts,
             redeal=redealing() if counts else None,
         )
-    drawn = draw_maps(maps, results / "report") if pictures else []
     if as_json:
         records = [record for found in maps for record in found.records()]
         click.echo(json.dumps(records, indent=1, allow_nan=False))
     tables = () if as_json else tuple(winners_table(found) for found in maps)
-    print_report(Report(tables=tables, plots=(), problems=problems), sys.stdout, pictures=drawn, explain=explain)
+    report, drawn = Report(tables=tables, plots=(), problems=problems), list[Path]()
+    try:
+        if pictures:
+            drawn = draw_maps(maps, results / "report")
+    finally:  # a full disk must not lose the tables
+        print_report(report, sys.stdout, pictures=drawn, explain=explain)

@@ -1,8 +1,10 @@
 """Shows a report: draws its pictures beside the results, writes its page and prints its tables."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
+from istbench.errors import UserError
 from istbench.report.output import Format
 from istbench.report.output.formats import print_report
 from istbench.report.output.pictures import draw_plots
@@ -28,19 +30,26 @@ def show_report(
     page: the file of the page; None writes none. explain: print whole footers at a terminal.
 
     Raises:
-        UserError: if they cannot be written.
+        UserError: if they cannot be written, after printing the rest.
     """
-    drawn = draw_plots(report.plots, results / "report") if pictures else []
-    if page is not None:
-        write_page_of(report, results, page)
-    print_report(report, sys.stdout, output_format=output_format, pictures=drawn, page=page, explain=explain)
+    drawn, written = list[Path](), None
+    try:
+        if pictures:
+            drawn = draw_plots(report.plots, results / "report")
+        if page is not None:
+            report = write_page_of(report, results, page)
+            written = page
+    finally:
+        print_report(report, sys.stdout, output_format=output_format, pictures=drawn, page=written, explain=explain)
 
 
-def write_page_of(report: Report, results: Path, file: Path) -> None:
+def write_page_of(report: Report, results: Path, file: Path) -> Report:
     """Write the page of `report` on `results`, with the last advice there, to `file`.
 
+    Returns `report`, whose problems have a line more if the advice is unreadable.
+
     Raises:
-        UserError: if it cannot be written, or the advice is unreadable.
+        UserError: if it cannot be written.
     """
     from istbench.advise.saved import load_advice
     from istbench.advise.words import advice_section
@@ -48,7 +57,12 @@ def write_page_of(report: Report, results: Path, file: Path) -> None:
     from istbench.report.page import build_page
     from istbench.timeline.chart import round_charts
 
-    advice = load_advice(results)
-    section = None if advice is None else advice_section(advice)
+    section = None
+    try:
+        advice = load_advice(results)
+        section = None if advice is None else advice_section(advice)
+    except UserError as error:
+        report = dataclasses.replace(report, problems=(*report.problems, f"advice: {error}"))
     page = build_page(report, f"Results in {results.resolve().name}", file, round_charts, advice=section)
     write_page(page, file)
+    return report

@@ -1,14 +1,18 @@
 """Destinations of steps, evaluations, notes and the result of a run. Only rank 0 has sinks."""
 
 import mmap
+import os
+import signal
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from istbench.errors import printable
 from istbench.registry import load_sink
+from istbench.results.curves import Curve
 from istbench.results.events import Evaluation, Event, Note, Resume, Start
 from istbench.results.header import Result, Status
 from istbench.results.store import RunDirectory
@@ -92,7 +96,8 @@ def read_step(directory: Path) -> int:
 class Elsewhere:
     """The sink that the user requested by `text`, NAME or NAME=WHERE, for the evaluations of `run`.
 
-    It begins with the first evaluation. If it raises or hangs, a note says so, and the run goes on without it.
+    It begins with the first evaluation. After a resume it first gets the evaluations that the run kept. If it
+    raises or hangs, a note says so, and the run goes on without it.
     """
 
     def __init__(self, text: str, run: RunDirectory) -> None:
@@ -106,7 +111,7 @@ class Elsewhere:
     def record(self, event: Event) -> None:
         """Pass on an evaluation."""
         if isinstance(event, Evaluation):
-            self._try(lambda: self._opened().evaluation(event))
+            self._try(lambda: self._pass_on(event))
 
     def finish(self, result: Result) -> None:
         """Do nothing: `close` follows."""
@@ -117,12 +122,15 @@ class Elsewhere:
         if sink is not None:
             self._try(lambda: sink.close(status))
 
-    def _opened(self) -> "EvaluationSink":
+    def _pass_on(self, evaluation: Evaluation) -> None:
         if self._sink is None:
             kind, name, where = load_sink(self._text)
-            header = self._run.header()
-            self._sink = kind(header, where or str(default_place(self._run, name)), _resumed_at(self._run.events()))
-        return self._sink
+            header, events = self._run.header(), self._run.events()
+            self._sink = kind(header, where or str(default_place(self._run, name)), _resumed_at(events))
+            for kept in Curve.from_events(events, header.own_metric).evaluations:
+                if kept.step < evaluation.step:
+                    self._sink.evaluation(kept)
+        self._sink.evaluation(evaluation)
 
     def _try(self, act: Callable[[], None]) -> None:
         if self._lost:
@@ -168,13 +176,50 @@ class Sinks:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
         self._status: Status = "interrupted"
+        self._lock, self._closed = threading.Lock(), False
 
     def __enter__(self) -> "Sinks":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for sink in self._sinks:
-            sink.close("failed" if kind is not None else self._status)
+        self._close("failed" if kind is not None else self._status)
+
+    def _close(self, status: Status) -> None:
+        """Close every sink, the first time; a second call waits for the first."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for sink in self._sinks:
+                    sink.close(status)
+
+    @contextmanager
+    def closed_by_sigterm(self, status: Callable[[], Status]) -> Iterator[None]:
+        """Inside, SIGTERM closes the sinks with `status()` and ends this process. Only for the main thread.
+
+        The launcher ends this worker so when another one fails. The main thread may then wait for that one inside
+        C code, which runs no handler of Python. So a thread closes the sinks: the system's part of the handler
+        wakes it through a pipe.
+        """
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+
+        def close() -> None:
+            while number := os.read(reading, 1):
+                if number[0] == signal.SIGTERM:
+                    self._close(status())
+                    os._exit(128 + signal.SIGTERM)
+            os.close(reading)
+
+        threading.Thread(target=close, name="sigterm", daemon=True).start()
+        os.register_at_fork(after_in_child=_end_by_sigterm)
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        woken = signal.set_wakeup_fd(writing)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(woken)
+            signal.signal(signal.SIGTERM, before)
+            os.close(writing)
 
     def step(self, done: int) -> None:
         """Pass it to every sink."""
@@ -182,15 +227,23 @@ class Sinks:
             sink.step(done)
 
     def record(self, event: Event) -> None:
-        """Pass it to every sink."""
-        for sink in self._sinks:
-            sink.record(event)
+        """Pass it to every sink, unless they are closed."""
+        with self._lock:
+            if not self._closed:
+                for sink in self._sinks:
+                    sink.record(event)
 
     def finish(self, result: Result) -> None:
         """Pass it to every sink."""
         for sink in self._sinks:
             sink.finish(result)
         self._status = "done"
+
+
+def _end_by_sigterm() -> None:
+    """In a process that a plug-in forks: SIGTERM ends it, and does not wake the thread of its parent."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def sinks_of_run(run: RunDirectory, scratch: Path, requested: Sequence[str] = ()) -> Sinks:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -55,7 +55,12 @@ def train_cell(run_path: str, scratch: str) -> None:
         stopping = Stopping(request, fabric.texts, fabric.rank, fabric.world_size, ahead_s)
         if config.lab and config.lab.recorded_steps:
             fabric.recorder.least_steps = config.lab.recorded_steps
-        with fabric.naming_peers(), sinks:
+        guarded = (
+            sinks.closed_by_sigterm(lambda: "interrupted" if request.requested() else "failed")
+            if fabric.rank == 0 and config.sinks
+            else nullcontext()
+        )
+        with fabric.naming_peers(), guarded, sinks:
             train_rank(run, config, workload, fabric, sinks, stopping)
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import msgspec
 
@@ -13,6 +14,9 @@ from istbench.results.header import Header
 _LEFT_OUT = {"ist": {"deal": ["all"]}, "streaming_ist": {"deal": ["all"]}}
 """By method: options that configurations leave out at these values; workloads may have other defaults."""
 
+DATA = "DIR"
+"""Stands for the data of a run that did not record its --data."""
+
 _EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
 
 
@@ -20,7 +24,8 @@ def command_again(header: Header) -> str | None:
     """The command line that trains the cell of `header` from the start; None if its options are no valid request.
 
     It has the value of every option of the method and the workload, also of those that the user left out, so that
-    it names the same cell in a later istbench too. It does not name the data, whose content must be equal.
+    it names the same cell in a later istbench too. It has the --data that the user typed, or `DATA` for real data
+    of an earlier istbench; the content of the data must be equal.
     """
     config = header.config
     given = {
@@ -31,6 +36,8 @@ def command_again(header: Header) -> str | None:
     for name in ("workload_options", "method_options"):  # an option of no value cannot be typed, and is the default
         given[name] = {option: value for option, value in given[name].items() if value is not None}
     given["method_options"] = _LEFT_OUT.get(config.method, {}) | given["method_options"]
+    data = DATA if lacks_data(header) else header.typed_data
+    given["data"] = Path(data) if data else None
     epochs = re.match(_EPOCHS, header.budget)
     if epochs:
         given |= {"steps": None, "epochs": float(epochs[1])}
@@ -41,6 +48,11 @@ def command_again(header: Header) -> str | None:
     words = [*request.arguments(), "--again"]
     lab = [] if config.lab is None else [*_lab(config.lab, config.nodes), "--"]
     return shlex.join(["istbench", *lab, *words])
+
+
+def lacks_data(header: Header) -> bool:
+    """Whether a run with real data, of an earlier istbench, did not record its --data."""
+    return header.typed_data is None and header.data != "synthetic"
 
 
 def _lab(lab: Lab, nodes: int) -> list[str]:

@@ -8,11 +8,12 @@ from typing import Literal
 from istbench.cluster.clock import dollars
 from istbench.config.defaults import BASELINE
 from istbench.report.baseline import pair
-from istbench.report.groups import Contender, Group
-from istbench.report.phrases import count_nodes, joined
+from istbench.report.groups import Group
+from istbench.report.phrases import joined
+from istbench.report.row_time import RowTime, row_time
 from istbench.report.tables.numbers import interval, metric_value, number, with_interval
 from istbench.report.targets import Target
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import estimate, median
 
 Outcome = Literal["first", "close", "nobody"]
 
@@ -32,43 +33,23 @@ class Answer:
     basis: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    contender: Contender
-    seconds: Estimate
-    error: float
-
-    @property
-    def name(self) -> str:
-        """`ist on 4 nodes`."""
-        never_run = self.contender.extrapolated_from is not None
-        return f"{self.contender.name} on {count_nodes(self.contender.nodes)}{' (never run)' if never_run else ''}"
-
-    @property
-    def time(self) -> str:
-        """`12.3 s [11.9–12.8]`."""
-        return f"{number(self.seconds.median)} s{interval(self.seconds, number)}"
-
-    @property
-    def seeds(self) -> str:
-        """`3 of 3 seeds`."""
-        return f"{self.seconds.reached} of {self.seconds.seeds} seed{'s' if self.seconds.seeds > 1 else ''}"
-
-
 def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     """The answer of the table of `group`, which has finished runs, for `target`.
 
     Two rows are too close to call if their ranges over seeds overlap, also after widening the range of a replay by
     its largest error in a lab. A control is never the first; a sentence names the controls that are sooner.
     """
-    rows = [_row(contender, target) for contender in group.competing]
+    rows = [row_time(contender, target) for contender in group.competing]
+    if not rows:
+        controls = f"Only controls have finished, so no method is the first to {target.of(group.metric)}."
+        return Answer(outcome="nobody", verdict=(controls,), basis=_basis(group, ()))
     there = sorted((row for row in rows if math.isfinite(row.seconds.median)), key=lambda row: row.seconds.median)
     if not there:
         found = (*_nobody(group, target, rows), *_sooner_controls(group, target, math.inf))
-        return Answer(outcome="nobody", verdict=found, basis=_basis(group, rows[:0]))
+        return Answer(outcome="nobody", verdict=found, basis=_basis(group, ()))
     first = there[0]
     rivals = [row for row in there[1:] if row.contender.name != first.contender.name]
-    close = [row for row in rivals if _overlap(first, row)]
+    close = [row for row in rivals if first.overlaps(row)]
     shown = [first, *(close or rivals[:1])]
     verdict = _close(group, target, shown) if close else _first(group, target, shown, rows, baseline)
     sooner = _sooner_controls(group, target, first.seconds.median)
@@ -76,21 +57,7 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     return Answer(outcome=outcome, verdict=(*verdict, *sooner), basis=_basis(group, shown))
 
 
-def _row(contender: Contender, target: Target) -> _Row:
-    checks = [run.cluster.check for run in contender.runs if run.cluster is not None]
-    known = [abs(found.check.largest) for found in checks if found is not None and found.check is not None]
-    return _Row(
-        contender=contender,
-        seconds=estimate(list(contender.seconds(target.level).values())),
-        error=max(known, default=0.0),
-    )
-
-
-def _overlap(first: _Row, other: _Row) -> bool:
-    return other.seconds.low * (1 - min(other.error, 1)) <= first.seconds.high * (1 + first.error)
-
-
-def _nobody(group: Group, target: Target, rows: Sequence[_Row]) -> tuple[str, ...]:
+def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
     some = [f"{row.seeds} of {row.name}" for row in rows if row.seconds.reached]
     finals = [(median(row.contender.finals()), row) for row in rows]
     best = group.metric.best(value for value, _ in finals)
@@ -104,7 +71,7 @@ def _nobody(group: Group, target: Target, rows: Sequence[_Row]) -> tuple[str, ..
 
 
 def _first(
-    group: Group, target: Target, shown: Sequence[_Row], rows: Sequence[_Row], baseline: str
+    group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime], baseline: str
 ) -> Iterable[str]:
     first, *others = shown
     lead = f"{first.name} reaches {target.of(group.metric)} first, in {first.time}; {first.seeds} reached it"
@@ -116,12 +83,12 @@ def _first(
         names = {row.contender.name for row in rows}
         yield f"{lead}. {'No other method did.' if len(names) > 1 else 'No other method ran.'}"
     yield from _over_baseline(group, target, first, baseline)
-    yield from _costs(group, shown)
+    yield from _costs(group, target, shown)
     if max(row.seconds.seeds for row in shown) == 1:
         yield "One seed each, so no spread is known."
 
 
-def _over_baseline(group: Group, target: Target, first: _Row, baseline: str) -> Iterable[str]:
+def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str) -> Iterable[str]:
     found = pair(group, baseline, first.contender, [target])
     if found is None:
         return
@@ -133,7 +100,7 @@ def _over_baseline(group: Group, target: Target, first: _Row, baseline: str) -> 
         yield f"In most seeds, {on} does not reach it."
 
 
-def _close(group: Group, target: Target, shown: Sequence[_Row]) -> Iterable[str]:
+def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
     yield (
         f"Too close to call: to {target.of(group.metric)}, {first.name} takes {first.time}, "
@@ -145,12 +112,12 @@ def _close(group: Group, target: Target, shown: Sequence[_Row]) -> Iterable[str]
         if by_seeds
         else "The difference is smaller than the largest error of such replays in a lab."
     )
-    yield from _costs(group, shown)
+    yield from _costs(group, target, shown)
 
 
 def _sooner_controls(group: Group, target: Target, seconds: float) -> Iterable[str]:
     """A sentence for each control that takes less than `seconds`, the soonest first."""
-    controls = [_row(contender, target) for contender in group.contenders if group.is_control(contender)]
+    controls = [row_time(contender, target) for contender in group.contenders if group.is_control(contender)]
     for row in sorted(controls, key=lambda row: row.seconds.median):
         if row.seconds.median < seconds:
             means = (
@@ -159,25 +126,23 @@ def _sooner_controls(group: Group, target: Target, seconds: float) -> Iterable[s
             yield f"A control is sooner: {row.name} takes {row.time}, so to this target {means}."
 
 
-def _costs(group: Group, rows: Sequence[_Row]) -> Iterable[str]:
+def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[str]:
+    """A sentence with the traffic and the dollars of each row, up to the target."""
     costs = []
     for row in rows:
-        sent = row.contender.result("bytes_sent_per_node")
-        parts = [f"{number(median(sent) / _MEGA)} MB sent per node"] if sent else []
+        parts = [f"{number(row.contender.bytes_sent(target.level) / _MEGA)} MB sent per node"]
         if group.profile is not None:
-            parts.append(f"${number(dollars(group.profile, row.contender.nodes, row.seconds.median))} to there")
-        if parts:
-            costs.append(f"{row.name} {' and '.join(parts)}")
-    if costs:
-        yield f"Cost: {'; '.join(costs)}."
+            parts.append(f"${number(dollars(group.profile, row.contender.nodes, row.seconds.median))}")
+        costs.append(f"{row.name} {' and '.join(parts)}")
+    yield f"Cost to the target: {'; '.join(costs)}."
 
 
-def _basis(group: Group, shown: Sequence[_Row]) -> tuple[str, ...]:
+def _basis(group: Group, shown: Sequence[RowTime]) -> tuple[str, ...]:
     own = "" if group.source.kind != "synthetic" else " These figures say nothing about the real dataset."
     return (*_clock(group, shown), f"Trained on {group.source.seen}.{own}")
 
 
-def _clock(group: Group, shown: Sequence[_Row]) -> Iterable[str]:
+def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
     if group.profile is None:
         stops = ", evaluations and saving included" if group.clock == "wall_s" else ""
         yield f"Measured on {group.machine}{stops}."

@@ -59,6 +59,11 @@ class Contender:
         found = {run.header.seed: run.reached(level) for run in self.runs}
         return {seed: there.seconds if there else math.inf for seed, there in found.items()}
 
+    def bytes_sent(self, level: float) -> float:
+        """Bytes that the busiest node sent up to `level`, as the median over seeds; a miss is infinity."""
+        found = [run.reached(level) for run in self.runs]
+        return median([there.bytes_sent_per_node if there else math.inf for there in found])
+
     def from_start(self, level: float) -> bool:
         """Whether a seed's time to `level` is interpolated from step 0."""
         return any(there.from_start for run in self.runs if (there := run.reached(level)) is not None)

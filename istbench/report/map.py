@@ -3,6 +3,7 @@
 The other axis may also be the latency between hosts, or an option of a method, such as `local_steps`.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from istbench.report.groups import Contender, Group, Sweep
 from istbench.report.on_clusters import replay_runs
 from istbench.report.plots.plot import contender_styles
 from istbench.report.plots.winner_map import Tile, WinnerMap
+from istbench.report.row_time import RowTime, row_time
 from istbench.report.targets import Target
 from istbench.results.on_cluster import Redeal
-from istbench.results.stats import estimate, speed_up
+from istbench.results.stats import speed_up
 
 _DIGITS = 3
 
@@ -163,39 +165,51 @@ def _check_option(option: str, families: Sequence[Sequence[Sweep]]) -> None:
 def _hardest_reached(group: Group) -> Target | None:
     """The hardest target that the median of a row reached; the easiest if none did; None without targets."""
     for target in reversed(group.targets):
-        if any(math.isfinite(estimate(list(row.seconds(target.level).values())).median) for row in group.competing):
+        if any(math.isfinite(row_time(row, target).seconds.median) for row in group.competing):
             return target
     return next(iter(group.targets), None)
 
 
 def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _Line) -> Tile:
-    timed = [(row.seconds(target.level), row) for row in rivals]
-    found = [(estimate(list(seconds.values())), seconds, row) for seconds, row in timed]
-    found.sort(key=lambda one: (one[0].median, -one[0].reached, one[2].label))
-    there = [one for one in found if math.isfinite(one[0].median)]
-    never_run = any(row.extrapolated_from is not None for _, _, row in (there[:2] or found))
-    if not there:
-        return Tile(bandwidth=bandwidth, row=line.value, nodes=line.nodes, verdict="nobody", extrapolated=never_run)
-    (fastest, own, first), *others = there
-    overlapping = [row for other, _, row in others if other.low <= fastest.high]
-    return Tile(
+    rows = sorted((row_time(row, target) for row in rivals), key=_order)
+    there = [row for row in rows if math.isfinite(row.seconds.median)]
+    nobody = Tile(
         bandwidth=bandwidth,
         row=line.value,
         nodes=line.nodes,
-        verdict="close" if overlapping else "first",
-        leaders=(first.name, *(row.name for row in overlapping)),
-        method=first.method,
-        seconds=fastest.median,
-        over_next=_lead(own, others[0][1]) if others else None,
-        rough=any(row.from_start(target.level) for _, _, row in there[:2]),
-        extrapolated=never_run,
+        rivals=len(rows) - 1,
+        verdict="nobody",
+        extrapolated=_never_run(rows),
+    )
+    if not there:
+        return nobody
+    first, *others = there
+    overlapping = [row for row in others if first.overlaps(row)]
+    compared = [*there[:2], *overlapping]
+    return dataclasses.replace(
+        nobody,
+        verdict="close" if overlapping else "first" if len(rows) > 1 else "only",
+        leaders=(first.contender.name, *(row.contender.name for row in overlapping)),
+        method=first.contender.method,
+        seconds=first.seconds.median,
+        over_next=_lead(first, others[0], target) if others else None,
+        rough=any(row.contender.from_start(target.level) for row in compared),
+        extrapolated=_never_run(compared),
     )
 
 
-def _lead(first: Mapping[int, float], second: Mapping[int, float]) -> float | None:
+def _order(row: RowTime) -> tuple[float, int, str]:
+    return row.seconds.median, -row.seconds.reached, row.contender.label
+
+
+def _never_run(rows: Iterable[RowTime]) -> bool:
+    return any(row.contender.extrapolated_from is not None for row in rows)
+
+
+def _lead(first: RowTime, second: RowTime, target: Target) -> float | None:
     """Seconds of `second` over those of `first`: the median over pairs; without pairs the ratio of the medians."""
-    paired = speed_up(second, first)
+    seconds = [row.contender.seconds(target.level) for row in (second, first)]
+    paired = speed_up(*seconds)
     if paired is not None and paired.ratio is not None:
         return paired.ratio.median
-    one, other = (estimate(list(seconds.values())).median for seconds in (first, second))
-    return other / one if one > 0 else None
+    return second.seconds.median / first.seconds.median if first.seconds.median > 0 else None

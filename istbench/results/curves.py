@@ -79,7 +79,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """The point at which a curve reaches a level: the interpolated local step and seconds.
+    """The point at which a curve reaches a level: the interpolated local step, seconds and bytes sent.
 
     from_start: whether it is interpolated from step 0, because no evaluation lies between the start and this point.
     """
@@ -87,6 +87,7 @@ class Reached:
     level: float
     step: float
     seconds: float
+    bytes_sent_per_node: float
     from_start: bool = False
 
 
@@ -99,13 +100,14 @@ def time_to_target(curve: Curve, level: float) -> Reached | None:
     before: tuple[float | None, Evaluation, float] | None = None
     for value, evaluation, seconds in zip(curve.values, curve.evaluations, curve.seconds, strict=True):
         if value is not None and curve.metric.reached(value, level):
-            step, from_start = float(evaluation.step), False
+            step, sent, from_start = float(evaluation.step), float(evaluation.bytes_sent_per_node), False
             if before is not None and before[0] is not None:
                 share = _share_of_way(before[0], value, level)
                 step = before[1].step + share * (step - before[1].step)
                 seconds = before[2] + share * (seconds - before[2])
+                sent = before[1].bytes_sent_per_node + share * (sent - before[1].bytes_sent_per_node)
                 from_start = before[1].step == 0
-            return Reached(level=level, step=step, seconds=seconds, from_start=from_start)
+            return Reached(level=level, step=step, seconds=seconds, bytes_sent_per_node=sent, from_start=from_start)
         before = (value, evaluation, seconds)
     return None
 

@@ -17,6 +17,7 @@ TIMING_RULE = 3
 Status = Literal["running", "done", "failed", "interrupted"]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Unit = Annotated[str, Meta(max_length=100)]
+Typed = Annotated[str, Meta(max_length=4096)]
 Metrics = dict[str, float | None]
 """Metrics by name; None if a metric is not a finite number."""
 
@@ -102,7 +103,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         method_defaults: options of the method at their defaults, which `config.method_options` leaves out.
         narrowed: options of the workload whose model is as wide as the part that a node trains; empty if nodes
             train the whole model, or for a workload without such options.
-        data: the kind of data. budget: how long it may train, in words.
+        data: the kind of data. typed_data: the value of --data; empty without it, None in runs of earlier versions.
+        budget: how long it may train, in words.
         versions: of istbench, torch and Python.
     """
 
@@ -126,6 +128,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     targets: Levels
     parameters: Natural = 0
     data: Name
+    typed_data: Typed | None = None
     data_source: DataSource
     config: RunConfig
     budget: str

@@ -17,10 +17,12 @@ class EvaluationSink(ABC):
     An instance is made at the first evaluation. So imports of other packages belong into `__init__`. If a method
     raises or hangs, the run goes on without the sink.
 
+    A run that resumes makes another instance, and first gives it all evaluations up to the checkpoint again. An
+    earlier instance may have taken some of them, and others after the checkpoint that no longer count.
+
     Args:
         where: the directory or the address to write to, as the user typed it.
-        resumed_at: the local step of the checkpoint from which the run resumes; it may have given the sink
-            evaluations after this step before. None for a run from the start.
+        resumed_at: the local step of the checkpoint from which the run resumes. None for a run from the start.
 
     Attributes:
         packages: the packages that it imports. extra: of istbench, which installs them.

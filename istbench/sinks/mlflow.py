@@ -38,6 +38,7 @@ class MLflow(EvaluationSink):
         self._metric, self._client = Metric, MlflowClient(tracking_uri=where)
         experiment = self._experiment()
         self._run = None if resumed_at is None else self._earlier(experiment)
+        self._taken = -1 if self._run is None or resumed_at is None else resumed_at
         if self._run is not None:
             self._client.update_run(self._run, status="RUNNING")
             return
@@ -58,7 +59,9 @@ class MLflow(EvaluationSink):
         return str(runs[0].info.run_id) if runs else None
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """Log each number as a metric."""
+        """Log each number as a metric, unless the run has it from an earlier part."""
+        if evaluation.step <= self._taken:
+            return
         now = int(1000 * self.at(evaluation))
         metrics = [
             self._metric(_name(name), value, now, evaluation.step) for name, value in scalars(evaluation).items()

@@ -22,11 +22,8 @@ class MLPerfLog(EvaluationSink):
         super().__init__(header, where, resumed_at)
         path = Path(where) / f"{header.cell}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w" if resumed_at is None else "a", encoding="utf-8")
-        self._now, self._reached = self.began, header.config.target is None
-        self._batch_known = resumed_at is not None
-        if resumed_at is not None:
-            return
+        self._file = path.open("w", encoding="utf-8")
+        self._now, self._reached, self._batch_known = self.began, header.config.target is None, False
         options = parameters(header)
         facts: dict[str, Parameter | None] = {
             "submission_benchmark": header.workload_label,

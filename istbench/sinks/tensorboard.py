@@ -22,12 +22,11 @@ class TensorBoard(EvaluationSink):
 
         self._event = Event
         self._writer = EventFileWriter(str(Path(where) / header.cell))
-        # TensorBoard drops what an earlier part of the run wrote from this step on.
-        first = 0 if resumed_at is None else resumed_at + 1
+        # TensorBoard drops all points that an earlier part of the run wrote from step 0 on.
         start = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(wall_time=self.began, step=first, session_log=start))
+        self._writer.add_event(Event(wall_time=self.began, step=0, session_log=start))
         options = hparams_pb(parameters(header), trial_id=header.cell, start_time_secs=self.began)
-        self._writer.add_event(Event(wall_time=self.began, step=first, summary=options))
+        self._writer.add_event(Event(wall_time=self.began, step=0, summary=options))
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Write each number as a scalar, and flush."""

@@ -1,6 +1,5 @@
 """Weights & Biases, offline: a directory for each part of a run, which `wandb sync` uploads."""
 
-import hashlib
 import os
 from pathlib import Path
 from typing import ClassVar
@@ -8,6 +7,8 @@ from typing import ClassVar
 from istbench.results.events import Evaluation
 from istbench.results.header import Header, Status
 from istbench.sinks.base import EvaluationSink, parameters, scalars
+
+_LONGEST_NAME = 128
 
 
 class WeightsAndBiases(EvaluationSink):
@@ -25,8 +26,8 @@ class WeightsAndBiases(EvaluationSink):
         self._run = wandb.init(
             project=f"istbench-{header.workload}",
             name=header.cell,
-            # Parts of one run have one name, so that a server puts them together.
-            id=hashlib.sha256(f"{header.cell} {header.started_at}".encode()).hexdigest()[:12],
+            # Each part has the whole curve and an id of its own: a server would mix parts of one id.
+            group=header.cell[:_LONGEST_NAME],
             dir=where,
             config=parameters(header),
             mode="offline",

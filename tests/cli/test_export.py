@@ -41,13 +41,16 @@ def curve(folder):
     }
 
 
-def test_export_takes_a_results_directory_and_leaves_out_unfinished_runs(tmp_path, istbench):
+def test_export_takes_a_results_directory_and_leaves_out_unfinished_and_untraced_runs(tmp_path, istbench):
     results = tmp_path / "results"
     for method in ("ddp", "ist"):
         write_run(results, header(method), ramp(9.0), trace=averaging_trace())
+    untraced = write_run(results, header("a_first"), ramp(9.0))
     unfinished = write_run(results, header("local_sgd", status="interrupted"), [])
-    status, text, _ = istbench("export", "--format", "chakra", results)
+    status, text, said = istbench("export", "--format", "chakra", results)
     assert (status, len(text.splitlines())) == (0, 2)
+    assert said.startswith(f"left out: {untraced.path.name}: ")
+    assert len(said.splitlines()) == 1
     names = sorted(path.name for path in (results / "chakra").iterdir())
     assert names == [f"speech-{method}-n2-s0.{rank}.et" for method in ("ddp", "ist") for rank in (0, 1)]
     status, _, said = istbench("export", "--format", "chakra", unfinished.path)

@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
 from fake_runs import write_plausible
 
 from istbench.cli.show import page_beside, show_report
 from istbench.cluster.profile import select_clusters
+from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.report import build_report
 
@@ -34,3 +36,24 @@ def test_without_pictures_nothing_is_written(results, capsys):
     show_report(report, results, pictures=False)
     assert [path.name for path in results.iterdir()] == ["runs"]
     assert capsys.readouterr().err == ""
+
+
+def test_an_unreadable_advice_is_a_line_and_costs_neither_the_table_nor_the_page(results, capsys):
+    write_plausible(results, "ddp")
+    advice = results / "advice.json"
+    advice.write_text("{")
+    show_report(build_report(results), results, page=page_beside(results))
+    printed = capsys.readouterr()
+    assert "accuracy" in printed.out
+    assert f"left out: advice: {advice}" in printed.err
+    assert f"advice: {advice}" in (results / "report" / "page.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_costs_no_table(results, capsys):
+    write_plausible(results, "ddp")
+    with pytest.raises(UserError, match="cannot write the page"):
+        show_report(build_report(results), results, output_format="json", page=results / "runs")
+    document = json.loads(capsys.readouterr().out)
+    assert document["tables"]
+    assert len(document["pictures"]) == 4
+    assert document["page"] is None

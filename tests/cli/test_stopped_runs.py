@@ -161,6 +161,35 @@ def test_a_killed_worker_is_named_and_the_run_marked_failed(tmp_path, istbench):
     assert not multiprocessing.active_children()
 
 
+FAILING = """
+import os, time
+from istbench.methods.local_sgd import LocalSGD
+class Failing(LocalSGD):
+    name = "failing"
+    taken = 0
+    def step(self, batch):
+        self.taken += 1
+        if self.taken == 100 and os.environ["RANK"] == "1":
+            if os.fork() == 0:  # keeps the connections open: rank 0 goes on waiting inside gloo
+                time.sleep(30)
+                os._exit(0)
+            raise ValueError("no good")
+        return super().step(batch)
+"""
+
+
+def test_a_failure_of_another_rank_closes_the_sinks(tmp_path, istbench):
+    plugin = tmp_path / "failing.py"
+    plugin.write_text(FAILING)
+    toy = ["--workload", "toy", "--nodes", 2, "--sink", "mllog", "--out", tmp_path]
+    status, _, said = istbench("run", "--method", "failing", "--plugin", plugin, *toy)
+    assert (status, "worker 1 failed" in said) == (1, True), said
+    (log,) = (tmp_path / "mllog").glob("*.log")
+    first, *_, last = (json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines())
+    assert first["key"] == "submission_benchmark"
+    assert (last["key"], last["metadata"]) == ("run_stop", {"status": "aborted"})
+
+
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
     """Words of a run that can be held."""

@@ -1,6 +1,7 @@
 """The command that makes a run again."""
 
 import shlex
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -74,3 +75,34 @@ def test_words_of_a_shell_are_quoted_and_no_request_is_no_command():
     hostile = command_again(typed(plugins=("a b; rm -rf $HOME",)))
     assert "'--plugin=a b; rm -rf $HOME'" in hostile
     assert command_again(typed(method_options={"lr": None})).count("--set") == 0
+
+
+def on_data(kind, typed_data):
+    source = {"kind": kind, "fingerprint": "ab" * 32, "train": 1000, "test": 100}
+    head = header(data=kind, data_source=source, typed_data=typed_data)
+    return msgspec.convert(head, Header, dec_hook=decode_own)
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed_data", "words"),
+    [
+        ("speech_commands", "clips of/speech", ["--data=clips of/speech"]),
+        ("speech_commands", "", []),  # `istbench data` had made it
+        ("speech_commands", None, ["--data=DIR"]),
+        ("synthetic", None, []),
+    ],
+)
+def test_the_command_has_the_data_that_the_user_typed(kind, typed_data, words):
+    line = shlex.split(command_again(on_data(kind, typed_data)))
+    assert [word for word in line if word.startswith("--data")] == words
+
+
+def test_a_run_records_the_data_that_the_user_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fields = {"workload": "toy", "method": "ddp", "steps": 4}
+    assert prepare_cell(RunRequest(**fields), lambda *_: None).header.typed_data == ""
+    (tmp_path / "text.txt").write_text("So shaken as we are, so wan with care. " * 400)
+    fields = {"workload": "text", "method": "ddp", "steps": 4, "data": Path("text.txt")}
+    found = prepare_cell(RunRequest(**fields), lambda *_: None).header
+    assert found.typed_data == "text.txt"
+    assert "--data=text.txt" in command_again(found)

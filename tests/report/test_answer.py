@@ -26,7 +26,7 @@ def test_the_first_method_is_named_with_its_lead_seeds_and_cost(results):
         "Next, ddp on 2 nodes takes 26.7 s [24.0–29.3], 3.00 times as long."
     )
     assert "it is 3.00 times [3.00–3.00] as fast as ddp on as many nodes" in text
-    assert "ist on 2 nodes 2.00 MB sent per node" in text
+    assert "Cost to the target: ist on 2 nodes 1.78 MB sent per node; ddp on 2 nodes 1.78 MB sent" in text
     assert "Measured on laptop (8 cores, cpu)." in text
     assert "SYNTHETIC" in text
     assert "say nothing about the real dataset" in text
@@ -75,6 +75,25 @@ def test_a_replay_names_its_error_and_a_lead_below_it_is_too_close(results):
     assert found.outcome == "first"
     assert "Replayed on " in text
     assert f"ddp by {known_checks()['ddp'].median:.1%} in the median" in text
-    assert "to there" in text
+    cost = next(line for line in found.verdict if line.startswith("Cost to the target: "))
+    assert " 1.78 MB sent per node and $" in cost  # 2 MB in the whole run
     found, text = answered(even)  # 3.22 s and 3.22 s
     assert found.outcome == "close"
+
+
+def test_controls_alone_have_no_first_method(results):
+    subnet = header("ist", status="failed", narrowed={"hidden": 2048})
+    subnet["config"]["workload_options"] = {"hidden": 4096}
+    write_run(results, subnet, ramp(9.0)[:1])
+    for method, status in (("ddp", "failed"), ("ddp", "done")):
+        width = 2048 if status == "done" else 4096
+        head = header(method, status=status, cell=f"speech-{method}-{width}")
+        head["config"]["workload_options"] = {"hidden": width}
+        head["workload_label"] = "speech" if width == 4096 else f"speech hidden={width}"
+        write_run(results, head, ramp(9.0) if status == "done" else ramp(9.0)[:1])
+    group = group_of(results)
+    assert group.contenders
+    assert not group.competing
+    found, text = answered(group)
+    assert found.outcome == "nobody"
+    assert text.startswith("Only controls have finished, so no method is the first to accuracy 0.8.")

@@ -138,7 +138,8 @@ def test_maps_and_crossings_leave_out_controls(results):
     assert len(sweep.groups[0].contenders) == 6
     found = winner_map([sweep], "nodes", "bare")
     assert found.rows == ("2",)
-    assert [tile.winner for tile in found.tiles[0]] == ["ist", "ist"]
+    assert [tile.leaders[0] for tile in found.tiles[0]] == ["ist", "ist"]
+    assert not [name for tile in found.tiles[0] for name in tile.leaders if SUBNET in name]
     assert {name for standing in standings(sweep) for name in standing.pair} == {
         "ddp",
         "diloco",

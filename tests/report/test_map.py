@@ -9,7 +9,9 @@ import pytest
 from fake_clusters import BARE, sweep_of, write_pair
 from fake_runs import averaging_trace, header, ramp, write_run
 
+from istbench.cluster.checked import known_checks
 from istbench.errors import UserError
+from istbench.report.answer import answer
 from istbench.report.map import build_maps, winner_map
 from istbench.report.output.map_picture import draw_maps
 from istbench.report.phrases import Caution, Lead
@@ -90,6 +92,30 @@ def test_a_target_that_nobody_reached_and_one_that_a_single_method_reached(resul
     )
 
 
+def test_the_only_method_that_ran_has_no_winner_and_says_so(results):
+    write_pair(results)
+    write(results, "ddp", 0.01, nodes=4)
+    found = map_of(results, FAST)
+    two, four = (row[0] for row in found.tiles)
+    assert (two.rivals, four.rivals, four.verdict, four.winner) == (1, 0, "only", None)
+    assert four.text == "ddp no other ran"
+    assert found.records()[1]["winner"] is None
+    assert found.records()[1]["leaders"] == ["ddp"]
+    _, svg = draw_maps([found], results / "report")
+    words = [text.strip() for text in ElementTree.parse(svg).getroot().itertext()]
+    assert {"no other ran", "no other method ran"} <= set(words)
+
+
+def test_a_lead_within_the_errors_of_replays_is_too_close_as_in_the_answer(results):
+    error = abs(known_checks()["ddp"].largest)
+    write(results, "ddp", 0.01)
+    write(results, "ist", 0.01 * (1 + error / 2))
+    ((tile,),) = map_of(results, FAST).tiles
+    assert (tile.verdict, tile.leaders) == ("close", ("ddp", "ist"))
+    (group,) = sweep_of(results, FAST).groups
+    assert answer(group, group.targets[-1]).outcome == "close"
+
+
 def redeal(run, trace, nodes):
     dealt = msgspec.structs.replace(run.header, nodes=nodes)
     return dataclasses.replace(run, header=dealt, extrapolated_from=run.header.nodes), averaging_trace(nodes)
@@ -106,6 +132,16 @@ def test_cells_with_a_method_that_was_never_run_on_their_nodes_are_marked(result
     footer = winners_table(found).footer
     assert any(isinstance(line, Caution) and line.startswith("*: extrapolated") for line in footer)
     assert map_of(results, FAST).rows == ("2", "4")  # by default those that were run
+
+
+def test_a_close_method_that_was_never_run_marks_the_cell_also_as_the_third(results):
+    for seed, seconds in enumerate((0.008, 0.0105)):
+        write(results, "ist", seconds, seed=seed, nodes=4)
+        write(results, "local_sgd", seconds + 0.0001, seed=seed, nodes=4)
+        write(results, "ddp", 0.01, seed=seed)
+    tile = map_of(results, FAST, nodes=[4], redeal=redeal).tiles[0][0]
+    assert tile.leaders == ("ist", "local_sgd", "ddp")
+    assert tile.extrapolated
 
 
 def test_the_other_axis_may_be_the_latency_on_the_nodes_with_the_most_methods(results):

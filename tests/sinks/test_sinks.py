@@ -9,7 +9,7 @@ from fake_runs import evaluation, header, write_run
 
 from istbench.errors import UserError
 from istbench.node import sinks as node_sinks
-from istbench.node.sinks import Elsewhere, Sinks
+from istbench.node.sinks import Elsewhere, RunFiles, Sinks
 from istbench.registry import load_sink
 from istbench.results.events import Note, Resume
 from istbench.sinks.base import EvaluationSink
@@ -26,7 +26,7 @@ def run(results):
 
 def feed(run, text, points, status):
     """One process's part of a run: it gives a sink these evaluations, and ends."""
-    with Sinks([Elsewhere(text, run)]) as sinks:
+    with Sinks([RunFiles(run), *([Elsewhere(text, run)] if text else [])]) as sinks:
         for step, value in points:
             found = evaluation(step, step / 10, value, sent=1000 * step)
             # A metric that was not a number, and a name with a character of its own.
@@ -39,16 +39,18 @@ def feed(run, text, points, status):
             raise ValueError("no good")
 
 
-def feed_both_parts(run, text):
-    feed(run, text, PARTS[0], "interrupted")
+def feed_both_parts(run, text, *, first=True):
+    """Both parts of a run that resumes; with `first` false, the user requests the sink on the resume."""
+    feed(run, text if first else "", PARTS[0], "interrupted")
     run.append(Resume(step=100))
     feed(run, text, PARTS[1], "done")
     assert not [event for event in run.events() if isinstance(event, Note)]
 
 
-def test_tensorboard_reads_a_resumed_run_as_one_curve_over_train_seconds(run, results):
+@pytest.mark.parametrize("first", [True, False])
+def test_tensorboard_reads_a_resumed_run_as_one_curve_over_train_seconds(run, results, first):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    feed_both_parts(run, "tensorboard")
+    feed_both_parts(run, "tensorboard", first=first)
     found = reader.EventAccumulator(str(results / "tensorboard" / run.path.name))
     found.Reload()
     points = found.Scalars("accuracy")
@@ -73,24 +75,44 @@ def test_mlflow_reads_a_resumed_run_as_one_run(run, results):
         for point in client.get_metric_history(found.info.run_id, "accuracy")
     )
     assert [point[1:] for point in points if point[1:] in KEPT] == KEPT
+    assert len(points) == len(KEPT) + 1  # and one after the checkpoint
     feed(run, "mlflow", PARTS[0], "interrupted")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "KILLED"
 
 
-def test_wandb_reads_the_offline_run(run, results):
+def test_mlflow_has_the_whole_curve_of_a_run_that_requests_it_on_a_resume(run, results):
+    mlflow = pytest.importorskip("mlflow")
+    feed_both_parts(run, "mlflow", first=False)
+    client = mlflow.MlflowClient(tracking_uri=str(results / "mlflow"))
+    (experiment,) = [known for known in client.search_experiments() if known.name == "speech"]
+    (found,) = client.search_runs([experiment.experiment_id])
+    points = client.get_metric_history(found.info.run_id, "accuracy")
+    assert sorted((point.step, point.value) for point in points) == KEPT
+
+
+def test_wandb_reads_the_parts_of_an_offline_run_as_runs_of_a_group(run, results):
     proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    feed(run, "wandb", PARTS[0], "done")
-    (path,) = (results / "wandb").rglob("*.wandb")
-    records = [proto.Record.FromString(content) for content in records_of(path)]
+    feed_both_parts(run, "wandb")
+    paths = (results / "wandb").rglob("*.wandb")
+    parts = [[proto.Record.FromString(content) for content in records_of(path)] for path in paths]
+    curves = sorted(curve_of(records) for records in parts)
+    assert curves == sorted([PARTS[0], KEPT])
+    runs = [next(record.run for record in records if record.HasField("run")) for records in parts]
+    assert {(found.display_name, found.run_group) for found in runs} == {(run.path.name, run.path.name)}
+    assert len({found.run_id for found in runs}) == 2
+    codes = [record.exit.exit_code for records in parts for record in records if record.HasField("exit")]
+    assert sorted(codes) == [0, 1]
+
+
+def curve_of(records):
+    """The steps and accuracies in records of wandb."""
     found = []
     for record in records:
         if record.HasField("history"):
             values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
             found.append((values["_step"], values["accuracy"]))
-    assert found == PARTS[0]
-    assert next(record.run.display_name for record in records if record.HasField("run")) == run.path.name
-    assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
+    return found
 
 
 def records_of(path):
@@ -129,6 +151,17 @@ def test_mlperf_log_lines_have_the_run_between_its_start_and_its_stop(run, resul
     assert [(line["metadata"]["step_num"], line["value"]) for line in points] == PARTS[0]
     assert [line["metadata"]["epoch_num"] for line in points] == [0.0, 12.8, 25.6, 38.4]
     assert lines[-1]["time_ms"] - by_key["run_start"]["time_ms"] == 15_000
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_mlperf_log_lines_of_a_resumed_run_are_those_of_one_that_never_stopped(run, results, first):
+    feed_both_parts(run, "mllog", first=first)
+    lines = lines_of(results / "mllog" / f"{run.path.name}.log")
+    points = [(line["metadata"]["step_num"], line["value"]) for line in lines if line["key"] == "eval_accuracy"]
+    assert points == KEPT
+    for key in ("seed", "run_start", "global_batch_size", "run_stop"):
+        assert [line["key"] for line in lines].count(key) == 1
+    assert lines[-1]["metadata"] == {"status": "success"}
 
 
 @pytest.mark.parametrize(

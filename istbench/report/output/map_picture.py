@@ -19,9 +19,10 @@ _TILE_CHARACTERS = 15
 _LEGEND_COLUMNS = 3
 _WHITE = 0.55  # share of white in a tile, so that black words are readable on it
 _NO_WINNER = "0.9"
-_HATCHES = {"close": "//", "nobody": "xx", "extrapolated": ".."}
+_HATCHES = {"close": "//", "only": "--", "nobody": "xx", "extrapolated": ".."}
 _NAMES = {
     "close": "too close to call",
+    "only": "no other method ran",
     "nobody": "nobody reached it",
     "extrapolated": f"{NEVER_RUN} never run on so many nodes",
 }

@@ -5,7 +5,7 @@ from typing import Literal
 
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import MethodStyle
-from istbench.report.phrases import count_nodes
+from istbench.report.phrases import count_nodes, joined
 from istbench.report.plots.plot import Line, Panel, Plot, Scale, Series, contender_styles, plot_subtitle, plot_title
 from istbench.results.load import Run
 from istbench.results.stats import median
@@ -25,30 +25,35 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
     """The metric over seconds, or over another axis: a panel for each number of nodes, a line for each method.
 
     A line is the median over seeds at equal time (steps, MB), its band their minimum to maximum. The line ends with
-    the shortest run.
+    the shortest run. Over traffic, rows that send nothing have no line; the subtitle names them. If no row sends
+    anything, there is no panel.
     """
     styles = contender_styles(group)
-    ends = [min(_places(run, along)[-1] for run in contender.runs) for contender in group.contenders]
-    logarithmic = min(ends) > 0 and max(ends) >= _LOG_FROM * min(ends)
+    silent = [row for row in group.contenders if along == "traffic" and not all(_sent(run) for run in row.runs)]
+    rows = [row for row in group.contenders if row not in silent]
+    ends = [min(_places(run, along)[-1] for run in contender.runs) for contender in rows]
+    logarithmic = min(ends, default=0) > 0 and max(ends) >= _LOG_FROM * min(ends)
     drawn = [target for target in group.targets if abs(target.level) <= _LARGEST_DRAWN]
     panels = tuple(
         Panel(
             title=count_nodes(nodes),
             series=tuple(
                 _over(contender, along, styles[contender.name], after_start=logarithmic)
-                for contender in group.contenders
+                for contender in rows
                 if contender.nodes == nodes
             ),
             levels=tuple(target.level for target in drawn),
             level_names=tuple(target.short for target in drawn),
         )
-        for nodes in group.nodes
+        for nodes in sorted({contender.nodes for contender in rows})
     )
-    several = any(len(contender.runs) > 1 for contender in group.contenders)
+    several = any(len(contender.runs) > 1 for contender in rows)
+    spread = "median, and min–max over seeds" if several else "one seed"
+    left_out = joined(f"{row.name} on {count_nodes(row.nodes)}" for row in silent) if silent else ""
     return Plot(
         stem=f"{group.stem}-over-{along}",
         title=plot_title(group),
-        subtitle=plot_subtitle(group, "median, and min–max over seeds" if several else "one seed"),
+        subtitle=plot_subtitle(group, f"{spread}; {left_out} sent nothing" if silent else spread),
         kind="lines",
         x_label=_x_label(group, along),
         y_label=group.metric.axis_on("validation" if group.is_validation else "test"),
@@ -66,6 +71,11 @@ def _height_scale(group: Group, panels: Sequence[Panel]) -> Scale:
     if best is None or min(*heights, *levels) <= 0:
         return "linear"
     return "log" if max(heights) / best >= _LOG_HEIGHT_FROM else "linear"
+
+
+def _sent(run: Run) -> int:
+    """Bytes that the busiest node of a run sent."""
+    return run.curve.evaluations[-1].bytes_sent_per_node
 
 
 def _x_label(group: Group, along: Along) -> str:

@@ -11,7 +11,7 @@ from istbench.report.plots.plot import plot_subtitle, plot_title
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name
 
-Verdict = Literal["first", "close", "nobody"]
+Verdict = Literal["first", "close", "only", "nobody"]
 
 NEVER_RUN = "*"
 """Marks a cell with a row that was never run on its number of nodes."""
@@ -21,8 +21,10 @@ NEVER_RUN = "*"
 class Tile:
     """One cell of a map: the rows at one bandwidth, compared by their seconds to the target.
 
-    verdict: `first` if one row is first; `close` if the range over seeds of the fastest row overlaps with others;
-    `nobody` if no row reached the target with at least half of its seeds.
+    verdict: `first` if one row is first; `close` if the range of the fastest row overlaps with others, as in
+    `RowTime.overlaps`; `only` if a row reached the target and no other ran; `nobody` if no row reached the target
+    with at least half of its seeds.
+    rivals: number of other rows that ran, beside the fastest.
     leaders: names of the fastest row, and for `close` of all that overlap with it, the fastest first.
     method: of the fastest row. seconds: its median over seeds. over_next: seconds of the second row over those of
     the fastest, paired by seed; None if no other row reached the target.
@@ -34,6 +36,7 @@ class Tile:
     row: int | float | str
     nodes: int
     verdict: Verdict
+    rivals: int
     leaders: tuple[str, ...] = ()
     method: str | None = None
     seconds: float | None = None
@@ -53,8 +56,8 @@ class Tile:
 
     @property
     def detail(self) -> str:
-        """`1.84×`, `too close`, `alone`, with the marks; only marks if nobody reached the target."""
-        words = {"close": "too close", "nobody": ""}.get(self.verdict)
+        """`1.84×`, `too close`, `alone`, `no other ran`, with the marks; for `nobody` only marks."""
+        words = {"close": "too close", "only": "no other ran", "nobody": ""}.get(self.verdict)
         if words is None:
             words = "alone" if self.over_next is None else f"{_factor(self.over_next)}×"
         return f"{ROUGH if self.rough else ''}{words}{NEVER_RUN if self.extrapolated else ''}"
@@ -95,7 +98,11 @@ class WinnerMap:
     def subtitle(self) -> str:
         """The budget, the batch size, the cluster, the nodes, and the meaning of the figures."""
         kinds = {interval_name(len(row.runs)) for row in self.group.contenders if len(row.runs) > 1}
-        ranges = f"too close: ranges over seeds overlap ({' or '.join(sorted(kinds))})" if kinds else "one seed"
+        ranges = (
+            f"too close: ranges over seeds ({' or '.join(sorted(kinds))}), widened by errors of replays, overlap"
+            if kinds
+            else "one seed; too close: a difference within the errors of replays"
+        )
         nodes = "" if self.by == "nodes" else f", {count_nodes(self.tiles[0][0].nodes)}"
         known = plot_subtitle(self.group, ranges, self.cluster + nodes)
         return f"{known}; ×: seconds of the next over the first"
@@ -130,6 +137,7 @@ class WinnerMap:
                 "seconds": tile.seconds,
                 "over_next": tile.over_next,
                 "verdict": tile.verdict,
+                "rivals": tile.rivals,
                 "leaders": list(tile.leaders),
                 "extrapolated": tile.extrapolated,
                 "before_first_evaluation": tile.rough,

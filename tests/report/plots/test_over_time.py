@@ -37,6 +37,23 @@ def test_an_evaluation_without_a_number_leaves_a_gap_not_a_wrong_point(results):
     assert series.x == (0.0, 2.0)
 
 
+def test_a_run_that_sends_nothing_has_no_curve_over_traffic_and_is_named(results):
+    for nodes in (1, 2):
+        write_plausible(results, "ddp", nodes=nodes)
+    write_plausible(results, "ist", nodes=2)
+    plot = metric_over(group_of(results), "traffic")
+    assert [(panel.title, len(panel.series)) for panel in plot.panels] == [("2 nodes", 2)]
+    assert plot.subtitle.endswith("; ddp on 1 node sent nothing")
+    assert len(metric_over(group_of(results), "steps").panels) == 2
+
+
+def test_runs_that_all_send_nothing_have_no_panel_over_traffic(results):
+    write_plausible(results, "ddp", nodes=1)
+    plot = metric_over(group_of(results), "traffic")
+    assert plot.panels == ()
+    assert "ddp on 1 node sent nothing" in plot.subtitle
+
+
 def test_far_apart_methods_get_a_logarithmic_time_axis_without_time_zero(results):
     write_run(results, header("ist"), ramp(1.0))
     write_run(results, header("ddp"), ramp(100.0))

@@ -235,8 +235,11 @@
     const { data: { values }, encoding = {} } = specOf(details.closest("figure"));
     const [across, up] = [encoding.x?.title, encoding.y?.title];
     const titles = { label: "method", x: across, column: across, y: up, row: up, low: "lowest", high: "highest" };
-    const rows = values.filter((row) => !["mark", "line"].includes(row.kind)).flatMap((row) =>
-      Array.isArray(row.x) ? row.x.map((x, at) => ({ ...row, x: row.at ?? x, y: row.y[at] ?? "not reached" })) : [row]);
+    const missed = "not reached";
+    const rows = values.filter((row) => !["mark", "line"].includes(row.kind))
+      .map((row) => (row.open ? { ...row, high: missed } : row)) // a range that ends above the axis
+      .flatMap((row) =>
+        Array.isArray(row.x) ? row.x.map((x, at) => ({ ...row, x: row.at ?? x, y: row.y[at] ?? missed })) : [row]);
     const names = ["label", "kind", "seed", "row", "column", "part", "first", "lead", "seconds", "x", "y", "low", "high", "start", "end"]
       .filter((name) => rows.some((row) => name in row));
     const table = document.createElement("table");
@@ -269,6 +272,12 @@
     if (!event.target.matches(".method")) return;
     tellAll();
     remember();
+  });
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // its hash would replace the view's
+    const answer = all(".answer", article()).find((one) => !isHidden(one));
+    answer.tabIndex = -1;
+    answer.focus();
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");

@@ -6,13 +6,14 @@ parameters: `hidden`, the labels that its legend switches off, and `target`, the
 
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from istbench.report.output.html.text import clipped
 from istbench.report.palette import MethodStyle, on_dark
 from istbench.report.plots.plot import BAND_FROM, Bars, Panel, Plot, Series
-from istbench.report.plots.winner_map import WinnerMap
+from istbench.report.plots.winner_map import Tile, Verdict, WinnerMap
 
 Spec = dict[str, Any]
 Values = list[dict[str, Any]]
@@ -23,6 +24,7 @@ _HEIGHT, _ROW_HEIGHT, _LINE = 260, 22, 13
 _GREY = "#808080"
 _MOST_POINTS = 120
 _MOST_TOLD = 12
+_TILE_CHARACTERS, _TILE_PIXELS, _BESIDE_TILES = 13, 84, 70
 
 DASHES: dict[str, list[int]] = {"-": [1, 0], "--": [7, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
 """The dashes of matplotlib's lines, in pixels."""
@@ -79,15 +81,16 @@ def bars_spec(plot: Bars) -> Spec:
     high = max((bar.end for bar in plot.bars), default=1.0)
     data = [
         {
-            "row": clipped(bar.row), "part": clipped(bar.part), "start": _short(bar.start), "end": _short(bar.end),
-            **({"text": bar.text} if bar.text else {}),
+            "row": clipped(bar.row), "part": clipped(bar.part), "start": _within(bar.start, high - low),
+            "end": _within(bar.end, high - low), **({"text": bar.text} if bar.text else {}),
         }
         for bar in plot.bars
     ]  # fmt: skip
     span = {
         "x": {
             "field": "start", "type": "quantitative", "title": clipped(plot.x_label),
-            "scale": {"domain": [_short(low), _short(high)], "nice": False}, "axis": {"grid": False},
+            "scale": {"domain": [_within(low, high - low), _within(high, high - low)], "nice": False},
+            "axis": {"grid": False},
         },
         "x2": {"field": "end"},
         "y": {
@@ -128,30 +131,36 @@ def bars_spec(plot: Bars) -> Spec:
 
 
 def map_spec(plot: WinnerMap) -> Spec:
-    """The specification of a map: a tile has the colour of its first method, and names it."""
+    """The specification of a map: a tile has the colour of its first method, and names it.
+
+    Tiles without a winner are grey. Those with a method that was never run on their nodes have a dashed edge.
+    """
     data = [
         {
             "column": column, "row": row, "first": clipped(tile.heading, 40), "lead": tile.detail,
-            "method": clipped(tile.leaders[0]) if tile.verdict == "first" else tile.verdict,
+            "lines": _tile_lines(tile), "method": tile.verdict if tile.winner is None else clipped(tile.winner),
             **({} if tile.seconds is None else {"seconds": _short(tile.seconds)}),
+            **_hollow(tile.extrapolated),
         }
         for row, tiles in zip(plot.rows, plot.tiles, strict=True)
         for column, tile in zip(plot.columns, tiles, strict=True)
     ]  # fmt: skip
     colours = {clipped(name): style.colour for name, style in plot.styles.items()}
-    colours |= {"close": _GREY, "nobody": _GREY}
+    colours |= dict.fromkeys(_NO_WINNER, _GREY)
+    apart = {"paddingInner": 0.05, "paddingOuter": 0.03}
     place = {
         "x": {
-            "field": "column", "type": "ordinal", "sort": None, "title": "bandwidth",
+            "field": "column", "type": "ordinal", "sort": None, "title": "bandwidth", "scale": apart,
             "axis": {"labelAngle": 0, "grid": False},
         },
         "y": {
-            "field": "row", "type": "ordinal", "sort": None, "title": clipped(plot.row_label),
+            "field": "row", "type": "ordinal", "sort": None, "title": clipped(plot.row_label), "scale": apart,
             "axis": {"grid": False},
         },
     }  # fmt: skip
+    lines = max(len(one["lines"]) for one in data)
     return {
-        **_frame(map_text(plot), {"step": 2 * _ROW_HEIGHT}),
+        **_frame(map_text(plot), {"step": (lines + 1.5) * _LINE}),
         "data": {"values": data},
         "encoding": place,
         "layer": [
@@ -163,16 +172,41 @@ def map_spec(plot: WinnerMap) -> Spec:
                         "scale": {"domain": list(colours), "range": list(colours.values())},
                     },
                     "fillOpacity": {
-                        "condition": {"test": "indexof(['close', 'nobody'], datum.method) >= 0", "value": 0.08},
+                        "condition": {"test": f"indexof({list(_NO_WINNER)}, datum.method) >= 0", "value": 0.08},
                         "value": 0.4,
                     },
                     "tooltip": [{"field": name} for name in ("column", "row", "first", "lead", "seconds")],
                 },
             },
-            {"mark": {"type": "text", "dy": -7, "fontSize": 11}, "encoding": {"text": {"field": "first"}}},
-            {"mark": {"type": "text", "dy": 8, "fontSize": 10}, "encoding": {"text": {"field": "lead"}}},
+            {
+                "transform": [{"filter": "datum.hollow"}],
+                "mark": {
+                    "type": "rect", "filled": False, "stroke": _GREY, "strokeWidth": 2, "strokeDash": [5, 4],
+                },
+            },
+            {
+                "mark": {
+                    "type": "text", "fontSize": 11, "lineHeight": _LINE, "baseline": "middle",
+                    "dy": {"expr": f"-{_LINE / 2} * (length(datum.lines) - 1)"},
+                },
+                "encoding": {"text": {"field": "lines"}},
+            },
         ],
     }  # fmt: skip
+
+
+_NO_WINNER: tuple[Verdict, ...] = ("close", "only", "nobody")
+
+
+def _tile_lines(tile: Tile) -> list[str]:
+    """The words of a tile, on lines that fit into it."""
+    texts = (clipped(tile.heading, 40), tile.detail)
+    return [line for text in texts for line in textwrap.wrap(text, _TILE_CHARACTERS)]
+
+
+def map_width(plot: WinnerMap) -> int:
+    """The least width in pixels at which the words of a map fit into its tiles."""
+    return _BESIDE_TILES + _TILE_PIXELS * len(plot.columns)
 
 
 def map_text(plot: WinnerMap) -> str:
@@ -306,7 +340,15 @@ def _hollow(never_run: bool) -> Spec:
 
 def _short(value: float) -> float | int:
     """`value` with four significant digits: a page of two hundred runs must fit into a mail."""
-    rounded = float(f"{value:.4g}")
+    return _written(float(f"{value:.4g}"))
+
+
+def _within(value: float, span: float) -> float | int:
+    """`value` rounded to a part in ten thousand or more of `span`, the length of the axis that shows it."""
+    return _written(round(value, 4 - math.floor(math.log10(span)))) if span > 0 else _short(value)
+
+
+def _written(rounded: float) -> float | int:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 

@@ -19,14 +19,17 @@ from istbench.report.output.html.vega_lite import (
     bars_text,
     map_spec,
     map_text,
+    map_width,
     panel_specs,
     panel_text,
 )
 from istbench.report.page import Page
 from istbench.report.palette import on_dark
+from istbench.report.phrases import ROUGH
 from istbench.report.plots.plot import Bars, Plot
-from istbench.report.plots.winner_map import WinnerMap
+from istbench.report.plots.winner_map import NEVER_RUN, WinnerMap
 from istbench.report.tables.table import Entry
+from istbench.report.tables.winners import winners_table
 
 VENDORED = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.js")
 """The chart libraries in `vendor/`, in the order in which a page loads them."""
@@ -35,6 +38,9 @@ VENDORED = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.js")
 _IMPORT, _EXPORT = r"^import (\{.+?\}) from .vega-util.;$", r"^export \{ (\w+) as expressionInterpreter \};$"
 
 _LONGEST_TEXT = 20_000
+
+# Warnings, and the meaning of marks; the other notes are closed at first.
+_SHOWN_NOTES = ("Careful", f"{ROUGH}:", f"{NEVER_RUN}:")
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -120,7 +126,7 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(clip=clipped, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script)
-    environment.globals.update(winners=_winners)
+    environment.globals.update(winners=_winners, map_notes=_map_notes, shown_notes=_SHOWN_NOTES)
     environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=_dash_text, on_dark=on_dark)
     return environment
 
@@ -149,9 +155,17 @@ def _bars(plot: Bars) -> dict[str, str]:
 
 
 def _winners(plot: WinnerMap) -> dict[str, str]:
-    title = f"Bandwidth of a host and {plot.row_label}"
-    spec = script_json(map_spec(plot))
-    return {"title": title, "target": plot.target.short, "text": map_text(plot), "spec": spec}
+    return {
+        "title": f"Bandwidth of a host and {plot.row_label}",
+        "target": plot.target.short,
+        "text": map_text(plot),
+        "spec": script_json(map_spec(plot)),
+        "width": str(map_width(plot)),
+    }
+
+
+def _map_notes(plot: WinnerMap) -> tuple[str, ...]:
+    return winners_table(plot).footer
 
 
 def _dash_text(line: str) -> str:

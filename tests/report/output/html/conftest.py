@@ -28,6 +28,7 @@ def page(trial):
         for seed in range(2):
             write_plausible(trial, "ddp", nodes=nodes, seed=seed, traced=True)
             write_plausible(trial, "ist", nodes=nodes, seed=seed, best=0.75, traced=True)
+    write_plausible(trial, "ist", nodes=4, seed=2, best=0.5, traced=True)  # the only seed that misses 0.7
     write_plausible(trial, "local_sgd", nodes=2, options="local_steps=40", traced=True)
     write_run(trial, header("p3", status="failed", error="died of </script><b>"), [])
     write_run(trial, header("ddp", workload="toy", targets=[0.5]), ramp(9.0))

@@ -136,6 +136,35 @@ def test_the_address_brings_back_the_view(opened, page_file):
     assert opened.said == []
 
 
+def test_the_skip_link_moves_to_the_visible_answer_and_keeps_the_view(opened):
+    opened.select_option("#clock", "2")
+    opened.select_option("#target", "0.7")
+    view = opened.evaluate("location.hash")
+    opened.locator(".skip").focus()
+    opened.keyboard.press("Enter")
+    assert opened.evaluate("document.activeElement === [...document.querySelectorAll('.answer')].find((one) => "
+                           "one.offsetParent)")  # fmt: skip
+    assert opened.evaluate("location.hash") == view
+
+
+def test_the_data_of_a_range_that_is_open_says_not_reached(opened):
+    opened.select_option("#target", "0.7")
+    figure = opened.evaluate_handle(
+        "[...document.querySelectorAll('figure')].find((one) => one.offsetParent && "
+        "one.querySelector('script').textContent.includes('\"open\":true'))"
+    )
+    figure.as_element().query_selector("details.data summary").click()
+    figure.as_element().wait_for_selector("details.data table")
+    rows = figure.evaluate(
+        "one => [...one.querySelectorAll('details.data tr')].map((row) => [...row.cells].map((cell) => "
+        "cell.textContent))"
+    )
+    highest = rows[0].index("highest")
+    found = [row[highest] for row in rows if row[:2] == ["ist", "point"]]
+    assert found[-1] == "not reached"
+    assert float(found[0]) > 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen_scrolls_only_downward_and_axe_finds_nothing_serious(opened, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

@@ -1,15 +1,17 @@
 """Specifications of charts, drawn by another implementation of Vega-Lite than the page's."""
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import pytest
 from fake_clusters import sweep_of, write_pair
-from fake_runs import evaluation, header, ramp, write_plausible, write_run
+from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
 from read_tables import group_of
 
-from istbench.report.output.html.vega_lite import bars_spec, panel_specs, panel_text
+from istbench.report.map import winner_map
+from istbench.report.output.html.vega_lite import bars_spec, map_spec, map_width, panel_specs, panel_text
 from istbench.report.palette import on_dark
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.plots.by_nodes import time_by_nodes
@@ -31,7 +33,8 @@ def drawn(spec):
         vl_convert.vegalite_to_svg(json.dumps(sized, allow_nan=False), vl_version="6.4")
     )
     lines = [path for path in picture.iter(f"{SVG}path") if "stroke-dasharray" in path.attrib]
-    return [text.text for text in picture.iter(f"{SVG}text")], lines
+    texts = picture.iter(f"{SVG}text")
+    return [line.text for text in texts for line in ([*text] or [text])], lines
 
 
 def of_layer(spec, mark):
@@ -130,6 +133,34 @@ def test_bars_of_no_part_of_the_known_are_drawn():
     )  # fmt: skip
     texts, _ = drawn(bars_spec(chart))
     assert {"a <b>", "x'y\"z", "1 %"} <= set(texts)
+
+
+def test_short_bars_late_in_a_round_keep_their_length():
+    bars = tuple(Bar(row="out", part="to", start=812.3 + at / 1e4, end=812.3 + (at + 0.5) / 1e4) for at in range(9))
+    chart = Bars(
+        stem="x", title="t", subtitle="", x_label="ms", rows=("out",), parts=(("to", "#000000"),), bars=bars
+    )
+    found = bars_spec(chart)["data"]["values"]
+    assert [row["end"] - row["start"] for row in found] == pytest.approx([5e-5] * 9, rel=0.01)
+
+
+def test_a_map_breaks_its_words_into_lines_and_dashes_tiles_that_were_never_run(results):
+    write_pair(results)
+    for sharing in ("ist", "local_sgd"):
+        write_run(results, header(sharing, nodes=4), ramp(5.0), trace=averaging_trace(4, compute=(0.02,)))
+    sweep = sweep_of(results, 8e6, 8e9)
+    found = winner_map([sweep], "nodes", "bare")
+    first, *others = found.tiles[1]
+    tiles = (found.tiles[0], (dataclasses.replace(first, extrapolated=True), *others))
+    found = dataclasses.replace(found, tiles=tiles)
+    spec = map_spec(found)
+    lines = [row["lines"] for row in spec["data"]["values"]][2:]
+    assert lines == [["ist or", "local_sgd", "too close*"], ["ist or", "local_sgd", "too close"]]
+    assert [row.get("hollow", False) for row in spec["data"]["values"]] == [False, False, True, False]
+    texts, dashed = drawn(spec)
+    assert {"local_sgd", "ist or", "too close*"} <= set(texts)
+    assert len([path for path in dashed if path.attrib["stroke-dasharray"] == "5,4"]) == 1
+    assert map_width(found) == 70 + 2 * 84
 
 
 def test_values_that_no_axis_holds_are_left_out(results):
