@@ -13,6 +13,8 @@ TASK_FILE = "task file"
 _SLOW_S = 5.0
 _LONGEST_REASON = 300
 
+_named: set[str] = set()  # code that runs now and is named if it takes long
+
 # Names of modules from plug-in files, and of packages with loaded methods or workloads, with the word for each.
 _modules: dict[str, str] = {}
 
@@ -47,8 +49,13 @@ def said_by(error: BaseException) -> str:
 def users_code(what: str) -> Iterator[None]:
     """Run code of the user inside. Its prints go to standard error, because standard output holds results.
 
-    what: names the code on standard error if it takes long, since it may never end.
+    what: names the code on standard error if it takes long, since it may never end. Inside code of the same name,
+        nothing is named again.
     """
+    if what in _named:
+        with redirect_stdout(sys.stderr):
+            yield
+        return
 
     def tell() -> None:
         line = f"istbench: {what} takes more than {_SLOW_S:g} s; Ctrl-C ends it"
@@ -56,9 +63,11 @@ def users_code(what: str) -> Iterator[None]:
 
     timer = threading.Timer(_SLOW_S, tell)
     timer.daemon = True
+    _named.add(what)
     timer.start()
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         timer.cancel()
+        _named.discard(what)

@@ -42,8 +42,9 @@ def command(
 ) -> None:
     """Compute the memory per node, and the bytes and seconds per round, of a cell on a cluster.
 
-    Trains and allocates nothing. Says whether it fits, and the largest width and the fewest nodes that would.
-    RECORD is a file of `istbench record`, in place of --workload.
+    Trains nothing, and allocates no model; it runs one only to find or try the neuron groups of a task file. Says
+    whether the cell fits, and the largest width and the fewest nodes that would. RECORD is a file of
+    `istbench record`, in place of --workload.
     """
     if script is None:
         plan = _plan_cell(cluster, given, method_options, workload_options, plugins)

@@ -62,7 +62,8 @@ def command(
         import torch
 
         torch.set_num_threads(count)
-    record = record_script(script, arguments, steps=steps, max_seconds=limit, done=partial(save_script, path=file))
+    save = partial(save_script, path=file.absolute())  # the script may change the directory
+    record = record_script(script, arguments, steps=steps, max_seconds=limit, done=save)
     if as_json:
         click.echo(json.dumps(_as_json(record, file), allow_nan=False))
     else:

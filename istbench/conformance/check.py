@@ -62,7 +62,7 @@ def check_task(file: Path, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> 
         UserError: if the file lacks a function, or its data cannot be opened.
     """
     task, results = of_tasks.opened_task(file), list[CheckResult]()
-    for check in of_tasks.FUNCTIONS:
+    for check in of_tasks.checks_of(task):
         results.append(_here(check, task))
         if results[-1].outcome == "failed":
             return results
@@ -96,10 +96,12 @@ def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) 
 def _here(check: Callable[..., str], workload: Any) -> CheckResult:
     try:
         return CheckResult(_title(check.__name__), "holds", check(workload))
-    except (of_workloads.DoesNotHold, UserError, ValueError) as failure:  # ValueError: groups that do not fit
+    except (of_workloads.DoesNotHold, UserError) as failure:
         return CheckResult(_title(check.__name__), "failed", str(failure))
     except Exception as failure:  # a plug-in may raise anything
-        return CheckResult(_title(check.__name__), "failed", plugin_line(failure) or said_by(failure))
+        fits_no_model = isinstance(failure, ValueError)  # istbench's own words on neuron groups
+        said = plugin_line(failure) or (str(failure) if fits_no_model else said_by(failure))
+        return CheckResult(_title(check.__name__), "failed", said)
 
 
 def _title(name: str) -> str:

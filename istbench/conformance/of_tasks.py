@@ -10,6 +10,7 @@ from torch import nn
 
 from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
+from istbench.conformance.of_workloads import DoesNotHold, metric_before_training
 from istbench.conformance.training import assembled, open_workload, set_up, train
 from istbench.errors import RunFailed, UserError
 from istbench.fabric import Fabric
@@ -18,9 +19,8 @@ from istbench.node.evaluate import evaluate
 from istbench.plugin_code import plugin_line, said_by
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload, load_method
-from istbench.subnets.groups import NeuronGroup, named_tensors
+from istbench.subnets.groups import NeuronGroup, named_tensors, validate_groups
 from istbench.workloads.cache import cache_directory
-from istbench.workloads.contract import metric_of
 from istbench.workloads.task import Task
 
 Outcome = Literal["holds", "failed", "skipped"]
@@ -56,7 +56,8 @@ def the_model(task: Task) -> str:
 def the_data(task: Task) -> str:
     """`data(train)` gives the same batch again."""
     indices = torch.arange(min(task.batch_size, task.train_size))
-    (one, _), (other, _) = (task.train_batch(indices, torch.Generator().manual_seed(0)) for _ in range(2))
+    with task.file.watched("data"):
+        (one, _), (other, _) = (task.train_batch(indices, torch.Generator().manual_seed(0)) for _ in range(2))
     if not one.equal(other):
         raise task.file.wrong("data", "gives other samples the second time; it should draw its random numbers from "
                               "torch, NumPy or Python's random")  # fmt: skip
@@ -73,11 +74,31 @@ def the_loss(task: Task) -> str:
 
 def the_metric(task: Task) -> str:
     """Evaluating the first test batches gives the metric."""
-    metrics = evaluate(task.task_model.built(0), task, torch.device("cpu"), islice(task.test_batches(), 2))
-    return f"{task.metric} {metrics[task.metric]:.4g} before training; {metric_of(task).direction}"
+    model, computes = task.task_model.built(0), task.file.first_of("evaluate", "loss", "model")
+    with task.file.watched(computes):
+        metrics = evaluate(model, task, torch.device("cpu"), islice(task.test_batches(), 2))
+    try:
+        return metric_before_training(task, metrics[task.metric])
+    except DoesNotHold as problem:
+        raise task.file.wrong(computes, str(problem)) from None
 
 
-FUNCTIONS: tuple[Callable[[Task], str], ...] = (the_model, the_data, the_loss, the_metric)
+def the_neuron_groups(task: Task) -> str:
+    """The groups that the file names fit the model, and another order of their units does not change the loss."""
+    with torch.device("meta"):
+        model = task.build_model()
+    groups = task.neuron_groups(model)
+    validate_groups(model, groups)
+    unproved = task.prove_groups(groups)
+    return f"{_listed(groups)}; {unproved or 'another order of their units changes nothing'}"
+
+
+_FUNCTIONS: tuple[Callable[[Task], str], ...] = (the_model, the_data, the_loss, the_metric)
+
+
+def checks_of(task: Task) -> tuple[Callable[[Task], str], ...]:
+    """The checks of the functions of `task`."""
+    return (*_FUNCTIONS, the_neuron_groups) if "neuron_groups" in task.file else _FUNCTIONS
 
 
 def by_methods(
@@ -106,7 +127,7 @@ def by_methods(
             yield name, "failed", f"on {count} node{'s' if count > 1 else ''}: {problem}"
         else:
             cuts = load_method(name, plugins).cuts_units
-            yield name, "holds", _dealt(name, task, nodes) if cuts else "trains"
+            yield name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains"
 
 
 def two_steps(fabric: Fabric, file: str, plugins: tuple[str, ...], methods: Sequence[str]) -> list[str]:
@@ -150,11 +171,11 @@ def _trained(file: str, nodes: int, methods: Sequence[str], plugins: tuple[str, 
     return problems
 
 
-def _dealt(method: str, task: Task, nodes: int) -> str:
+def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str:
     """The neuron groups that `method` deals to `nodes` nodes, their share of the parameters, and whole modules."""
     with torch.device("meta"):
         model = task.build_model()
-    options = build_method(method, {}, workload=task).options
+    options = build_method(method, {}, workload=task, plugins=plugins).options
     try:
         check_groups(method, model, task, nodes, options)
     except UserError as refusal:

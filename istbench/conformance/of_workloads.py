@@ -108,7 +108,16 @@ def the_metric_is_reported(workload: Workload) -> str:
     model = _model(workload).eval()
     with torch.no_grad():
         metrics = workload.evaluate(model, islice(workload.test_batches(), 2))
-    metric, value = metric_of(workload), checked_metrics(workload, metrics)[workload.metric]
+    return metric_before_training(workload, checked_metrics(workload, metrics)[workload.metric])
+
+
+def metric_before_training(workload: Workload, value: float) -> str:
+    """The metric of an untrained model, `value`, and its direction.
+
+    Raises:
+        DoesNotHold: if it is not finite, or reaches every target.
+    """
+    metric = metric_of(workload)
     if not math.isfinite(value):
         raise DoesNotHold(f"{metric.name} is {value} before training; it must be a finite number")
     targets = checked_targets(workload)

@@ -8,6 +8,7 @@ from torch import nn
 
 from istbench.errors import UserError
 from istbench.fabric import Fabric
+from istbench.plugin_code import plugin_line
 from istbench.subnets.dealing import selected_groups
 from istbench.subnets.groups import NeuronGroup, dealt_to
 from istbench.subnets.layout import layout_of
@@ -18,8 +19,8 @@ _NAMED = 4
 
 def dealt_groups(model: nn.Module, workload: Workload, nodes: int, options: Any) -> list[NeuronGroup]:
     """The neuron groups of `workload` that `options` select, without those that stay whole on `nodes` nodes."""
-    groups = dealt_to(least_units(nodes, options), workload.neuron_groups(model))
-    return selected_groups(model, groups, options.deal)
+    selected = selected_groups(model, workload.neuron_groups(model), options.deal)
+    return dealt_to(least_units(nodes, options), selected)
 
 
 def least_units(nodes: int, options: Any) -> int:
@@ -37,9 +38,12 @@ def check_groups(method: str, model: nn.Module, workload: Workload, nodes: int, 
         groups = workload.neuron_groups(model)
         layout_of(model, groups)
     except ValueError as error:
+        if plugin_line(error) is not None:
+            raise  # the command shows the line of the user's code
         raise UserError(f"workload {workload.name!r}: {error}") from None
     if not groups:
         raise UserError(f"workload {workload.name!r} declares no neuron groups, so {method} cannot cut it")
+    workload.prove_groups(groups)
     selected, least = selected_groups(model, groups, options.deal), least_units(nodes, options)
     dealt = dealt_to(least, selected)
     short = min(dealt, key=_size) if dealt else max(selected, key=_size)
@@ -52,13 +56,18 @@ def check_groups(method: str, model: nn.Module, workload: Workload, nodes: int, 
 
 
 def whole_groups(model: nn.Module, workload: Workload, nodes: int, options: Any) -> str:
-    """A line that names the selected groups that stay whole on `nodes` nodes; empty if all are dealt out."""
-    groups = selected_groups(model, workload.neuron_groups(model), options.deal)
+    """A line that names the selected groups that stay whole on `nodes` nodes, or says that no group is proved.
+
+    Empty if all are dealt out and proved.
+    """
+    written = workload.neuron_groups(model)
+    groups = selected_groups(model, written, options.deal)
     dealt = {group.name for group in dealt_to(least_units(nodes, options), groups)}
     whole = [f"{group.name} ({group.size})" for group in groups if group.name not in dealt]
     more = f" and {len(whole) - _NAMED} more" if len(whole) > _NAMED else ""
     named = ", ".join(whole[:_NAMED])
-    return f"neuron groups with fewer units than the {nodes} nodes stay whole: {named}{more}" if whole else ""
+    short = f"neuron groups with fewer units than the {nodes} nodes stay whole: {named}{more}" if whole else ""
+    return "; ".join(filter(None, (short, workload.prove_groups(written))))
 
 
 def compare_groups(groups: Sequence[NeuronGroup], fabric: Fabric) -> None:

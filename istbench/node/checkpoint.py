@@ -6,13 +6,15 @@ on all ranks once, in `shared.safetensors`, and then publishes the step (istbenc
 
 import hashlib
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
@@ -63,26 +65,34 @@ class Flat:
         return found
 
 
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random number generators on this rank: of the CPU, and of `device` if it is a GPU."""
-    state = {"cpu": torch.get_rng_state()}
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The state of the random number generators of this rank: torch's, NumPy's and Python's.
+
+    Those of torch are of the CPU, and of `device` if it is a GPU.
+    """
+    name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
+    state = {"cpu": torch.get_rng_state(), "numpy": [name, key.tolist(), *rest], "python": random.getstate()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
-def set_random_state(state: dict[str, Tensor] | Tensor, device: torch.device) -> None:
-    """The inverse of `random_state`. Older checkpoints have only the state of the CPU.
+def set_random_state(state: dict[str, Any] | Tensor, device: torch.device) -> None:
+    """The inverse of `random_state`. Older checkpoints have only the states of torch, or only that of the CPU.
 
     Raises:
         UserError: `device` is a GPU, and the rank that wrote the state had none.
     """
-    states = {"cpu": state} if isinstance(state, Tensor) else state
+    states: dict[str, Any] = {"cpu": state} if isinstance(state, Tensor) else state
     if device.type == "cuda" and "cuda" not in states:
         raise UserError("it has no random state of a GPU")
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
+    if "numpy" in states:
+        np.random.set_state(tuple(states["numpy"]))
+        version, numbers, gauss = states["python"]
+        random.setstate((version, tuple(numbers), gauss))
 
 
 def part_names(rank: int, files: Mapping[str, ManifestEntry] | None) -> list[str]:

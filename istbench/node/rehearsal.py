@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from istbench.errors import UserError, shown
 from istbench.methods.base import materialise
-from istbench.subnets.groups import NeuronGroup, permute_units, unindexed
+from istbench.subnets.groups import misfit, permute_units
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import blank_model
 
@@ -20,7 +20,7 @@ _NEAR = 1e-4
 def rehearse(workload: Workload, *, cuts_units: bool) -> None:
     """Compute one loss of `workload`, whose data is open. With `cuts_units`, try other orders of units too.
 
-    A task file is tried by its own `try_out`.
+    A task file is tried by its own `try_out`, and the launcher proves its groups.
 
     The units of a neuron group are interchangeable: their order must not change the function of the model. Models
     of more than 4 million parameters are not tried. Training reports other errors of the plug-in's code, with their
@@ -57,18 +57,8 @@ def _rehearse(workload: Workload, cuts_units: bool) -> None:
         permute_units(permuted, group, torch.arange(group.size).roll(1))
         after = _loss(workload, permuted, batch)
         if abs(after - before) > _NEAR * max(1.0, abs(before)):
-            raise _misfit(workload, model, group, groups, f"from {before:.4f} to {after:.4f}")
-
-
-def _misfit(
-    workload: Workload, model: nn.Module, group: NeuronGroup, groups: list[NeuronGroup], moved: str
-) -> UserError:
-    missing = [f"{name} dimension {dim}" for name, dim in unindexed(model, group, groups)]
-    hint = f"; dimensions of this size in no slot: {', '.join(missing[:4])}" if missing else ""
-    return UserError(
-        f"{workload.in_errors}: neuron group {group.name!r} does not fit the model: another order of its "
-        f"{group.size} units changes the loss {moved}{hint}; list every dimension that a unit indexes in its slots"
-    )
+            moved = f"another order of its {group.size} units changes the loss from {before:.4f} to {after:.4f}"
+            raise UserError(f"{workload.in_errors}: {misfit(model, group, groups, moved)}")
 
 
 def _batch(workload: Workload) -> Batch:

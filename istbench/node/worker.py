@@ -2,9 +2,11 @@
 
 import math
 import os
+import random
 from contextlib import closing, nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from istbench.activity import current
@@ -78,7 +80,10 @@ def train_rank(
     """
     all_threads = min(torch.get_num_threads(), own_cores())
     torch.set_num_threads(config.threads)
-    torch.manual_seed(derived_seed(config.seed, "node", fabric.rank))
+    seed = derived_seed(config.seed, "node", fabric.rank)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # a user's model and loss may draw from these two
+    random.seed(seed)
     if fabric.rank == 0 and config.code:
         current.begin("computing a first loss", timed=True)
         rehearse(workload, cuts_units=load_method(config.method, config.plugins).cuts_units)

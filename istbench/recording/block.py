@@ -24,7 +24,7 @@ class RecordedBlock:
             raise TypeError(f"record takes a torch optimizer, not a {type(optimizer).__name__}")
         if steps < LEAST_STEPS:
             raise ValueError(f"a record takes at least {LEAST_STEPS} steps, not {steps}")
-        self.file = file
+        self.file = file.absolute()  # the block may change the directory
         self.record: ScriptRecord | None = None
         self._recorder = StepRecorder(steps, only=optimizer, done=self._save, script="a block of Python")
 

@@ -63,8 +63,8 @@ class EvaluationError:
 def evaluation_error(runs: Sequence[Run], targets: Sequence[Target]) -> EvaluationError | None:
     """The standard error of evaluations of `runs`, which share a table with `targets`; None if it is unknown.
 
-    It is the largest that the last evaluations recorded. Without a record it is known for a metric that rises from
-    0 to 1 and has no unit, as shares do.
+    It is the largest that the last evaluations recorded. Without a record it is known for shares of the samples,
+    such as an accuracy.
     """
     if not runs:
         return None

@@ -21,6 +21,7 @@ _RISING_WORDS = {
     "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "auprc", "map", "ndcg", "mrr", "bleu", "rouge",
     "meteor", "chrf", "iou", "miou", "dice", "r2", "ssim", "mcc", "kappa", "tpr", "tnr",
 }  # fmt: skip
+_SHARE = re.compile(r"\b(accuracy|acc|precision \d+|top\d+)\b")
 _OF_A_SPLIT = {"test", "val", "valid", "validation", "dev", "eval", "heldout"}
 _MOST_PAIRED = 200
 _LARGEST_WHOLE = 1e6
@@ -68,8 +69,8 @@ class Metric:
 
     @property
     def may_be_share(self) -> bool:
-        """Whether values from 0 to 1 may be a share of samples: without a unit, and higher is better."""
-        return not self.unit and not self.lower_is_better
+        """Whether values from 0 to 1 are a share of samples, by the name: accuracy, precision@5, top5."""
+        return not self.unit and not self.lower_is_better and bool(_SHARE.search(" ".join(_words(self.name))))
 
     @property
     def error_name(self) -> str:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from istbench.errors import shown
 
+_NAMED = 4
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -143,6 +145,16 @@ def unindexed(model: nn.Module, group: NeuronGroup, groups: Sequence[NeuronGroup
     taken = {(slot.tensor, slot.dim) for other in groups for slot in other.slots}
     places = [(name, dim) for name, tensor in tensors.items() for dim in range(tensor.dim())]
     return [place for place in places if place not in taken and tensors[place[0]].shape[place[1]] in lengths]
+
+
+def misfit(model: nn.Module, group: NeuronGroup, groups: Sequence[NeuronGroup], problem: str) -> str:
+    """The words that refuse `group`, one of `groups` of `model`, for a `problem` of its units."""
+    missing = [f"{name} dimension {dim}" for name, dim in unindexed(model, group, groups)]
+    hint = f"; dimensions of this size in no slot: {', '.join(missing[:_NAMED])}" if missing else ""
+    return (
+        f"neuron group {group.name!r} does not fit the model: {problem}{hint}; list every dimension that a unit "
+        "indexes in its slots"
+    )
 
 
 def slot_length(units: int, slot: Slot) -> int:

@@ -201,5 +201,8 @@ def random_values(model: nn.Module) -> nn.Module:
         elif name in parameters and tensor.dim() > 1:
             tensor.normal_(std=math.sqrt(2 * tensor.shape[0] / tensor.numel()))
         else:
+            negative = bool((tensor < 0).any()) or not tensor.any()
             tensor.add_(torch.empty_like(tensor).normal_(std=0.3))
+            if not negative:
+                tensor.abs_()  # the variance of a unit that is always 0 stays at least 0
     return model

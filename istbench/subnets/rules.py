@@ -104,6 +104,8 @@ class _Rules:
         except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError):
             self._unknown(operation)  # arguments of a form that the rule does not know
         for output in operation.outputs:
+            if 0 in output.shape:
+                continue  # it holds nothing, like the second result of an embedding bag
             if [math.prod(atom.size for atom in roots(p)) for p in self._of(output)] != list(output.shape):
                 self._unknown(operation)
                 return

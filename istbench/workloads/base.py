@@ -9,7 +9,7 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -215,6 +215,16 @@ class Workload(ABC):
     @abstractmethod
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """The groups of hidden units of `model` for Independent Subnet Training; empty if it has none."""
+
+    def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
+        """Prove `groups`, whose places fit the model, by runs of it; returns a line if no proof is possible.
+
+        Only groups of a task file need it: `istbench check` and tests prove those of other workloads.
+
+        Raises:
+            UserError: if another order of the units of a group changes the result.
+        """
+        return ""
 
     def narrowed(self, times: int) -> dict[str, Any]:
         """The options that divide the units of every group by `times`, rounded up; the others stay as they are.

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,10 @@ from torch.utils._pytree import tree_map
 
 from istbench.config.data_source import DataSource
 from istbench.errors import UserError, shown
-from istbench.plugin_code import TASK_FILE, users_code
+from istbench.plugin_code import TASK_FILE, plugin_line, users_code
 from istbench.subnets.discovery import Discovered, discover_groups
-from istbench.subnets.groups import NeuronGroup, Slot, named_tensors
+from istbench.subnets.groups import NeuronGroup, Slot, misfit, named_tensors
+from istbench.subnets.proof import Proof, failing
 from istbench.workloads.base import Batch, Progress, Workload
 from istbench.workloads.task_batches import Split, Stream, as_batch, kind_of, split_of
 from istbench.workloads.task_file import TaskFile
@@ -31,6 +32,7 @@ from istbench.workloads.task_model import TaskModel
 from istbench.workloads.task_optimizer import check_state, own_optimizer
 
 _EXAMPLE = 8
+_LEAST_EXAMPLE = 2  # BatchNorm in training needs two samples
 _REASONS = 3
 
 
@@ -51,6 +53,7 @@ class Task(Workload):
     task_model: ClassVar[TaskModel]
     _splits: ClassVar[dict[bool, Split]]
     _found: ClassVar[list[Discovered]]
+    _proved: ClassVar[dict[str, str]]
 
     def __init__(self, options: TaskOptions | None = None) -> None:
         super().__init__(options)
@@ -235,9 +238,55 @@ class Task(Workload):
         """The groups in the structure of the model. The first call tries them on an example batch."""
         if not self._found:
             with torch.device("cpu"), users_code(f"finding neuron groups of {TASK_FILE} {self.file.name}"):
-                model, batch = self.task_model.built(0).eval(), as_batch(self.split(True).example(_EXAMPLE))
+                model = self.task_model.built(0).eval()
+                batch = self._example(model)
                 self._found.append(discover_groups(model, lambda some: self.loss(some, batch)))
         return self._found[0]
+
+    def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
+        """Prove groups that `neuron_groups(model)` of the file returned; returns a line if no proof is possible.
+
+        The first call for some groups runs the model. istbench proves the groups that it finds when it finds them.
+
+        Raises:
+            UserError: if another order of the units of a group changes the loss.
+        """
+        if "neuron_groups" not in self.file:
+            return ""
+        key = repr(list(groups))
+        if key not in self._proved:
+            with torch.device("cpu"), users_code(f"proving neuron groups of {TASK_FILE} {self.file.name}"):
+                self._proved[key] = self._prove(self.task_model.built(0).eval(), groups)
+        return self._proved[key]
+
+    def _prove(self, model: nn.Module, groups: Sequence[NeuronGroup]) -> str:
+        try:
+            batch = self._example(model)
+            problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).order)
+        except Exception as error:  # checks of the loss report a mistake of its own
+            reason = plugin_line(error) or str(error).partition("\n")[0]
+            return f"neuron groups of {self.file.name} are not proved: {reason}"
+        for group in groups:
+            if group.name in problems:
+                raise self.file.wrong("neuron_groups", misfit(model, group, groups, problems[group.name]))
+        return ""
+
+    def _example(self, model: nn.Module, number: int = 0) -> Batch:
+        """A few training samples; a whole minibatch if the loss of `model` takes no other size.
+
+        An iterable gives a batch of its own. number: other samples for each.
+        """
+        split = self.split(True)
+        few = min(max(self.batch_size, _LEAST_EXAMPLE), _EXAMPLE)
+        batch = as_batch(split.example(few, number))
+        if few == self.batch_size or self.in_turn:
+            return batch
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                self.loss(model, batch)
+        except Exception:
+            return as_batch(split.example(self.batch_size, number))
+        return batch
 
     # Before training.
 
@@ -249,8 +298,8 @@ class Task(Workload):
         """
         model = self.task_model.built(0).train()
         for number in range(2):  # a parameter may serve some batches only
-            with self.file.running("loss" if "loss" in self.file else "model"):
-                value = self.loss(model, as_batch(self.split(True).example(_EXAMPLE, number)))
+            with self.file.watched(self.file.first_of("loss", "model")):
+                value = self.loss(model, self._example(model, number))
                 if not torch.isfinite(value):
                     raise self._wrong_loss(f"returns {value.item()} on untrained weights; it should be finite")
                 value.backward()
@@ -264,7 +313,7 @@ class Task(Workload):
             )
         optimizer = self.optimizer(list(model.parameters()))
         if optimizer is not None:
-            with self.file.running("optimizer"):
+            with self.file.watched("optimizer"):
                 optimizer.step()
             check_state(self.file, optimizer)
 
@@ -290,6 +339,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
         "targets": settings.targets,
         "_splits": {},
         "_found": [],
+        "_proved": {},
     }
     return type("TaskOfFile", (Task,), dict(attributes))
 

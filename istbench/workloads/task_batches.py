@@ -174,7 +174,7 @@ class Samples:
         self._file, self._where, self._dataset = file, f"data(train={train})", dataset
         self._content: str | None = None
         self.batch_size = file.settings.batch_size or _USUAL_BATCH
-        with file.running("data"):
+        with file.watched("data"):
             self.count: int = len(dataset)
         if not self.count:
             raise file.wrong("data", f"{self._where} returns a Dataset of length 0; it should have samples")
@@ -197,7 +197,8 @@ class Samples:
 
     def example(self, samples: int, number: int = 0) -> Any:
         """`samples` samples, others for each `number`; some repeat if there are too few."""
-        return self.batch([(number * samples + at) % self.count for at in range(samples)], 0)
+        with self._file.watched("data"):
+            return self.batch([(number * samples + at) % self.count for at in range(samples)], 0)
 
     def in_order(self) -> Iterator[Any]:
         """All samples in order, in batches of `batch_size`."""
@@ -209,7 +210,8 @@ class Samples:
         """A digest of some samples, the same for the same data; empty if they differ the second time."""
         if self._content is None:
             some = sorted({0, self.count // 2, self.count - 1})
-            self._content = _steady(self.batch(some, 0), self.batch(some, 0))
+            with self._file.watched("data"):
+                self._content = _steady(self.batch(some, 0), self.batch(some, 0))
         return self._content
 
 
@@ -233,12 +235,23 @@ class Stream:
     @cached_property
     def _first(self) -> Any:
         """The first batch of a pass that does not train."""
-        return self.at(0, _FIRST)
+        with self._file.watched("data"):
+            return self.at(0, _FIRST)
 
     @cached_property
     def batch_size(self) -> int:
-        """Samples of a batch: as the file says, or those of the first one."""
-        return self._file.settings.batch_size or len(Parts(self._first))
+        """Samples of a batch: those of the first one.
+
+        Raises:
+            UserError: if the file gives another size for training.
+        """
+        size, given = len(Parts(self._first)), self._file.settings.batch_size
+        if self._train and given not in (None, size):
+            raise self._file.wrong(
+                "data",
+                f"{self._where} yields batches of {size} samples, but batch_size is {given}; leave batch_size out",
+            )
+        return size
 
     @property
     def count(self) -> int:
@@ -267,7 +280,11 @@ class Stream:
 
     def example(self, samples: int, number: int = 0) -> Any:
         """Batch `number` of a pass, in its own size."""
-        return self.at(min(number, self.length - 1), _FIRST) if number else self._first
+        if not number:
+            return self._first
+        last = self.length - 1
+        with self._file.watched("data"):
+            return self.at(min(number, last), _FIRST)
 
     def at(self, number: int, seed: int) -> Any:
         """Batch `number` of the pass that belongs to `seed`."""
@@ -298,7 +315,9 @@ class Stream:
     def content(self) -> str:
         """A digest of the first batch, the same for the same data; empty if it differs in a second pass."""
         if self._content is None:
-            self._content = _steady(self._first, next(self.in_order(), None))
+            first = self._first
+            with self._file.watched("data"):
+                self._content = _steady(first, next(self.in_order(), None))
         return self._content
 
     def _begun(self, seed: int) -> "_Pass":

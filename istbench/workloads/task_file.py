@@ -77,6 +77,10 @@ class TaskFile:
         """The function called `name`."""
         return self._functions[name]
 
+    def first_of(self, *names: str) -> str:
+        """The first of `names` of functions that the file has."""
+        return next(name for name in names if name in self)
+
     def wrong(self, function: str, problem: str) -> UserError:
         """A `UserError` like `task file t.py, line 7, data: returns None; ...`."""
         code = getattr(self._functions.get(function), "__code__", None)
@@ -85,8 +89,17 @@ class TaskFile:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """What function `name` returns. An error names the line of the file, or the function."""
-        with users_code(f"{name} of {TASK_FILE} {self.name}"), self.running(name):
+        with self.watched(name):
             return self._functions[name](*arguments)
+
+    @contextmanager
+    def watched(self, name: str) -> Iterator[None]:
+        """As `running`; a line on standard error names the function if the code inside takes long.
+
+        This starts a thread, which would slow a step of training.
+        """
+        with users_code(f"{name} of {TASK_FILE} {self.name}"), self.running(name):
+            yield
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:

@@ -92,3 +92,29 @@ def test_an_error_in_model_names_the_line_and_nothing_of_plug_ins(tmp_path):
     with pytest.raises(ZeroDivisionError) as raised:
         prepared(tmp_path, TASK.replace("return nn.Sequential", "1 / 0\n    return nn.Sequential"))
     assert plugin_line(raised.value) == "task file mine.py, line 6, in model: ZeroDivisionError: division by zero"
+
+
+def test_a_value_error_in_loss_names_its_line_also_where_ist_looks_for_groups(tmp_path):
+    with pytest.raises(ValueError, match="not enough values") as raised:
+        prepared(tmp_path, TASK.replace("return (model", "a, b, c = batch\n    return (model"), method="ist")
+    line = plugin_line(raised.value)
+    assert line.startswith("task file mine.py, line 12, in loss: ValueError: not enough values to unpack")
+
+
+def test_written_groups_of_any_size_are_tried_before_any_process_starts(tmp_path):
+    wide = TASK.replace("8", "1100000")  # a worker tries none of this size
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, wide + GROUPS.replace('("0.bias", 0), ', ""), method="ist")
+    assert str(refused.value).startswith(
+        "task file mine.py, line 14, neuron_groups: neuron group 'hidden' does not fit the model: another order of "
+        "its units changes the result by "
+    )
+    assert "dimensions of this size in no slot: 0.bias dimension 0; list every" in str(refused.value)
+
+
+def test_written_groups_that_cannot_be_tried_are_named_before_a_run(tmp_path):
+    noisy = TASK.replace(".mean()", ".mean() * random.random()").replace("import torch\n", "import random, torch\n")
+    note = prepared(tmp_path, noisy + GROUPS, method="ist").header.data_source.note
+    assert note.endswith(
+        "; neuron groups of mine.py are not proved: two runs of the same model give different results"
+    )

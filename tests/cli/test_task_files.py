@@ -11,6 +11,7 @@ TASK = """
 import random
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -35,6 +36,8 @@ def loss(model, batch):
     steps += model.training
     if steps > 8 and Path("broken").exists():
         raise ValueError("no more steps")
+    if model.training:
+        batch = dict(batch, y=batch["y"] + random.random() + np.random.rand())
     return F.mse_loss(model(batch["x"]), batch["y"])
 
 
@@ -88,13 +91,17 @@ def test_a_run_of_a_task_file_resumes_bit_for_bit(istbench, tmp_path, monkeypatc
 
 
 def test_a_failing_check_shows_the_first_mistake(istbench, tmp_path):
-    path = tmp_path / "wrong.py"
-    path.write_text(TASK.replace('batch["y"])', 'batch["z"])'))
-    status, out, said = istbench("check", path)
     line = TASK.splitlines().index('    return F.mse_loss(model(batch["x"]), batch["y"])') + 1
-    assert status == 1
-    assert "to standard output" not in out
-    assert out.splitlines()[-1].split(maxsplit=3)[3] == f"task file wrong.py, line {line}, in loss: KeyError: 'z'"
+    for number, (wrong, error) in enumerate(
+        [('batch["z"])', "KeyError: 'z'"), ('batch["y"] * int("2 s"))', "ValueError: invalid literal for int()")]
+    ):
+        path = tmp_path / f"wrong{number}.py"
+        path.write_text(TASK.replace('batch["y"])', wrong))
+        status, out, said = istbench("check", path)
+        assert status == 1
+        assert "to standard output" not in out
+        found = out.splitlines()[-1].split(maxsplit=3)[3]
+        assert found.startswith(f"task file {path.name}, line {line}, in loss: {error}")
     path = tmp_path / "lacking.py"
     path.write_text(TASK.replace("def data", "def date"))
     status, out, said = istbench("check", path)

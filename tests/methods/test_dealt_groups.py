@@ -24,7 +24,7 @@ WRITTEN = [replace(group, found=False) for group in FOUND]
 
 
 def workload_of(groups):
-    return SimpleNamespace(name="mine", neuron_groups=lambda model: groups)
+    return SimpleNamespace(name="mine", neuron_groups=lambda model: groups, prove_groups=lambda groups: "")
 
 
 def check(groups, nodes, method="ist"):
@@ -94,6 +94,12 @@ def test_a_group_needs_fewer_units_where_several_nodes_train_each():
     assert [group.name for group in dealt_groups(MODEL, workload_of(FOUND), 4, options)] == ["0", "2"]
     assert IndependentSubnetTraining(options).remark(MODEL, workload_of(WRITTEN), 4) == ""
     check_groups("ist", MODEL, workload_of(WRITTEN), 4, options)
+
+
+def test_names_select_among_all_groups_before_small_ones_stay_whole():
+    options = IndependentSubnetTraining.Options(deal=("0", "2"))
+    assert [group.name for group in dealt_groups(MODEL, workload_of(FOUND), 4, options)] == ["0"]
+    check_groups("ist", MODEL, workload_of(FOUND), 4, options)
 
 
 def test_only_statistics_that_an_evaluation_estimates_stay_behind_and_whole_numbers_are_refused():

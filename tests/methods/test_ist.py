@@ -16,7 +16,9 @@ from istbench.subnets.structure import chain_groups
 
 def cut(*layers: nn.Module, nodes: int = 2) -> None:
     model = nn.Sequential(*layers)
-    workload = SimpleNamespace(name="images", neuron_groups=lambda model: chain_groups(model, model))
+    workload = SimpleNamespace(
+        name="images", neuron_groups=lambda model: chain_groups(model, model), prove_groups=lambda groups: ""
+    )
     IndependentSubnetTraining.check(IndependentSubnetTraining.Options(), model, workload, nodes)
 
 

@@ -1,5 +1,8 @@
 """Random numbers go on where they were, on the CPU and on a GPU."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
@@ -22,10 +25,20 @@ def gpus(monkeypatch):
 
 def test_the_cpus_goes_on_through_a_checkpoint():
     state = through_disk({"random": random_state(CPU)}, 0)["random"]
-    assert state.keys() == {"cpu"}
+    assert state.keys() == {"cpu", "numpy", "python"}
     wanted = torch.rand(5)
     set_random_state(state, CPU)
     assert torch.equal(torch.rand(5), wanted)
+
+
+def test_those_of_numpy_and_python_go_on_too():
+    np.random.normal()  # the generators keep a second number
+    random.gauss(0, 1)
+    state = through_disk({"random": random_state(CPU)}, 0)["random"]
+    wanted = [np.random.normal(), np.random.rand(), random.gauss(0, 1), random.random()]
+    set_random_state(state, CPU)
+    assert [np.random.normal(), np.random.rand(), random.gauss(0, 1), random.random()] == wanted
+    set_random_state({"cpu": state["cpu"]}, CPU)  # a checkpoint of before
 
 
 def test_measuring_how_fast_a_machine_is_draws_none_of_trainings():

@@ -1,5 +1,6 @@
 """`with istbench.record(optimizer):` around loops of every kind."""
 
+import os
 import time
 
 import pytest
@@ -353,3 +354,17 @@ def test_wrong_arguments(tmp_path):
         istbench.record(searching_optimizer, file=tmp_path / "x.json"),
     ):
         searching_optimizer.step(lambda: 0.0)
+
+
+def test_the_record_of_a_block_that_changes_the_directory_lies_where_it_began(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train = plain(model, optimizer)
+    with istbench.record(optimizer, file="block.json", steps=8) as block:
+        os.chdir("elsewhere")
+        while True:
+            train(0)
+    assert block.file == tmp_path / "block.json"
+    assert load_script(block.file) == block.record

@@ -1,6 +1,7 @@
 """`istbench record train.py`, run in this process as a user runs it."""
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -194,3 +195,13 @@ def test_wrong_use_is_one_line(words, reason, tmp_path, monkeypatch, capsys):
         main(words)
     assert ended.value.code == 2
     assert reason in one_line(capsys.readouterr().err)
+
+
+def test_the_record_lies_where_the_command_started(record, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    text = "import os\nos.chdir('elsewhere')\nwhile True: step()"
+    for words, file in (([], "train.record.json"), (["--out", "some.json"], "some.json")):
+        status, out, _ = record(text, "--steps", 8, "--json", *words)
+        os.chdir(tmp_path)
+        assert (status, json.loads(out)["file"]) == (0, file)
+        assert load_script(tmp_path / file).script == "train.py"

@@ -109,3 +109,15 @@ def test_where_nothing_changes_nothing_is_known():
 def test_a_long_run_is_compared_in_little_time():
     rising = [float(step) for step in range(100_000)]
     assert agreement(rising, rising, UP) == 1.0
+
+
+@pytest.mark.parametrize("name", ["accuracy", "val_accuracy", "acc", "top5", "top5_accuracy", "precision@1"])
+def test_shares_of_samples_are_known_by_their_names(name):
+    assert Metric(name).may_be_share
+    assert not Metric(name, unit="%").may_be_share
+    assert not Metric(name, lower_is_better=True).may_be_share
+
+
+@pytest.mark.parametrize("name", ["f1", "auc", "map", "bleu", "quality", "r2", "stop5"])
+def test_other_metrics_from_0_to_1_are_no_shares_of_samples(name):
+    assert not Metric(name).may_be_share

@@ -17,9 +17,12 @@ from istbench.subnets.groups import Attribute, NeuronGroup, Slot, named_tensors,
 from istbench.subnets.layout import build_subnet
 from istbench.subnets.partition import partition_units
 from istbench.subnets.structure import chain_groups
+from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
+from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
 from istbench.workloads.speech import FEATURES, Speech, SpeechOptions
+from istbench.workloads.text import Text, TextOptions
 from istbench.workloads.toy import Toy, ToyOptions
 
 NORM = ("weight", "bias", "running_mean", "running_var")
@@ -91,6 +94,28 @@ def test_the_groups_of_the_built_in_workloads_are_found(name, prove):
         model = build()
         found = discovered(model, torch.randn(shape), prove=prove)
     assert sets(found.groups) == sets(groups_of(model))
+
+
+@pytest.mark.parametrize("prove", [True, False], ids=["proved", "on the meta device"])
+def test_the_groups_of_amazon670k_are_found_in_a_sum_of_weighted_embeddings(prove):
+    workload = Amazon670k(Amazon670kOptions(features=30, hidden=6, labels=20))
+    with torch.device("cpu" if prove else "meta"):
+        model = workload.build_model()
+        for parameter in model.input.parameters():
+            nn.init.normal_(parameter)
+        rows = SparseBatch(torch.arange(0, 13, 4), torch.randint(30, (12,)), torch.rand(12), 30)
+        found = discovered(model, rows, prove=prove)
+    assert sets(found.groups) == sets(workload.neuron_groups(model))
+
+
+def test_the_groups_of_text_are_found_but_its_subnets_scale_their_sums():
+    text = Text(TextOptions(width=12, layers=2, heads=3, context=8))
+    with torch.device("meta"):
+        model = text.build_model()
+        found = discovered(model, torch.randint(256, (3, 8)), prove=False)
+    assert sets(found.groups) == sets(text.neuron_groups(model))
+    proved = discovered(text.build_model(), torch.randint(256, (3, 8)))
+    assert "a subnet with some of its units differs" in reasons(proved)["blocks.0.perceptron.hidden"]
 
 
 def test_a_flatten_gives_a_channel_several_columns():

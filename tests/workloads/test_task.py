@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from istbench import plugin_code
 from istbench.errors import UserError
 from istbench.methods.base import materialise
 from istbench.plugin_code import plugin_line
@@ -336,7 +337,7 @@ MISTAKES = [
     (SET, "[(None, 'a')]", ", line 12, data: a batch of data(train=True) is (None, 'a'); it should be tensors in"),
     (SET, "[points[:0]]", ", line 12, data: a batch of data(train=True) has 0 samples: a tensor of shape (0, 3)"),
     ("points = torch", "exit(3) #", ", line 12, data: calls exit(3); it should return"),
-    (LOSS, "model(points)", ", line 16, loss: returns a Tensor of shape (8, 2) and type torch.float32; it should"),
+    (LOSS, "model(points)", ", line 16, loss: returns a Tensor of shape (4, 2) and type torch.float32; it should"),
     (LOSS, "1.5", ", line 16, loss: returns 1.5; it should return a scalar tensor"),
     (LOSS, f"{LOSS}.detach()", ", line 16, loss: returns a tensor without a gradient; compute it from model(...)"),
     (LOSS, f"{LOSS} * float('nan')", ", line 16, loss: returns nan on untrained weights; it should be finite"),
@@ -480,3 +481,60 @@ def test_metrics_of_another_kind_name_the_file(task):
     workload = task(more='\ndef evaluate(model, batches):\n    return 0.5\n\nmetric = "accuracy"\n')
     with pytest.raises(UserError, match=r"mine\d+\.py: evaluate must return a dictionary of metrics, not 0.5$"):
         checked_metrics(workload, workload.evaluate(None, iter(())))
+
+
+ENDLESS = """
+import time
+
+def waits():
+    ends = time.monotonic() + 0.3
+    while time.monotonic() < ends:
+        pass
+"""
+WAITING = [
+    (STREAM, "    for number in range(5):", "    waits()\n    for number in range(5):", "data"),
+    (STREAM, "    return (model", "    waits()\n    return (model", "loss"),
+    (WHOLE, "    points, labels = batch\n", "    points, labels = batch\n    waits()\n", "loss"),
+]
+
+
+@pytest.mark.parametrize(("code", "old", "new", "name"), WAITING)
+def test_code_that_does_not_end_is_named_after_a_while(task, monkeypatch, capsys, code, old, new, name):
+    monkeypatch.setattr(plugin_code, "_SLOW_S", 0.02)
+    workload = task(old, new, code=code, more=ENDLESS)
+    workload.try_out()
+    said = capsys.readouterr().err
+    line = f"istbench: {name} of task file {workload.name}.py takes more than 0.02 s; Ctrl-C ends it\n"
+    assert line in said
+    assert "istbench: model" not in said
+
+
+def test_a_batch_size_other_than_that_of_the_batches_is_refused(task):
+    said = r"data: data\(train=True\) yields batches of 3 samples, but batch_size is 64; leave batch_size out"
+    with pytest.raises(UserError, match=said):
+        task("opened = []", "opened, batch_size = [], 64", code=STREAM)
+    larger = task(
+        "for number", "batch = 3 if train else 5\n    for number", code=STREAM.replace("(3, ", "(batch, ")
+    )
+    assert [larger.split(train).count for train in (True, False)] == [15, 25]
+    assert task("opened = []", "opened, batch_size = [], 3", code=STREAM).batch_size == 3
+
+
+def test_a_loss_may_rely_on_the_batch_size(task):
+    workload = task(
+        "points, labels = batch",
+        "points, labels = batch[0] + torch.zeros(batch_size, 1), batch[1]",
+        code=WHOLE.replace("batch_size = 4", "batch_size = 16"),
+    )
+    workload.try_out()
+    assert [group.size for group in workload.found_groups().groups] == [6]
+
+
+def test_written_groups_are_proved_once(task, monkeypatch):
+    workload = task(NET, "trained()", more=GROUPS)
+    with torch.device("meta"):
+        model = workload.build_model()
+    groups = workload.neuron_groups(model)
+    assert workload.prove_groups(groups) == ""
+    monkeypatch.setattr(workload.task_model, "built", None)
+    assert workload.prove_groups(groups) == ""

@@ -1,0 +1,68 @@
+"""Checks of a task file that need no processes."""
+
+import pytest
+from small_task import TASK
+
+from istbench.conformance import of_tasks
+from istbench.errors import UserError
+
+GROUPS = """
+def neuron_groups(model):
+    return {"hidden": [("0.weight", 0), ("0.bias", 0), ("2.weight", 1)]}
+"""
+OWN = """
+from istbench.methods.ist import IndependentSubnetTraining
+
+class Own(IndependentSubnetTraining):
+    name = "own"
+"""
+WRONG = [
+    ('{"accuracy": torch', '{"accuracy": 0 * float("inf") + torch', "accuracy is nan before training; it must be"),
+    ('{"accuracy": torch', '{"accuracy": float("inf") + torch', "accuracy is inf before training; it must be"),
+    (
+        "batch_size = 16",
+        "lower_is_better, targets = True, (0.9, 0.8)",
+        "every target is reached before training: acc",
+    ),
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a task file of this code; returns it."""
+
+    def write(code, name="mine.py"):
+        path = tmp_path / name
+        path.write_text(code)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(("old", "new", "said"), WRONG)
+def test_a_metric_that_no_run_can_use_names_the_file_and_evaluate(file, old, new, said):
+    task = of_tasks.opened_task(file(TASK.replace(old, new)))
+    line = TASK.splitlines().index("def evaluate(model, batches):") + 1
+    with pytest.raises(UserError) as refused:
+        of_tasks.the_metric(task)
+    assert str(refused.value).startswith(f"task file mine.py, line {line}, evaluate: {said}")
+
+
+def test_written_groups_are_proved_and_files_without_them_have_no_such_check(file):
+    assert of_tasks.the_neuron_groups not in of_tasks.checks_of(of_tasks.opened_task(file(TASK)))
+    task = of_tasks.opened_task(file(TASK + GROUPS, "written.py"))
+    assert of_tasks.checks_of(task)[-1] is of_tasks.the_neuron_groups
+    assert of_tasks.the_neuron_groups(task) == "hidden (16); another order of their units changes nothing"
+    task = of_tasks.opened_task(file(TASK + GROUPS.replace('("0.bias", 0), ', ""), "wrong.py"))
+    with pytest.raises(
+        UserError, match="another order of its units changes the result by .*no slot: 0.bias dimension 0"
+    ):
+        of_tasks.the_neuron_groups(task)
+
+
+def test_a_method_of_a_plug_in_deals_groups_too(file, tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.setattr(of_tasks, "on_nodes", lambda *_, **__: [[""]])  # it trains
+    ((name, outcome, said),) = of_tasks.by_methods(file(TASK), ["own"], 2, (str(tmp_path / "own.py"),))
+    assert (name, outcome) == ("own", "holds")
+    assert said.startswith("trains; 98% of the parameters are dealt in 1 neuron group: 0 (16)")
