@@ -38,6 +38,7 @@ def whole(tmp_path_factory):
         lower_is_better=True,
         unit="nats",
         control_nodes=1,
+        typed_data="words",
     )
     head["config"] = {**head["config"], "lab": lab, "target": 0.75, "max_seconds": 30.0, "plugins": ["a.py"]}
     head["host"] = {**head["host"], "lab": "a lab"}

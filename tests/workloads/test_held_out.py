@@ -88,7 +88,7 @@ def test_batches_in_an_order_of_their_own_cannot_be_divided(tmp_path: Path) -> N
         "    return TensorDataset(points, points[:, :4].argmax(1))",
         "    return [(points, points[:, :4].argmax(1))]",
     )
-    file.write_text(text)
+    file.write_text(text.replace("batch_size = 16\n", ""))
     with pytest.raises(UserError, match="return a Dataset, or leave --held-out out"):
         opened(build_workload(str(file), {}), tmp_path, 0.25)
 
