@@ -228,6 +228,8 @@ def best_table(
         if every_step
         else []
     )
+    counts = {cell.losses.seeds for cell in cells}
+    unequal = [f"Rates have {min(counts)} to {max(counts)} seeds: the last table."] if len(counts) > 1 else []
     shown, entries = fill(columns, rows)
     return Table(
         title=f"{head.workload_label}, {max(run.header.nodes for run in runs)} nodes, {head.budget}: final loss, "
@@ -237,6 +239,7 @@ def best_table(
         footer=(
             f"Data: {head.data_source.seen}. Batch size {head.batch_size} a node, seeds "
             f"{', '.join(map(str, seeds))}: the median [min–max]. Published: one seed.",
+            *unequal,
             *beside,
             "One node: the same rate, the outer step alone, on a share of the samples.",
             "MB sent: counted, 2 (n - 1)/n of the changes a round on n nodes.",
@@ -251,6 +254,7 @@ def rates_table(cells: Sequence[Cell]) -> Table:
         ColumnOf(key="rule", title="outer rule", align="left", entry=lambda cell: plain(cell.place.rule)),
         ColumnOf(key="every", title="local steps", entry=lambda cell: plain(cell.place.every)),
         ColumnOf(key="rate", title="outer rate", entry=lambda cell: plain(f"{cell.place.rate:g}")),
+        ColumnOf(key="seeds", title="seeds", entry=lambda cell: plain(cell.losses.seeds)),
         ColumnOf(key="loss", title="final loss", entry=lambda cell: spread(cell.losses)),
         ColumnOf(key="control", title="on one node", entry=lambda cell: spread(cell.control)),
     ]

@@ -516,7 +516,8 @@ def _y_axis(plot: Plot) -> Spec:
     return encoding
 
 
-_AXIS = {"tickCount": 6, "format": "~g", "gridOpacity": 0.35}
+# Without the 6, the step of the ticks sets the digits: "2e+1" for 20.
+_AXIS = {"tickCount": 6, "format": ".6~g", "gridOpacity": 0.35}
 
 
 def _all_places(series: Series) -> Iterable[float]:
