@@ -37,14 +37,15 @@ class MLflow(EvaluationSink):
 
         self._metric, self._client = Metric, MlflowClient(tracking_uri=where)
         experiment = self._experiment()
-        self._run = None if resumed_at is None else self._earlier(experiment)
-        self._taken = -1 if self._run is None or resumed_at is None else resumed_at
-        if self._run is not None:
+        earlier = None if resumed_at is None else self._earlier(experiment)
+        self._taken = -1 if earlier is None or resumed_at is None else resumed_at
+        if earlier is not None:
+            self._run = earlier
             self._client.update_run(self._run, status="RUNNING")
             return
         tags = {_CELL: header.cell, "mlflow.runName": header.cell}
         made = self._client.create_run(experiment, start_time=int(1000 * self.began), tags=tags)
-        self._run = made.info.run_id
+        self._run = str(made.info.run_id)
         options = [Param(name, str(value)) for name, value in parameters(header).items()]
         self._client.log_batch(self._run, params=options)
 
