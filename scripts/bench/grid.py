@@ -285,7 +285,8 @@ def trials_table(runs: Sequence[Run]) -> Table:
         together[f"{run.header.method}{' accumulate' if 'accumulate' in options else ''}", every].append(run)
 
     def words(members: Sequence[Run]) -> Entry:
-        own = [dict(run.header.config.method_options) for run in members]
+        known = {name for run in members for name in run.header.config.method_options}
+        own = [{name: run.header.config.method_options.get(name) for name in known} for run in members]
         varied = [name for name in sorted(own[0]) if len({options[name] for options in own}) > 1]
         sign = 1 if members[0].curve.metric.lower_is_better else -1
         tried = sorted((sign * final_of(run) if run.done else math.inf, place) for place, run in enumerate(members))
