@@ -1,6 +1,6 @@
 """Sentences and words that tables and plots share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
@@ -154,6 +154,16 @@ def unlike_lines(times: Iterable[ClusterTime | None]) -> Iterable[str]:
         yield Caution(
             f"Careful: the first {steps:,} local steps of a run sent other messages than its later steps. The "
             "replay takes all steps for later ones."
+        )
+
+
+def doubt_lines(doubts: Mapping[str, str], total: int) -> Iterable[str]:
+    """A warning for a footer if replayed seconds may be far off. doubts: the reason, by the name of the run."""
+    if doubts:
+        name, reason = next(iter(doubts.items()))
+        yield Caution(
+            f"Careful: the seconds of {len(doubts)} of {total} runs may be far off, for example {name}: {reason}. "
+            "On a quiet machine, run istbench retrace, or the cells with --again."
         )
 
 

@@ -1,11 +1,13 @@
 """A row's time to a target, and whether the times of two rows are too close to call."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from istbench.report.groups import Contender
 from istbench.report.phrases import count_nodes
 from istbench.report.tables.numbers import interval, number
 from istbench.report.targets import Target
+from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate
 
 
@@ -37,16 +39,25 @@ class RowTime:
         return f"{self.seconds.reached} of {self.seconds.seeds} seed{'s' if self.seconds.seeds > 1 else ''}"
 
     def overlaps(self, slower: "RowTime") -> bool:
-        """Whether the ranges over seeds of this row and a `slower` one overlap, each first widened by its error."""
-        return slower.seconds.low * (1 - min(slower.error, 1)) <= self.seconds.high * (1 + self.error)
+        """As `ranges_overlap`."""
+        return ranges_overlap(self.seconds, self.error, slower.seconds, slower.error)
 
 
 def row_time(contender: Contender, target: Target) -> RowTime:
     """The time of `contender` to `target`."""
-    checks = [run.cluster.check for run in contender.runs if run.cluster is not None]
-    known = [abs(found.check.largest) for found in checks if found is not None and found.check is not None]
     return RowTime(
         contender=contender,
         seconds=estimate(list(contender.seconds(target.level).values())),
-        error=max(known, default=0.0),
+        error=replay_error(contender.runs),
     )
+
+
+def replay_error(runs: Iterable[Run]) -> float:
+    """The largest error of replays of the methods of `runs` in a lab, as a share; 0 if unknown or not replayed."""
+    checks = [run.cluster.check for run in runs if run.cluster is not None]
+    return max((abs(one.check.largest) for one in checks if one is not None and one.check is not None), default=0.0)
+
+
+def ranges_overlap(faster: Estimate, error: float, slower: Estimate, slower_error: float) -> bool:
+    """Whether the ranges over seeds of two times overlap, each first widened by the error of its replays."""
+    return slower.low * (1 - min(slower_error, 1)) <= faster.high * (1 + error)

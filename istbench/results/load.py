@@ -53,6 +53,11 @@ class Run:
         return self.header.status == "done"
 
     @property
+    def doubt(self) -> str:
+        """A reason to doubt its replayed seconds; empty without a reason."""
+        return "" if self.cluster is None else self.cluster.doubt
+
+    @property
     def targets(self) -> tuple[float, ...]:
         """The levels to report, the easiest first: the user's, or else those of the workload and `--target`.
 

@@ -29,7 +29,8 @@ from istbench.errors import UserError
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
-from istbench.report.phrases import ROUGH, ROUGH_LINE, checks_line, unlike_lines
+from istbench.report.phrases import ROUGH, ROUGH_LINE, checks_line, doubt_lines, unlike_lines
+from istbench.report.row_time import ranges_overlap, replay_error
 from istbench.report.tables.numbers import number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.load import Run
@@ -41,6 +42,13 @@ EVERY = ("local_steps", "accumulate")
 ALONE = ", one node"
 BESIDE = ("lab.md", "utilisation.md")
 """Texts of other programs for the end of README.md."""
+ENTRIES = (
+    "Entries: median over seeds [min–max]. A seed that missed the level counts as infinite (∞). A row of one node "
+    "is a control: the method without its messages, on a share of the samples. The picture leaves it out."
+)
+TOO_CLOSE = (
+    "Too close: the ranges overlap, each widened by the error of its method's replays in a lab, where known."
+)
 _BEYOND = 2.0
 """The end of an error bar over a seed that missed, as a multiple of the median."""
 _MOST_CLOSE = 3
@@ -54,7 +62,8 @@ class Cell:
 
     steps, megabytes: local steps until the level, and MB that the busiest node sends until then, by seed. finals:
     last values of the metric. seconds, computing: seconds until the level by seed, and the median share of the
-    seconds in which a node computes, by link.
+    seconds in which a node computes, by link. error: the largest one of its method's replays in a lab, as a share;
+    0 if unknown.
     """
 
     method: str
@@ -65,6 +74,7 @@ class Cell:
     finals: Estimate
     seconds: Mapping[Link, Estimate]
     computing: Mapping[Link, float]
+    error: float
     rough: bool
 
 
@@ -147,6 +157,7 @@ def cells_of(
                 steps=estimate([steps_to(run, level) for run, _ in members] + misses),
                 megabytes=estimate([megabytes_to(run, level) for run, _ in members] + misses),
                 finals=estimate([final_of(run) for run, _ in members] + misses),
+                error=replay_error(there[0] for _, there in members),
                 rough=any(there.from_start for run, _ in members if (there := run.reached(level)) is not None),
                 seconds={
                     link: estimate([seconds_to(there[number], level) for _, there in members] + misses)
@@ -256,16 +267,14 @@ def tables_of(
         f"Data: {head.data_source.seen}. Budget: {head.budget}, batch size {head.batch_size} a node, seeds "
         f"{', '.join(map(str, seeds))}. {tuning_words(runs)}",
         f"Clock: cluster_s, replayed on {cluster} with these links; nothing is measured on them. Lower is sooner.",
-        "Entries: median over seeds [min–max]; too close: these ranges overlap. A seed that missed the level "
-        "counts as infinite (∞). A row of one node is a control: the method without its messages, on a share of "
-        "the samples. The picture leaves it out.",
+        ENTRIES,
         *([ROUGH_LINE] if any(cell.rough for cell in cells) else []),
         *cautions,
     )
     on_all = [cell for cell in cells if not cell.line.endswith(ALONE)]
     return [
-        table(f"{where}: first {to}", first_columns(on_all), links, footer),
-        table(f"{where}: training {to}", training_columns(metric.title), cells, footer[2:3]),
+        table(f"{where}: first {to}", first_columns(on_all), links, (*footer, TOO_CLOSE)),
+        table(f"{where}: training {to}", training_columns(metric.title), cells, (ENTRIES,)),
         table(f"{where}: seconds {to}", NAMING + by_link(links, seconds_entry), cells, footer),
         table(
             f"{where}: share of the seconds that computes, %",
@@ -320,16 +329,8 @@ def tuning_words(runs: Sequence[Run]) -> str:
 def cautions_of(on_clusters: Sequence[Sequence[Run]]) -> list[str]:
     """Warnings about the replays: their errors in a lab, and recordings on a busy machine."""
     times = [run.cluster for there in on_clusters for run in there if run.cluster is not None]
-    doubted = [run for run in on_clusters[0] if run.cluster is not None and run.cluster.doubt]
-    lines = [*checks_line(times), *unlike_lines(times)]
-    if doubted:
-        first = doubted[0]
-        assert first.cluster is not None
-        lines.append(
-            f"Careful: the seconds of {len(doubted)} of {len(on_clusters[0])} runs may be far off, for example "
-            f"{first.header.cell}: {first.cluster.doubt}."
-        )
-    return lines
+    doubts = {run.header.cell: doubt for run in on_clusters[0] if (doubt := run.doubt)}
+    return [*checks_line(times), *unlike_lines(times), *doubt_lines(doubts, len(on_clusters[0]))]
 
 
 def table(title: str, columns: Iterable[ColumnOf[Any]], rows: Sequence[Any], footer: tuple[str, ...]) -> Table:
@@ -367,7 +368,10 @@ def first_columns(cells: Sequence[Cell]) -> list[ColumnOf[Link]]:
     def close(link: Link) -> Entry:
         first = fastest(link)
         others = [
-            cell for cell in cells if cell is not first and cell.seconds[link].low <= first.seconds[link].high
+            cell
+            for cell in cells
+            if cell is not first
+            and ranges_overlap(first.seconds[link], first.error, cell.seconds[link], cell.error)
         ]
         others.sort(key=lambda cell: cell.seconds[link].median)
         more = f" and {len(others) - _MOST_CLOSE} more" if len(others) > _MOST_CLOSE else ""

@@ -14,6 +14,7 @@ from istbench.report.phrases import (
     close_targets_line,
     count_nodes,
     data_line,
+    doubt_lines,
     guide_line,
     joined,
     lower_bound_line,
@@ -83,15 +84,8 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
     yield from unlike_lines(run.cluster for contender in group.contenders for run in contender.runs)
     yield from _extrapolated_lines(group)
-    runs = [run for contender in group.contenders for run in contender.runs if run.cluster and run.cluster.doubt]
-    if runs:
-        first = runs[0]
-        assert first.cluster is not None
-        yield Caution(
-            f"Careful: the seconds of {len(runs)} of {_total(group)} runs may be far off, for example "
-            f"{_named(first)}: {first.cluster.doubt}. On a quiet machine, run istbench retrace, or the cells with "
-            "--again."
-        )
+    runs = [run for contender in group.contenders for run in contender.runs]
+    yield from doubt_lines({_named(run): doubt for run in runs if (doubt := run.doubt)}, _total(group))
 
 
 def _extrapolated_lines(group: Group) -> Iterable[str]:
