@@ -31,7 +31,7 @@ from istbench.report.tables.winners import winners_table
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_DATA = ("speech",)
-SUITES = {"speech": "map-speech", "text": "text", "cifar10": "cifar10", "dealing": "deal"}
+SUITES = {"speech": "map-speech", "text": "text", "cifar10": "map-cifar10", "dealing": "deal"}
 
 
 def main() -> None:
