@@ -224,7 +224,7 @@ def best_table(
     head = runs[0].header
     seeds = sorted({run.header.seed for run in runs})
     beside = (
-        [f"`ddp` ends at {with_interval(finals(every_step), metric_value)}, without an outer step."]
+        [f"ddp ends at {with_interval(finals(every_step), metric_value)}, without an outer step."]
         if every_step
         else []
     )
