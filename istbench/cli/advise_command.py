@@ -186,6 +186,7 @@ def _advise(
     from istbench.advise.saved import save_advice
     from istbench.backends.here import Here
     from istbench.cli.replaying import replaying
+    from istbench.results.on_cluster import own_checks
 
     answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
     backend = Here()
@@ -205,6 +206,9 @@ def _advise(
             f"no probe of {question.base.workload} has a value of {probed.metric.name}, and it has no target; give "
             "--target, or more --minutes"
         )
+    checks, unreadable = own_checks(out)
+    for problem in unreadable:
+        display.note(problem)
     with replaying():
         advice = advise(
             probed.candidates,
