@@ -343,6 +343,7 @@ class _Probing:
             stopped = one.why_not
         elif label not in self._runs:
             stopped = NO_TIME
+        unable = one.why_not if one.fits is False or one.cell is None else ""
         return Candidate(
             method=one.variant.method,
             label=label,
@@ -352,8 +353,8 @@ class _Probing:
             trace=trace,
             memory_bytes=one.memory_bytes,
             baseline=one.variant.baseline,
-            stopped="" if self.failed(label) or one.fits is False else stopped,
-            failed=self._failed.get(label, one.why_not if one.fits is False else ""),
+            stopped="" if self.failed(label) or unable else stopped,
+            failed=self._failed.get(label, unable),
             redealt=redealt,
         )
 
