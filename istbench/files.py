@@ -16,6 +16,23 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Append `line` and a newline to the lines in `path`, and return when they are on disk.
+
+    A last line torn by a crash is cut off first.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path`, flushed to disk, if no error occurs inside. Else `path` stays unchanged.

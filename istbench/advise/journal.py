@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import os
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from istbench.advise.halving import Rung
 from istbench.config.numbers import Count, Duration, Seed
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
+from istbench.files import append_line
 
 _Label = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -34,14 +35,20 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     cell: _Label
 
 
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
+    """Step one finished as the cell named `cell`."""
+
+    cell: _Label
+
+
 class Spent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):
-    """A command on the question ended, or goes on; these are its seconds so far."""
+    """A command on the question ended, or goes on; these are its seconds so far. command: a random name."""
 
     command: Annotated[str, Meta(max_length=100)]
     seconds: Duration
 
 
-_Line = Planned | Trained | Spent
+_Line = Recorded | Planned | Trained | Spent
 
 
 @dataclass
@@ -50,13 +57,16 @@ class Journal:
 
     Attributes:
         earlier: the rungs of earlier commands. cells: names of finished probes by (label, steps, seed).
-        spent_s: seconds of earlier commands.
+        recorded: name of the cell of step one; None before it has finished.
+        spent_s: seconds of earlier commands. command: the name of this one. Containers repeat process ids.
     """
 
     path: Path
     earlier: list[Rung] = field(default_factory=list)
     cells: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    recorded: str | None = None
     spent_s: float = 0.0
+    command: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def of(cls, results: Path, question: Any) -> "Journal":
@@ -70,6 +80,11 @@ class Journal:
         journal._read()
         return journal
 
+    def record(self, cell: str) -> None:
+        """Write that step one is finished."""
+        self.recorded = cell
+        self._append(Recorded(cell=cell))
+
     def planned(self, rung: Rung) -> None:
         """Write that `rung` starts."""
         self._append(Planned(rung=rung))
@@ -81,7 +96,7 @@ class Journal:
 
     def spent(self, seconds: float) -> None:
         """Write the seconds of this command so far."""
-        self._append(Spent(command=str(os.getpid()), seconds=seconds))
+        self._append(Spent(command=self.command, seconds=seconds))
 
     def _read(self) -> None:
         if not self.path.exists():
@@ -96,29 +111,17 @@ class Journal:
                 self.earlier.append(line.rung)
             elif isinstance(line, Trained):
                 self.cells[line.label, line.steps, line.seed] = line.cell
+            elif isinstance(line, Recorded):
+                self.recorded = line.cell
             else:
                 spent[line.command] = line.seconds
         self.spent_s = sum(spent.values())
 
     def _append(self, line: _Line) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab+") as file:
-                _cut_torn_line(file)
-                file.write(msgspec.json.encode(line) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self.path, msgspec.json.encode(line))
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
-
-
-def _cut_torn_line(file: Any) -> None:
-    size = file.seek(0, os.SEEK_END)
-    if size:
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        if whole < size:
-            file.truncate(whole)
 
 
 def labels_of(rungs: Iterable[Rung]) -> set[str]:

@@ -1,6 +1,7 @@
 """The truth after an advice: candidates trained to the target on really shaped links, or on the user's hosts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,29 @@ from istbench.advise.question import Probed, enough_steps
 from istbench.advise.truth import Checked
 from istbench.backends.backend import Backend, Screen
 from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError
+from istbench.errors import RunFailed, UserError
+from istbench.files import append_line
 from istbench.results.load import load_run
 
 _MOST_BYTES = 2**28
 LOG = "advice.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The truth of one candidate.
+
+    seconds: train seconds to the target; None for a miss. failure: the error of a failed run; else empty.
+    """
+
+    label: str
+    seconds: float | None
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.failure:
+            return f"{self.label}: failed, {self.failure}"
+        return f"{self.label}: {'did not reach the target' if self.seconds is None else f'{self.seconds:.4g} s'}"
 
 
 def first_two(advice: Advice) -> list[Choice]:
@@ -24,29 +43,35 @@ def first_two(advice: Advice) -> list[Choice]:
 
 def measure(
     choices: Iterable[Choice], probed: Probed, backend: Backend, out: Path, screen: Screen
-) -> dict[str, float | None]:
-    """Train `choices` to the target with `backend`; returns train seconds by label, None for a miss.
+) -> Iterator[Measured]:
+    """Train `choices` to the target with `backend`, one after another; yields the truth of each as it ends.
 
-    Finished runs in `out` are not run again.
+    Finished runs in `out` are not run again. A run that fails does not stop the others. A run that goes on after
+    this command has no truth yet.
 
     Raises:
         UserError: if the backend cannot run them.
-        RunFailed: if a run fails.
+        RunFailed: if no cell can run there.
     """
-    truth: dict[str, float | None] = {}
     target = probed.target
     assert target is not None
     for choice in choices:
         request = backend.fit(probed.request(choice.label, enough_steps(choice)))
         (outcome,) = backend.run([request], out, False, screen)
-        there = load_run(outcome.finished()).reached(target)
-        truth[choice.label] = None if there is None else there.seconds
-        took = "did not reach the target" if there is None else f"{there.seconds:.4g} s"
-        screen.note(f"measured {choice.label}: {took}")
-    return truth
+        if outcome.running:
+            screen.note(f"{choice.label} runs on; the same command measures it later")
+            continue
+        try:
+            there = load_run(outcome.finished()).reached(target)
+        except RunFailed as error:
+            found = Measured(label=choice.label, seconds=None, failure=str(error).splitlines()[0])
+        else:
+            found = Measured(label=choice.label, seconds=None if there is None else there.seconds)
+        screen.note(f"measured {found}")
+        yield found
 
 
-def keep(out: Path, advice: Advice, truth: dict[str, float | None]) -> Path:
+def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
     """Append the advice and its truth to `advice.jsonl` in `out`.
 
     Raises:
@@ -54,8 +79,7 @@ def keep(out: Path, advice: Advice, truth: dict[str, float | None]) -> Path:
     """
     path = out / LOG
     try:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(Checked(advice=advice, truth=truth)) + b"\n")
+        append_line(path, msgspec.json.encode(Checked(advice=advice, truth=dict(truth))))
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
     return path

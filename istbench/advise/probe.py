@@ -160,6 +160,10 @@ class _Probing:
 
     def _record(self) -> tuple[Run, Cost]:
         """One process's run of a few steps, and what it cost."""
+        # A finished one is read without a limit: a command whose minutes are spent still answers.
+        recorded = self._done(self._journal.recorded)
+        if recorded is not None:
+            return recorded, cost_of(recorded, None)
         request = self._variant("ddp").of(
             self._base,
             nodes=1,
@@ -180,6 +184,8 @@ class _Probing:
                 "give more --minutes"
             ) from None
         run = load_run(outcome.finished())
+        self._journal.record(outcome.cell)
+        self._journal.spent(self._clock.spent_s())
         return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
 
     def _recorded(self, run: Run) -> Recorded:
@@ -230,7 +236,8 @@ class _Probing:
 
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
         """Train a probe, or read it if it is finished; see `Trainer.train`."""
-        run = self._finished(label, rung.steps, seed) or self._train(label, rung, seed)
+        cell = self._journal.cells.get((label, rung.steps, seed))
+        run = self._done(cell) or self._train(label, rung, seed)
         if run is None:
             return None
         self._runs.setdefault(label, {})[rung.steps, seed] = run
@@ -240,8 +247,8 @@ class _Probing:
             self._failed[label] = str(error)
             return None
 
-    def _finished(self, label: str, steps: int, seed: int) -> Run | None:
-        cell = self._journal.cells.get((label, steps, seed))
+    def _done(self, cell: str | None) -> Run | None:
+        """The run of `cell`, which the journal names; None if it is not there, or not done."""
         if cell is None:
             return None
         with suppress(UserError):
@@ -277,6 +284,7 @@ class _Probing:
                 self._first_cost, start_s=found.start_s, evaluation_s=found.evaluation_s
             )
         self._journal.trained(label, rung.steps, seed, outcome.cell)
+        self._journal.spent(self._clock.spent_s())  # kill -9 loses the time of one probe at most
         return run
 
     def _plan(self, rung: Rung) -> None:
@@ -335,6 +343,7 @@ class _Probing:
             stopped = one.why_not
         elif label not in self._runs:
             stopped = NO_TIME
+        unable = one.why_not if one.fits is False or one.cell is None else ""
         return Candidate(
             method=one.variant.method,
             label=label,
@@ -344,8 +353,8 @@ class _Probing:
             trace=trace,
             memory_bytes=one.memory_bytes,
             baseline=one.variant.baseline,
-            stopped="" if self.failed(label) or one.fits is False else stopped,
-            failed=self._failed.get(label, one.why_not if one.fits is False else ""),
+            stopped="" if self.failed(label) or unable else stopped,
+            failed=self._failed.get(label, unable),
             redealt=redealt,
         )
 

@@ -13,30 +13,32 @@ class TimeUp(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
 @contextmanager
 def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
     """Inside, the main thread gets SIGINT after `seconds`, and once more `stopping_s` later. Call it from there.
+    If no seconds are left, the first signal comes at once.
 
     The first signal asks workers to stop with a checkpoint, the second one ends them (`processes.launcher`).
 
     Raises:
         TimeUp: in place of the KeyboardInterrupt of these signals.
     """
-    main, rang = threading.main_thread().ident, threading.Event()
+    main, rang, over = threading.main_thread().ident, threading.Event(), threading.Event()
     assert main is not None
 
     def ring() -> None:
-        rang.set()
-        signal.pthread_kill(main, signal.SIGINT)
+        for after in (max(0.0, seconds), stopping_s):
+            if over.wait(after):
+                return
+            rang.set()
+            signal.pthread_kill(main, signal.SIGINT)
 
-    timers = [threading.Timer(max(0.0, after), ring) for after in (seconds, seconds + stopping_s)]
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
+    bell = threading.Thread(target=ring, name="time limit", daemon=True)
     try:
         try:
+            bell.start()  # without seconds left, the signal may come before this call returns
             yield
         finally:
-            for timer in timers:
-                timer.cancel()
-                timer.join()
+            over.set()
+            if bell.is_alive():
+                bell.join()
     except KeyboardInterrupt:
         if rang.is_set():
             raise TimeUp from None

@@ -1,7 +1,7 @@
 """The advice against the truth measured afterwards: regret, and how often odds of 0.9 were right."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -38,7 +38,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     expected: float
 
 
-def regret(advice: Advice, truth: dict[str, float | None]) -> float | None:
+def regret(advice: Advice, truth: Mapping[str, float | None]) -> float | None:
     """Measured seconds of the recommended candidate over those of the fastest, less one.
 
     0 if it was the fastest; infinite if it missed the target and another did not. None if nothing was recommended,

@@ -3,13 +3,14 @@
 import json
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from istbench.cli import EXIT_TARGET_MISSED
+from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED
 from istbench.cli.compare_command import own_options
 from istbench.cli.options import (
     PathType,
@@ -107,11 +108,16 @@ def command(
 
     with Display() as display:
         probed, advice = _advise(question, out, display, minutes * _MINUTE, started)
-        truth = None if truth_backend is None else _measured(advice, probed, truth_backend, out, display)
-    _show(advice, truth, as_json)
+    failed = False
+    if truth_backend is None:
+        _show(advice, as_json)
+    else:
+        failed = _measure(advice, probed, truth_backend, out, as_json)
     if page is not None:
         _write_page(out, page, probed.profile)
-    return 0 if advice.best is not None else EXIT_TARGET_MISSED
+    if advice.best is None:
+        return EXIT_TARGET_MISSED
+    return EXIT_FAILED if failed else 0
 
 
 def _question(
@@ -186,6 +192,7 @@ def _advise(
     from istbench.advise.saved import save_advice
     from istbench.backends.here import Here
     from istbench.cli.replaying import replaying
+    from istbench.results.on_cluster import own_checks
 
     answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
     backend = Here()
@@ -205,6 +212,9 @@ def _advise(
             f"no probe of {question.base.workload} has a value of {probed.metric.name}, and it has no target; give "
             "--target, or more --minutes"
         )
+    checks, unreadable = own_checks(out)
+    for problem in unreadable:
+        display.note(problem)
     with replaying():
         advice = advise(
             probed.candidates,
@@ -214,33 +224,66 @@ def _advise(
             metric=probed.metric,
             target=probed.target,
             not_tested=probed.not_tested,
+            checks=checks,
         )
     advice = probed.with_steps(advice)
     display.note(f"advice saved in {save_advice(advice, out)}")
     return probed, advice
 
 
-def _measured(
-    advice: "Advice", probed: "Probed", backend: "Backend", out: Path, display: "Screen"
-) -> dict[str, float | None]:
-    from istbench.advise.measure import first_two, keep, measure
+def _measure(advice: "Advice", probed: "Probed", backend: "Backend", out: Path, as_json: bool) -> bool:
+    """Measure the first two, and print and keep the truth, also after an error; returns whether a run failed.
 
-    truth = measure(first_two(advice), probed, backend, out, display)
-    display.note(f"kept in {keep(out, advice, truth)}")
-    return truth
+    The words of the advice come first. One JSON object holds both, so it comes last.
+    """
+    from istbench.advise.measure import Measured, first_two, keep, measure
+    from istbench.cli.progress import Display
+
+    if not as_json:
+        _show(advice, as_json)
+    measured: list[Measured] = []
+    try:
+        with Display() as display:
+            measured.extend(measure(first_two(advice), probed, backend, out, display))
+    finally:
+        truth = {one.label: one.seconds for one in measured}
+        failures = {one.label: one.failure for one in measured if one.failure}
+        if as_json:
+            _show(advice, as_json, truth, failures)
+        elif truth:
+            _show_truth(advice, truth, failures)
+        if truth:
+            click.echo(f"istbench: kept in {keep(out, advice, truth)}", err=True)
+    return bool(failures)
 
 
-def _show(advice: "Advice", truth: dict[str, float | None] | None, as_json: bool) -> None:
+def _show(
+    advice: "Advice",
+    as_json: bool,
+    truth: Mapping[str, float | None] | None = None,
+    failures: Mapping[str, str] | None = None,
+) -> None:
     from istbench.advise.truth import regret
-    from istbench.advise.words import advice_text, truth_lines
+    from istbench.advise.words import advice_text
 
-    if as_json:
-        known = {} if truth is None else {"truth": truth, "regret": _finite(regret(advice, truth))}
-        click.echo(json.dumps({**msgspec.to_builtins(advice), **known}, allow_nan=False))
+    if not as_json:
+        click.echo(advice_text(advice))
         return
-    click.echo(advice_text(advice))
+    known: dict[str, Any] = {}
     if truth is not None:
-        click.echo("\n".join(["", "Measured:", *(f"  {line}" for line in truth_lines(advice, truth))]))
+        found = regret(advice, truth) if len(truth) > 1 else None
+        known = {"truth": truth, "regret": _finite(found), "failures": failures}
+    click.echo(json.dumps({**msgspec.to_builtins(advice), **known}, allow_nan=False))
+
+
+def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: Mapping[str, str]) -> None:
+    from istbench.advise.words import truth_lines
+
+    lines = truth_lines(advice, truth)
+    if len(truth) == 1:  # of a single run, the last line has no regret to tell
+        lines = lines[:-1]
+    lines += [f"{label} failed: {error}" for label, error in failures.items()]
+    click.echo("\n".join(["", "Measured:", *(f"  {line}" for line in lines)]))
 
 
 def _finite(value: float | None) -> float | None:

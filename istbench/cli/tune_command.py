@@ -166,11 +166,11 @@ def command(
     for problem in judgement.problems:
         click.echo(f"istbench: {problem}", err=True)
     if write is not None:
-        from istbench.tuning.suite_file import suite_text, write_suite
+        from istbench.tuning.suite_file import rows_of, suite_text, write_suite
 
         said = judge.words(judgement.metric.name, judgement.header.budget)
         tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
-        rows = shared if epochs is None else msgspec.structs.replace(shared, steps=None, epochs=epochs)
+        rows = rows_of(shared, epochs)
         text = suite_text(judgement.contests, typed_workload, rows, tuning, seeds=seeds, command=command_words)
         write_suite(write, text)
         click.echo(f"istbench: wrote {write}; `istbench compare {write}` trains the best options", err=True)

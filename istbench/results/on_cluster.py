@@ -34,7 +34,7 @@ def run_on_cluster(
         UserError: if the trace cannot be replayed.
     """
     time = cluster_time(trace, profile, [evaluation.step for evaluation in run.curve.evaluations])
-    own = _own_checks(run)[0] if checks is None else checks
+    own = own_checks(_results(run))[0] if checks is None else checks
     time = dataclasses.replace(time, check=replay_check(_checked_method(run), own))
     return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", time.seconds), cluster=time)
 
@@ -46,16 +46,16 @@ def _checked_method(run: Run) -> str:
     return "streaming_ist" if streams else header.method
 
 
-def _own_checks(run: Run) -> tuple[Mapping[str, Check], list[str]]:
-    """The checks in the results directory of `run`, by method, and a line if they are unreadable."""
+def own_checks(results: Path) -> tuple[Mapping[str, Check], list[str]]:
+    """The user's checks of replays in directory `results`, by method, and a line if they are unreadable."""
     try:
-        return checks_in(_validation(run)), []
+        return checks_in(results / "validation"), []
     except UserError as error:
         return {}, [f"checks of replays: {error}"]
 
 
-def _validation(run: Run) -> Path:
-    return run.directory.path.parent.parent / "validation"
+def _results(run: Run) -> Path:
+    return run.directory.path.parent.parent
 
 
 def runs_on_clusters(
@@ -87,10 +87,10 @@ def runs_on_clusters(
         else:
             try:
                 trace = load_trace(run.directory.trace)
-                if _validation(run) not in checks:
-                    checks[_validation(run)], unreadable = _own_checks(run)
+                if _results(run) not in checks:
+                    checks[_results(run)], unreadable = own_checks(_results(run))
                     problems += unreadable
-                own = checks[_validation(run)]
+                own = checks[_results(run)]
                 moved = [run_on_cluster(run, trace, profile, own) for profile in profiles]
             except UserError as error:
                 problems.append(f"{cell}: {error}")

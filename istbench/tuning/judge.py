@@ -106,6 +106,10 @@ def _tried(
     if key not in done:
         return Tried(trial=trial, nodes=nodes, failed=True)
     run = done[key]
+    reached = judge.target is not None and run.reached(judge.target) is not None
+    if judge.by_seconds and reached and key not in replayed:
+        # It stopped at the target, so its last metric is that of a shorter training.
+        return Tried(trial=trial, nodes=nodes, cell=run.header.cell, failed=True)
     there = replayed[key].reached(judge.target) if key in replayed and judge.target is not None else None
     return Tried(
         trial=trial,

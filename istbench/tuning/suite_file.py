@@ -48,6 +48,13 @@ def suite_text(
     return "\n".join(lines) + "\n"
 
 
+def rows_of(shared: RunRequest, epochs: float | None) -> RunRequest:
+    """`shared`, a request of the trials, as the rows train it: for `epochs` in place of the budget of a trial."""
+    if epochs is None:
+        return shared
+    return msgspec.structs.replace(shared, steps=None, max_seconds=None, epochs=epochs)
+
+
 def write_suite(path: Path, text: str) -> None:
     """Write `text` to `path`, whole or not at all.
 

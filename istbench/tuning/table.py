@@ -50,7 +50,7 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
 
 def _best_options(own: Contest) -> Entry:
     if own.best is None:
-        return Entry(text="no trial finished", value=None)
+        return Entry(text="no trial has a result", value=None)
     options = own.best.trial.typed_options
     text = " ".join(f"{name}={option_text(value)}" for name, value in options.items())
     values: dict[str, Scalar] = {
@@ -106,7 +106,9 @@ def _footer(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Ra
         yield from chance_line(judgement)
     failed = sum(tried.failed for contest in judgement.contests for tried in contest.tried)
     if failed:
-        yield Caution(f"Failed: {failed} trials have no finished run, so the methods had unequal budgets.")
+        yield Caution(
+            f"Failed: {failed} trials have no finished run, or no replay of it, so the methods had unequal budgets."
+        )
     yield Caution(
         "One seed: the best of many trials is partly luck. Only the test split of `istbench compare` tells "
         "how good the options are."

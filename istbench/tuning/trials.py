@@ -40,7 +40,8 @@ class Tried:
 
     Attributes:
         cell: name of the cell; empty if the run left none.
-        failed: whether its run ended by another error than a loss that is no number.
+        failed: whether its run ended by another error than a loss that is no number, or reached the target and has
+            no replay that tells its seconds.
         value: the metric at the end of the run; None if it diverged.
         seconds: on the cluster to the target; None for a miss, and where the metric judges.
     """

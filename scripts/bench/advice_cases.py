@@ -6,11 +6,15 @@ and the lines (advice, truth), advice.jsonl. The same command goes on after a ki
 interrupted one resumes. --do advice and --do truth do one half only.
 
 The recommended candidate runs by the very command of the advice. Any other one trains until it is slower than the
-fastest one before it, so a miss means: not first.
+fastest one before it, so a miss means: not first. Until one has reached the target, each trains for at most four
+times the expected seconds, and at least ten minutes. Candidates that step one left out train too, after the others.
+Left out here are only those that cannot train there, do not fit, or failed in a probe.
+
+A run that fails counts as a miss, and case.json names it. Without its label there, it runs again.
 
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt --cases speech-100mbit text-1gbit
-    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 1    # to try it, as root
+    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 2    # to try it, as root
 """
 
 import argparse
@@ -21,19 +25,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from istbench.advise.answer import Advice, Choice
-from istbench.advise.measure import LOG
+from istbench.advise.measure import LOG, read_checked
 from istbench.advise.probe import NO_TIME
 from istbench.advise.saved import load_advice
 from istbench.advise.truth import Checked, calibration, regret
 from istbench.door import decode_json
 from istbench.files import writing_whole
+from istbench.lab.network import check
 
 ROOT = Path(__file__).parents[2]
 TASKS = {
@@ -50,20 +55,25 @@ NETWORKS = {
 }
 """Words of `istbench advise` by network."""
 TOY = {"toy": "toy --target 0.8 --methods local_sgd --seeds 1"}
-_MISSED = 3  # the exit status of a run that missed its target
+_FAILED = (1, 2)  # exit statuses of a run that failed, or that istbench refused
+_MISSED, _INTERRUPTED = 3, 130
 _PATIENCE = 1.05  # other candidates train for this many times the seconds of the fastest before
-_MORE_STEPS = 4  # of another candidate, than its own command says
+_MORE = 4  # times the steps of its own command, and the expected seconds if no candidate has reached the target
+_SHORTEST_S = 0.1  # that istbench limits a run to
+_LEAST_S = 600.0  # of a candidate if none has reached the target
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
     """A case in its case.json: wall seconds of `istbench advise`, whether it was resumed, and the truth so far.
 
-    truth: train seconds to the target by label; None for a miss. complete: whether all candidates are in it.
+    truth: train seconds to the target by label; None for a miss. failed: labels of misses whose runs failed.
+    complete: whether all candidates are in it.
     """
 
     wall_s: float
     resumed: bool = False
     truth: dict[str, float | None] = msgspec.field(default_factory=dict)
+    failed: list[str] = msgspec.field(default_factory=list)
     complete: bool = False
 
 
@@ -119,12 +129,14 @@ def main() -> None:
         raise SystemExit(
             f"unknown cases: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in cases)}"
         )
+    if arguments.do != "advice":
+        check()  # else every run fails
     for case in chosen:
         if arguments.do != "truth" and case.done() is None:
             _advise(case, arguments.minutes)
             _write(cases, arguments)
         done = case.done()
-        if arguments.do != "advice" and done is not None and not done.complete:
+        if arguments.do != "advice" and done is not None:
             _measure(case, done, arguments.most)
         _write(cases, arguments)
     print((arguments.target / "README.md").read_text())
@@ -161,6 +173,10 @@ def _istbench(case: Case, *words: str) -> tuple[int, bytes]:
         [sys.executable, "-m", "istbench", *words], cwd=case.place.parent, stdout=subprocess.PIPE, check=False,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
+    if ended.returncode == _INTERRUPTED:
+        raise SystemExit(f"{case.name}: interrupted; run the program again")
+    if ended.returncode not in (0, _MISSED):
+        print(f"{case.name}: istbench ended with status {ended.returncode}", file=sys.stderr, flush=True)
     return ended.returncode, ended.stdout
 
 
@@ -169,41 +185,57 @@ def _advise(case: Case, minutes: float) -> None:
     status, _ = _istbench(
         case, "advise", *case.task, *case.network, f"--minutes={minutes:g}", f"--out={case.place}", "--json"
     )
-    if status not in (0, _MISSED):
-        raise SystemExit(f"{case.name}: istbench advise ended with status {status}")
-    case.write(Done(wall_s=time.monotonic() - began, resumed=resumed))
+    if status in (0, _MISSED):
+        case.write(Done(wall_s=time.monotonic() - began, resumed=resumed))
 
 
 def to_measure(advice: Advice, most: int) -> list[Choice]:
-    """The candidates whose truth counts, the recommended first: those with odds, and those that had no time."""
-    return [one for one in advice.choices if not one.why_not or one.why_not == NO_TIME][:most]
+    """The candidates whose truth counts, the recommended first: all that can train there and did not fail.
+
+    Those with odds come first, then those that had no time, then those that step one left out.
+    """
+    able = [one for one in advice.choices if not one.why_not or one.why_not == one.stopped]
+    return sorted(able, key=lambda one: (bool(one.why_not), one.why_not != NO_TIME))[:most]
 
 
 def _measure(case: Case, done: Done, most: int) -> None:
-    advice, truth = case.advice(), dict(done.truth)
-    every = _option(advice.best, "--eval-every") if advice.best else ""
+    advice = case.advice()
+    truth, failed, unknown = dict(done.truth), list(done.failed), False
     for choice in to_measure(advice, most):
         if choice.label in truth:
             continue
         words = list(choice.command[2:])
         if choice is not advice.best:
-            known = [seconds for seconds in truth.values() if seconds is not None]
-            words += _longer(choice, every, min(known, default=math.inf))
+            words += _longer(choice, advice, truth)
         lab = ["lab", *case.network, "--", "run", *words, f"--out={case.place}", "--json"]
         status, printed = _istbench(case, *lab)
-        if status not in (0, _MISSED):
-            raise SystemExit(f"{case.name}: {choice.label} ended with status {status}")
-        truth[choice.label] = _reached(printed, advice.target)
-        case.write(msgspec.structs.replace(done, truth=truth))
-    case.write(msgspec.structs.replace(done, truth=truth, complete=True))
+        if status in _FAILED:
+            failed.append(choice.label)
+        elif status not in (0, _MISSED):  # a signal ended it: the next command runs it again
+            unknown = True
+            continue
+        truth[choice.label] = None if status in _FAILED else _reached(printed, advice.target)
+        case.write(msgspec.structs.replace(done, truth=truth, failed=failed))
+    case.write(msgspec.structs.replace(done, truth=truth, failed=failed, complete=not unknown))
 
 
-def _longer(choice: Choice, every: str, fastest: float) -> list[str]:
+def _longer(choice: Choice, advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
     """Words that let a run end by its seconds, not by its steps."""
-    steps, own = _option(choice, "--steps"), _option(choice, "--eval-every")
-    words = [f"--steps={_MORE_STEPS * int(steps)}"] if steps else []
-    words += [f"--eval-every={own or every}"] if own or every else []
-    return [*words, *([f"--max-seconds={_PATIENCE * fastest:.4g}"] if math.isfinite(fastest) else [])]
+    best = advice.best
+    steps, every = (
+        _option(choice, name) or (_option(best, name) if best else "") for name in ("--steps", "--eval-every")
+    )
+    words = [f"--steps={_MORE * int(steps)}"] if steps else []
+    words += [f"--eval-every={every}"] if every else []
+    return [*words, f"--max-seconds={_most_seconds(advice, truth):.4g}"]
+
+
+def _most_seconds(advice: Advice, truth: Mapping[str, float | None]) -> float:
+    known = [seconds for seconds in truth.values() if seconds is not None]
+    if known:
+        return max(_SHORTEST_S, _PATIENCE * min(known))
+    expected = advice.best.seconds if advice.best else None
+    return max(_LEAST_S, _MORE * (expected or 0.0))
 
 
 def _option(choice: Choice, name: str) -> str:
@@ -236,7 +268,8 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     found = [(case, done, case.advice()) for case in cases if (done := case.done()) is not None]
     checked = [Checked(advice=advice, truth=done.truth) for _, done, advice in found if done.complete]
     arguments.target.mkdir(parents=True, exist_ok=True)
-    _write_whole(arguments.target / LOG, b"".join(msgspec.json.encode(one) + b"\n" for one in checked))
+    log = arguments.target / LOG
+    _write_whole(log, b"".join(msgspec.json.encode(one) + b"\n" for one in checked))
     lines = [
         "# Advice and truth",
         "",
@@ -247,7 +280,7 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
         "| :--- | :--- | ---: | ---: | ---: | ---: | :--- | ---: | ---: | ---: |",
         *(_row(*one) for one in found),
         "",
-        *_summary(checked),
+        *_summary(read_checked(log)),
     ]
     _write_whole(arguments.target / "README.md", ("\n".join(lines) + "\n").encode())
 
@@ -271,7 +304,7 @@ def _row(case: Case, done: Done, advice: Advice) -> str:
         fastest,
         _seconds(truth[fastest]) if fastest else "",
         _regret(advice, done),
-        f"{len(truth)}{'' if done.complete else ' so far'}",
+        f"{len(truth)}{'' if done.complete else ' so far'}{_failures(done)}",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -280,19 +313,25 @@ def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.3g}"
 
 
+def _failures(done: Done) -> str:
+    return f", failed: {', '.join(done.failed)}" if done.failed else ""
+
+
 def _regret(advice: Advice, done: Done) -> str:
+    if advice.best is not None and advice.best.label in done.failed:
+        return "failed"
     found = regret(advice, done.truth) if done.complete else None
-    return "" if found is None else "failed" if math.isinf(found) else f"{found:.1%}"
+    return "" if found is None else "missed" if math.isinf(found) else f"{found:.1%}"
 
 
 def _summary(checked: Sequence[Checked]) -> list[str]:
     regrets = [found for one in checked if (found := regret(one.advice, one.truth)) is not None]
+    missed = sum(one.truth.get(one.advice.best.label, 0.0) is None for one in checked if one.advice.best)
     if not regrets:
-        return []
-    failed = sum(math.isinf(one) for one in regrets)
+        return [f"Recommendations that missed the target, or failed: {missed}."] if missed else []
     lines = [
         f"Regret in time to target over {len(regrets)} cases: median {statistics.median(regrets):.1%}, worst "
-        f"{max(regrets):.1%}. Recommendations that missed the target: {failed}.",
+        f"{max(regrets):.1%}. Recommendations that missed the target, or failed: {missed}.",
         "",
         "| odds of the first | advised | expected right | right |",
         "| :--- | ---: | ---: | ---: |",

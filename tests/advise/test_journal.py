@@ -21,6 +21,22 @@ def test_another_command_reads_the_rungs_the_cells_and_the_seconds(tmp_path):
     assert Journal.of(tmp_path, {"nodes": 4}).earlier == [], "another question has a journal of its own"
 
 
+def test_the_seconds_of_two_commands_add_up_though_they_have_the_same_process_id(tmp_path):
+    first, second = Journal.of(tmp_path, 1), Journal.of(tmp_path, 1)
+    first.spent(4.0)
+    second.spent(3.0)
+    first.spent(5.0)
+    assert Journal.of(tmp_path, 1).spent_s == 8.0
+
+
+def test_the_cell_of_step_one_is_kept_apart_from_the_probes(tmp_path):
+    first = Journal.of(tmp_path, 1)
+    assert first.recorded is None
+    first.record("toy-ddp-n1-s0-1234")
+    again = Journal.of(tmp_path, 1)
+    assert (again.recorded, again.cells) == ("toy-ddp-n1-s0-1234", {})
+
+
 def test_a_line_torn_by_a_crash_is_cut_off(tmp_path):
     first = Journal.of(tmp_path, 1)
     first.planned(RUNG)

@@ -14,10 +14,20 @@ def test_the_time_ends_the_block_like_ctrl_c():
         time.sleep(30)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -5.0])
+def test_a_time_that_is_up_before_the_start_is_the_same(seconds):
+    before = threading.active_count()
+    for _ in range(50):
+        with pytest.raises(TimeUp), at_most(seconds, stopping_s=10.0):
+            time.sleep(30)
+    assert threading.active_count() == before
+
+
 def test_a_block_that_ends_in_time_hears_nothing():
+    before = threading.active_count()
     with at_most(30.0, stopping_s=1.0):
         pass
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert threading.active_count() == before
 
 
 def test_ctrl_c_stays_ctrl_c():

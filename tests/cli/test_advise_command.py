@@ -6,8 +6,13 @@ import shlex
 import msgspec
 import pytest
 
-from istbench.advise.answer import Advice
+from istbench.advise.answer import Advice, advise
+from istbench.advise.measure import Measured, read_checked
 from istbench.advise.saved import load_advice
+from istbench.backends.here import Here
+from istbench.cli import advise_command
+from istbench.errors import RunFailed, UserError
+from tests.advise.probes import ACCURACY, LINKS, candidate
 
 ASKED = ("toy", "--nodes", 2, "--methods", "local_sgd", "--seeds", 1, "--target", 0.5, "--minutes", 0.6)
 
@@ -32,7 +37,7 @@ def test_wrong_questions_are_refused_in_a_line_before_anything_trains(istbench, 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_answer_names_a_command_whose_runs_are_kept_and_shown(istbench, tmp_path):
+def test_the_answer_names_a_command_whose_runs_are_kept_and_shown(istbench, monkeypatch, tmp_path):
     out = tmp_path / "out"
     words = ("advise", *ASKED, "--bandwidth", "100mbit", "--out", out)
     status, printed, said = istbench(*words, "--json")
@@ -45,7 +50,11 @@ def test_the_answer_names_a_command_whose_runs_are_kept_and_shown(istbench, tmp_
     assert found["best"]["command"][:2] == ["istbench", "run"]
     assert {"ddp"} <= {one["label"] for one in [found["best"], *found["others"]]}
 
-    # The same command trains nothing again, gives the same answer, and leads with the command line.
+    # With its minutes spent, the same command trains nothing again, gives the same answer, and leads with the
+    # command line.
+    (journal,) = (out / "advise").glob("*.jsonl")
+    with journal.open("a") as file:
+        file.write('{"type":"spent","command":"1","seconds":1000}\n')
     cells = {place: place.stat().st_mtime_ns for place in out.rglob("events.jsonl")}
     status, text, _ = istbench(*words, "--html", tmp_path / "page.html")
     assert status == 0
@@ -57,3 +66,71 @@ def test_the_answer_names_a_command_whose_runs_are_kept_and_shown(istbench, tmp_
     status, table, _ = istbench("report", out)
     assert status == 0
     assert "local_sgd" in table
+
+    # Replays that the user has checked in this directory take part: these are twice as long as the truth.
+    seconds = {one["label"]: one["seconds"] for one in [found["best"], *found["others"]] if one["seconds"]}
+    errors = [
+        {"method": method, "nodes": 2, "bandwidth": "100mbit", "measured_s": 1.0, "replayed_s": 2.0}
+        for method in ("ddp", "local_sgd")
+    ]
+    (out / "validation").mkdir()
+    (out / "validation" / "mine.json").write_text(json.dumps(errors))
+    (out / "validation" / "torn.json").write_text("[")
+    status, _, said = istbench(*words)
+    assert status == 0
+    assert "checks of replays: " in said
+    assert "torn.json" in said
+    (out / "validation" / "torn.json").unlink()
+
+    # The truth comes from runs on links of this machine in place of a lab, which needs Linux and root.
+    monkeypatch.setattr(advise_command, "_truth_backend", lambda *_: Here())
+    status, printed, said = istbench(*words, "--measure", "--json")
+    assert status == 0, said
+    (line,) = printed.splitlines()
+    checked = json.loads(line)
+    for one in [checked["best"], *checked["others"]]:
+        assert one["seconds"] is None or one["seconds"] == pytest.approx(seconds[one["label"]] / 2, rel=0.1)
+    assert len(checked["truth"]) == 2
+    assert checked["truth"][checked["best"]["label"]] > 0
+    assert checked["regret"] >= 0
+    assert checked["failures"] == {}
+    (kept,) = read_checked(out / "advice.jsonl")
+    assert kept.truth == checked["truth"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [(KeyboardInterrupt(), 130), (UserError("no host"), 2), (RunFailed("no cell can run"), 1), (None, 1)],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_advice_and_the_first_truth_survive_the_end_of_a_measurement(
+    istbench, monkeypatch, tmp_path, ending, status, as_json
+):
+    """None stands for a second run that fails."""
+    candidates = (candidate("ddp", baseline=True), candidate("zero", compute=0.011))
+    made = advise(candidates, LINKS, workload="toy", nodes=2, metric=ACCURACY, target=0.8)
+
+    def measure(*_):
+        yield Measured(label="ddp", seconds=8.0)
+        if ending is not None:
+            raise ending
+        yield Measured(label="zero", seconds=None, failure="the loss became nan")
+
+    monkeypatch.setattr(advise_command, "_truth_backend", lambda *_: Here())
+    monkeypatch.setattr(advise_command, "_advise", lambda *_: (None, made))
+    monkeypatch.setattr("istbench.advise.measure.measure", measure)
+    words = ("toy", "--nodes", 2, "--bandwidth", "1gbit", "--measure", "--out", tmp_path)
+    ended, printed, _ = istbench("advise", *words, *(["--json"] if as_json else []))
+    assert ended == status
+    if as_json:
+        (line,) = printed.splitlines()
+        found = json.loads(line)
+        assert found["truth"]["ddp"] == 8.0
+        assert found["failures"] == ({} if ending else {"zero": "the loss became nan"})
+    else:
+        assert printed.startswith(shlex.join(made.best.command))
+        assert "Measured:\n  ddp: 8.00 s\n" in printed
+        assert ("Regret: 0.0%" in printed) == (ending is None)
+        assert ("zero failed: the loss became nan" in printed) == (ending is None)
+    (kept,) = read_checked(tmp_path / "advice.jsonl")
+    assert kept.truth["ddp"] == 8.0

@@ -7,7 +7,7 @@ from istbench.config.run import RunRequest
 from istbench.config.suite import Tuning, read_suite
 from istbench.errors import UserError
 from istbench.tuning.judge import Contest
-from istbench.tuning.suite_file import suite_text, write_suite
+from istbench.tuning.suite_file import rows_of, suite_text, write_suite
 from istbench.tuning.trials import Trial, Tried
 
 
@@ -46,6 +46,13 @@ def test_compare_reads_the_winners_with_their_budget_and_the_trials(tmp_path):
         assert (request.epochs, request.eval_every) == (2.5, Interval(seconds=2.0))
         assert (request.device, request.timeout_s) == ("auto", 300.0)
         assert request.workload_options == {"hidden": "512"}
+
+
+@pytest.mark.parametrize("budget", [{"steps": 9}, {"max_seconds": 60.0}, {"epochs": 1.0, "max_seconds": 60.0}])
+def test_epochs_of_the_rows_replace_the_whole_budget_of_a_trial(budget):
+    shared = RunRequest(workload="speech", method="ist", batch_size=64, **budget)
+    assert rows_of(shared, None) == shared
+    assert rows_of(shared, 20.0) == RunRequest(workload="speech", method="ist", batch_size=64, epochs=20.0)
 
 
 def test_a_wrong_tuning_table_is_refused_with_its_line(tmp_path):

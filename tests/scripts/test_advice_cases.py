@@ -1,0 +1,151 @@
+"""The truth of the cases of `advice_cases.py`: which candidates run, for how long, and what a failure leaves."""
+
+import importlib
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from istbench.advise.answer import advise
+from istbench.advise.probe import NO_TIME
+from istbench.advise.saved import save_advice
+from tests.advise.probes import ACCURACY, LINKS, candidate, curve
+
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
+NEVER = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
+
+
+def run(method, *words):
+    return ("istbench", "run", f"--method={method}", *words)
+
+
+WITH_ODDS = (
+    candidate("ist", compute=0.001, command=run("ist", "--steps=100", "--eval-every=10")),
+    candidate("ddp", baseline=True, command=run("ddp", "--steps=300")),
+)
+WITHOUT = (
+    candidate("fsdp", curves={}, stopped="learns as ddp does, which is faster here", command=run("fsdp")),
+    candidate("zero", curves={}, stopped=NO_TIME, command=run("zero")),
+    candidate("p3", failed="needs 9 GiB of a node that has 3", command=run("p3")),
+)
+
+
+def advice(candidates=(*WITH_ODDS, *WITHOUT)):
+    return advise(candidates, LINKS, workload="toy", nodes=2, metric=ACCURACY, target=0.8)
+
+
+@pytest.fixture
+def program(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("advice_cases")
+
+
+@pytest.fixture
+def case(program, tmp_path):
+    save_advice(advice(), tmp_path / "toy")
+    case = program.Case(name="toy", task=["toy"], network=["--nodes", "2"], place=tmp_path / "toy")
+    case.write(program.Done(wall_s=60.0))
+    return case
+
+
+@pytest.fixture
+def ends(program, monkeypatch):
+    """Sets the end of the run of each method, a status or seconds; returns the words of all runs so far."""
+    runs = []
+
+    def ending(**by_method):
+        def ran(words, **_):
+            (method,) = (word.partition("=")[2] for word in words if word.startswith("--method="))
+            runs.append(words)
+            end = by_method[method]
+            if isinstance(end, int):
+                return SimpleNamespace(returncode=end, stdout=b"")
+            printed = json.dumps({"targets": [{"level": 0.7, "train_s": 1.0}, {"level": 0.8, "train_s": end}]})
+            return SimpleNamespace(returncode=3 if end is None else 0, stdout=printed.encode())
+
+        monkeypatch.setattr(program.subprocess, "run", ran)
+        return runs
+
+    return ending
+
+
+def measure(program, case, most=100):
+    program._measure(case, case.done(), most)
+    return case.done()
+
+
+def test_all_candidates_that_can_train_there_are_measured_the_likely_ones_first(program):
+    assert [one.label for one in program.to_measure(advice(), 100)] == ["ist", "ddp", "zero", "fsdp"]
+    assert [one.label for one in program.to_measure(advice(), 2)] == ["ist", "ddp"]
+
+
+def test_the_others_train_until_they_are_slower_than_the_fastest(program):
+    found = advice()
+    by_label = {one.label: one for one in found.choices}
+    assert program._longer(by_label["ddp"], found, {"ist": 20.0, "zero": 40.0, "fsdp": None}) == [
+        "--steps=1200", "--eval-every=10", "--max-seconds=21",
+    ]  # fmt: skip
+    words = program._longer(by_label["fsdp"], found, {"ist": 20.0})
+    assert words == ["--steps=400", "--eval-every=10", "--max-seconds=21"], "without steps, those of the advice"
+
+
+def test_a_run_is_bounded_before_any_candidate_has_reached_the_target(program):
+    found = advice()
+    assert program._longer(found.best, found, {"ist": None})[-1] == "--max-seconds=600"
+    late = msgspec.structs.replace(found, best=msgspec.structs.replace(found.best, seconds=1000.0))
+    assert program._longer(late.best, late, {})[-1] == "--max-seconds=4000"
+    nobody = advice([candidate("ddp", curves=NEVER, command=run("ddp")), candidate("zero", curves=NEVER)])
+    assert nobody.verdict == "none"
+    assert program._longer(nobody.choices[0], nobody, {}) == ["--max-seconds=600"]
+
+
+def test_the_seconds_are_those_of_the_target_of_the_advice(program):
+    printed = b'{"targets": [{"level": 0.7, "train_s": 3.0}, {"level": 0.8, "train_s": null}]}'
+    assert program._reached(printed, 0.7) == 3.0
+    assert program._reached(printed, 0.8) is None
+
+
+def test_a_failed_candidate_is_a_miss_with_its_name_and_the_others_still_run(program, case, ends):
+    runs = ends(ist=1, ddp=20.0, zero=2, fsdp=None)
+    done = measure(program, case)
+    assert done.truth == {"ist": None, "ddp": 20.0, "zero": None, "fsdp": None}
+    assert (done.failed, done.complete) == (["ist", "zero"], True)
+    assert program._regret(case.advice(), done) == "failed"
+    assert "4, failed: ist, zero |" in program._row(case, done, case.advice())
+    assert "--max-seconds=21" in runs[-1]
+    measure(program, case)
+    assert len(runs) == 4, "measured candidates do not run again"
+
+
+def test_ctrl_c_stops_and_a_killed_run_runs_again(program, case, ends):
+    ends(ist=10.0, ddp=130)
+    with pytest.raises(SystemExit, match="run the program again"):
+        measure(program, case)
+    assert case.done().truth == {"ist": 10.0}
+    ends(ddp=-9, zero=12.0, fsdp=11.0)
+    done = measure(program, case)
+    assert (done.truth, done.failed, done.complete) == ({"ist": 10.0, "zero": 12.0, "fsdp": 11.0}, [], False)
+    ends(ddp=8.0)
+    done = measure(program, case)
+    assert done.complete
+    assert program._regret(case.advice(), done) == "25.0%"
+
+
+def test_an_advice_that_fails_leaves_the_case_for_the_next_command(program, tmp_path, monkeypatch):
+    case = program.Case(name="toy", task=["toy"], network=[], place=tmp_path / "toy")
+    monkeypatch.setattr(program.subprocess, "run", lambda words, **_: SimpleNamespace(returncode=1, stdout=b""))
+    program._advise(case, 1.0)
+    assert case.done() is None
+
+
+def test_a_recommendation_counts_as_a_miss_though_nobody_reached_the_target(program):
+    checked = program.Checked(advice=advice(), truth={"ist": None, "ddp": None})
+    assert program._summary([checked]) == ["Recommendations that missed the target, or failed: 1."]
+    right = program.Checked(advice=advice(), truth={"ist": 10.0, "ddp": 20.0})
+    lines = program._summary([checked, right])
+    assert lines[0].startswith("Regret in time to target over 1 cases: median 0.0%, worst 0.0%.")
+    assert lines[0].endswith("missed the target, or failed: 1.")
+    assert math.isclose(sum(one.advised for one in program.calibration([checked, right])), 1)

@@ -1,0 +1,42 @@
+"""From the runs of the trials to their judgement, on runs that nobody trained."""
+
+from fake_runs import averaging_trace, evaluation, header, ramp, write_run
+
+from istbench.cluster.profile import load_profile
+from istbench.tuning.judge import Judge, judge_runs
+from istbench.tuning.table import tuning_table
+from istbench.tuning.trials import Trial
+
+BY_SECONDS = Judge(target=0.8, cluster=load_profile("m5.2xlarge"))
+MISS = [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, 0.6)]
+
+
+def judged(results, judge, *endings):
+    """The judgement on the trials of `ddp` that end as `endings`, pairs of events and whether there is a trace."""
+    runs, trials = [], []
+    for number, (events, traced) in enumerate(endings, start=1):
+        head = header("ddp", options=f"lr={number}")
+        head["config"]["method_options"] = settings = {"lr": float(number)}
+        runs.append(write_run(results, head, events, trace=averaging_trace() if traced else None))
+        trials.append(Trial(method="ddp", number=number, options=settings, settings=settings))
+    found = judge_runs(runs, {"ddp": trials}, [2], judge)
+    return found, "\n".join(map(str, tuning_table(found, judge, {"ddp": []}).footer))
+
+
+def test_a_trial_at_the_target_without_a_replay_is_no_miss(tmp_path):
+    found, footer = judged(tmp_path, BY_SECONDS, (ramp(9.0), False), (ramp(9.0), True), (MISS, False))
+    (contest,) = found.contests
+    assert [own.failed for own in contest.tried] == [True, False, False], "a miss needs no replay"
+    assert contest.best.trial.number == 2
+    assert "Failed: 1 trials have no finished run, or no replay of it, so the methods had unequal" in footer
+
+
+def test_its_metric_does_not_compete_with_those_of_whole_budgets(tmp_path):
+    found, _ = judged(tmp_path, BY_SECONDS, (ramp(9.0), False), (MISS, True))
+    assert found.contests[0].best.trial.number == 2
+
+
+def test_without_seconds_no_trial_needs_a_replay(tmp_path):
+    found, footer = judged(tmp_path, Judge(), (ramp(9.0), False), (MISS, False))
+    assert found.contests[0].best.trial.number == 1
+    assert "unequal budgets" not in footer
