@@ -68,9 +68,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one question.
 
     Attributes:
-        verdict: `clear` from odds of 0.8, `close` below, `none` if nobody is expected to reach the target.
+        verdict: `clear` from odds of 0.8, `close` below, `none` if no candidate reaches the target in half of the
+            draws.
         odds: that `best` is first; 0 without a best.
-        best: None if the verdict is `none`. others: the likeliest first, those without odds last.
+        best: the likeliest of those that reach the target in half of the draws; None if the verdict is `none`.
+        others: first those that do so, then those that do not, then those without odds.
         flips: where another candidate becomes first. not_tested: a line each.
         decide: the measurement that would decide a close answer; None if none would.
         nobody: odds that no candidate reaches the target; None if no probe has trained.

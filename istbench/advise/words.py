@@ -88,9 +88,13 @@ def _expected(advice: Advice) -> Iterable[str]:
         assert advice.nobody is not None
         yield (
             f"No candidate is expected to reach {_target(advice)} on {count_nodes(advice.nodes)} of "
-            f"{advice.cluster}: {_two(advice.nobody)} are the odds that none does."
+            f"{advice.cluster}: each misses it in more than half of the draws. The odds that all miss it are "
+            f"{_two(advice.nobody)}."
         )
         yield "An easier --target, or more --minutes for longer probes, may give an answer."
+        return
+    if best.seconds is None:
+        yield f"{best.label} reaches {_target(advice)} in less than half of the draws, so it has no expected time."
         return
     yield (
         f"{best.label} takes {_time(best)} to {_target(advice)} on {count_nodes(advice.nodes)} of {advice.cluster}."
@@ -132,7 +136,8 @@ def _odds(advice: Advice) -> Iterable[str]:
     best = advice.best
     if best is None:
         return
-    rivals = [other for other in advice.others if other.odds >= _SHOWN][:2]
+    likeliest = sorted(advice.others, key=lambda other: -other.odds)
+    rivals = [other for other in likeliest if other.odds >= _SHOWN][:2]
     following = (
         joined(f"{other.label} {_two(other.odds)}" for other in rivals)
         if rivals
@@ -140,6 +145,9 @@ def _odds(advice: Advice) -> Iterable[str]:
     )
     lead = "Clear" if advice.verdict == "clear" else "Too close to call"
     yield f"{lead}: the odds that {best.label} is first are {_two(best.odds)}; {following}."
+    for other in rivals:
+        if other.odds > best.odds:
+            yield f"{other.label} has higher odds, but reaches the target in only {other.reaching:.0%} of the draws."
     if advice.nobody is not None and advice.nobody >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."
     if advice.verdict == "close":

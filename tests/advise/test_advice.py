@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import ACCURACY, LINKS, candidate, curve
+from probes import ACCURACY, LINKS, candidate, curve, straight
 
 from istbench.advise.answer import Advice, Choice, Decide, advise
 from istbench.advise.flips import Flip, Flips
@@ -101,6 +101,25 @@ def test_nobody_gets_there(clear):
     assert text.startswith("No candidate is expected to reach accuracy 0.8 on 2 nodes of m5.2xlarge")
     assert "Why:" not in text
     assert msgspec.json.decode(msgspec.json.encode(found), type=Advice) == found
+
+
+def test_a_likelier_candidate_that_mostly_misses_is_named_and_not_recommended():
+    curves = {seed: straight(100) if seed < 3 else FLAT[0] for seed in range(7)}
+    fast = candidate("fast", compute=0.001, curves=curves)
+    found = advice(fast, candidate("slow", compute=0.1), candidate("other", compute=0.1, steps=(101,)))
+    assert (found.verdict, found.best.method) == ("close", "slow")
+    assert found.best.odds < found.others[-1].odds
+    text = advice_text(found)
+    assert "slow takes " in text
+    assert "fast has higher odds, but reaches the target in only 4" in text
+    assert advice(fast, dataclasses.replace(fast, method="p3", label="p3")).verdict == "none"
+
+
+def test_saved_advice_whose_best_has_no_expected_time_prints():
+    found = advice(DDP)
+    bare = msgspec.structs.replace(found.best, seconds=None, low=None, high=None, steps=None)
+    text = advice_text(msgspec.structs.replace(found, best=bare))
+    assert "ddp reaches accuracy 0.8 in less than half of the draws, so it has no expected time." in text
 
 
 def test_a_metric_that_falls_has_its_unit_and_its_direction():
