@@ -128,7 +128,7 @@ def advise(
     """
     found = odds(candidates, profile, target, checks=checks, seed=seed)
     able = [_choice(standing, profile, nodes) for standing in found.standings]
-    unable = [_without_odds(one) for one in sorted(candidates, key=lambda one: one.label) if one.why_not]
+    unable = [_without_odds(one) for one in found.without]
     best = able[0] if found.verdict != "none" else None
     return Advice(
         verdict=found.verdict,

@@ -34,7 +34,8 @@ class Candidate:
             the winner with every baseline.
         stopped: the reason in a few words if successive halving ended its probe early; else empty. Its short curves
             count as they are.
-        failed: the reason in a few words if it does not fit or its probes failed; else empty. It is never first.
+        failed: the reason in a few words if it does not fit, or its probes failed or tell nothing; else empty. It
+            is never first.
         redealt: gives its trace on another number of nodes; None if nobody can.
     """
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from istbench.advise.candidate import Candidate
 from istbench.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS, Drawn, draw, source_of
+from istbench.advise.reach import judged
 from istbench.cluster.checked import Check
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats
@@ -68,12 +69,14 @@ class Odds:
 
     verdict: `none` if nobody is expected to; else by the odds of the first. nobody: the odds that no candidate reaches the target. These and the odds of the candidates add up to 1.
     decider: None if the verdict is not `close`, or if no measurement would help.
+    without: candidates without odds, by label; `why_not` is the reason of each.
     """
 
     verdict: Verdict
     standings: tuple[Standing, ...]
     nobody: float
     decider: Decider | None
+    without: tuple[Candidate, ...]
 
 
 def odds(
@@ -88,11 +91,12 @@ def odds(
     """The odds of `candidates` on `profile` to `target`, a level of the metric of their curves.
 
     checks: of replays by the user, by method; istbench's own stand for the others.
-    Equal arguments give equal odds, in any order of the candidates. Those with `why_not` are left out.
+    Equal arguments give equal odds, in any order of the candidates.
 
     Raises:
         UserError: if a trace cannot be replayed on `profile`.
     """
+    candidates = [judged(one, target) for one in candidates]
     drawn = draw(candidates, profile, target, checks=checks or {}, draws=draws, seed=seed)
     seconds = drawn.seconds()
     wins = first(seconds)
@@ -111,6 +115,7 @@ def odds(
         standings=tuple(standings),
         nobody=nobody,
         decider=_decider(drawn, standings) if verdict == "close" else None,
+        without=tuple(sorted((one for one in candidates if one.why_not), key=lambda one: one.label)),
     )
 
 

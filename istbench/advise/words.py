@@ -82,7 +82,9 @@ def _target(advice: Advice) -> str:
 def _expected(advice: Advice) -> Iterable[str]:
     best = advice.best
     if best is None and advice.nobody is None:
-        yield f"No advice on {_question(advice)}: no probe finished in the time. Give more --minutes."
+        probed = any(choice.steps_probed for choice in advice.others)
+        reason = "no probe tells enough" if probed else "no probe finished"
+        yield f"No advice on {_question(advice)}: {reason} in the time. Give more --minutes."
         return
     if best is None:
         assert advice.nobody is not None

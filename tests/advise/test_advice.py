@@ -94,6 +94,13 @@ def test_without_a_finished_probe_the_answer_claims_nothing():
     assert "odds" not in text
 
 
+def test_probes_that_are_too_short_give_no_advice():
+    found = advice(candidate("ist", curves={0: curve([(0, 0.1), (80, 0.7)])}))
+    assert (found.verdict, found.best, found.nobody) == ("none", None, None)
+    assert (found.others[0].why_not, found.others[0].steps_probed) == ("too few evaluations to extrapolate", 80)
+    assert "no probe tells enough in the time. Give more --minutes." in advice_text(found)
+
+
 def test_nobody_gets_there(clear):
     found = advice(candidate("ddp", curves=FLAT), candidate("ist", curves=FLAT))
     assert (found.verdict, found.best, found.odds, found.nobody) == ("none", None, 0.0, 1.0)
