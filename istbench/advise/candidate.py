@@ -13,6 +13,9 @@ from istbench.results.curves import Curve
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
 
+NO_TIME = "no time left to train it"
+"""The reason of a candidate that could be first and that no probe has trained."""
+
 Redealt: TypeAlias = "Callable[[int], Trace]"
 """The trace of a candidate on another number of nodes; raises UserError where its method cannot be dealt again."""
 

@@ -23,7 +23,7 @@ _CLOSE, _FINEST = 1.01, 1e-6
 
 
 class Flip(msgspec.Struct, frozen=True, kw_only=True):
-    """The nearest value of one quantity at which another candidate is the first.
+    """The nearest value of one quantity at which another candidate is the first. Only trained ones take part.
 
     Attributes:
         value: bit/s, seconds, or nodes; None where no other candidate becomes first, with the reason.
@@ -93,7 +93,7 @@ def none_since(reason: str) -> Flip:
 def _no_flip(standings: Sequence[Standing], rivals: Sequence[_Rival]) -> str:
     if not standings or all(rival.standing is not standings[0] for rival in rivals):
         return "nobody is expected to reach the target"
-    return "" if len(rivals) > 1 else "no other candidate is expected to reach the target"
+    return "" if len(rivals) > 1 else "no other trained candidate is expected to reach the target"
 
 
 def _guarded(own: str, search: Callable[[], Flip]) -> Flip:
@@ -119,7 +119,7 @@ def _bandwidth(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> F
     steps = [2.0**power for power in range(1, 7)] + [_FURTHEST]
     found = _nearest(first, own, here, [here * step for step in steps], [here / step for step in steps])
     low, high = (bandwidth_text(bits, 3) for bits in (here / _FURTHEST, here * _FURTHEST))
-    return found or _none(first(here), own, f"first from {low} to {high}")
+    return found or _none(first(here), own, f"first of the trained candidates from {low} to {high}")
 
 
 def _latency(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
@@ -128,7 +128,8 @@ def _latency(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Fli
     rising = [max(here, _SHORTEST_S / 2) * 2.0**power for power in range(1, 15)]
     above = [*(seconds for seconds in rising if seconds < _LONGEST_S), *([_LONGEST_S] if here < _LONGEST_S else [])]
     found = _nearest(first, own, here, above, [here / 2, here / 4, here / 16, 0.0] if here else [])
-    return found or _none(first(here), own, f"first from 0 to {max(here, _LONGEST_S) * 1e3:g} ms")
+    longest = f"{max(here, _LONGEST_S) * 1e3:g} ms"
+    return found or _none(first(here), own, f"first of the trained candidates from 0 to {longest}")
 
 
 def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
@@ -152,7 +153,12 @@ def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
     found = _nearest(first, own, float(here), above, below, whole=True)
     if found is None:
         low, high = int(min([*below, here])), int(above[-1])
-        return _none(first(float(here)), own, f"first from {low} to {high} nodes{apart}", extrapolated=True)
+        return _none(
+            first(float(here)),
+            own,
+            f"first of the trained candidates from {low} to {high} nodes{apart}",
+            extrapolated=True,
+        )
     return msgspec.structs.replace(found, reason=apart.removeprefix("; "), extrapolated=True)
 
 

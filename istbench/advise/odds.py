@@ -67,7 +67,8 @@ class Odds:
 
     A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite.
 
-    verdict: `none` if nobody is expected to; else by the odds of the first. nobody: the odds that no candidate reaches the target. These and the odds of the candidates add up to 1.
+    verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
+    nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
     decider: None if the verdict is not `close`, or if no measurement would help.
     without: candidates without odds, by label; `why_not` is the reason of each.
     """

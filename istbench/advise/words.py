@@ -146,13 +146,18 @@ def _odds(advice: Advice) -> Iterable[str]:
         else "all others have less than 0.01"
     )
     lead = "Clear" if advice.verdict == "clear" else "Too close to call"
-    yield f"{lead}: the odds that {best.label} is first are {_two(best.odds)}; {following}."
+    among = "first of the trained candidates" if advice.may_be_faster else "first"
+    yield f"{lead}: the odds that {best.label} is {among} are {_two(best.odds)}; {following}."
     for other in rivals:
         if other.odds > best.odds:
-            yield f"{other.label} has higher odds, but reaches the target in only {other.reaching:.0%} of the draws."
+            reaching = f"reaches the target in only {other.reaching:.0%} of the draws"
+            yield f"{other.label} has higher odds, but {reaching}."
     if advice.nobody is not None and advice.nobody >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."
-    if advice.verdict == "close":
+    if advice.may_be_faster:
+        untold = ", ".join(advice.may_be_faster)
+        yield f"No probe tells whether these are faster: {untold}. More --minutes train them."
+    elif advice.verdict == "close":
         yield _decides(advice.decide)
 
 
@@ -203,7 +208,7 @@ def _flip(flip: Flip, form: NumberForm) -> str:
     if flip.value is None:
         return f"{flip.reason}{never_run}"
     apart = f" ({flip.reason})" if flip.reason else ""
-    return f"{flip.side} {form(flip.value)}, {flip.first} is first{apart}{never_run}"
+    return f"{flip.side} {form(flip.value)}, {flip.first} is first of the trained candidates{apart}{never_run}"
 
 
 def _two(odds: float) -> str:

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probes import ACCURACY, LINKS, candidate, curve, straight
 
+from istbench.advise import probe
 from istbench.advise.answer import Advice, Choice, Decide, advise
+from istbench.advise.candidate import NO_TIME
 from istbench.advise.flips import Flip, Flips
 from istbench.advise.words import advice_section, advice_text, candidates_table
 from istbench.door import decode_json
@@ -108,6 +110,40 @@ def test_nobody_gets_there(clear):
     assert text.startswith("No candidate is expected to reach accuracy 0.8 on 2 nodes of m5.2xlarge")
     assert "Why:" not in text
     assert msgspec.json.decode(msgspec.json.encode(found), type=Advice) == found
+
+
+def untrained(label, why, **changed):
+    return candidate(label, curves={}, stopped=why, **changed)
+
+
+def test_candidates_that_nobody_trained_are_named():
+    rest = [
+        untrained("local_sgd", NO_TIME, compute=1.0), untrained("zero", "learns as ddp does", compute=0.001),
+        untrained("dslide", "it trains amazon670k only", trace=None),
+        candidate("diloco", compute=1.0, curves={0: curve([(0, 0.1), (80, 0.7)])}),
+    ]  # fmt: skip
+    found = advice(IST, DDP, *rest)
+    assert (found.verdict, found.may_be_faster) == ("clear", ())
+    for line in (
+        "No time to train: local_sgd", "Left out by their speed here, may win on other networks: zero",
+        "Too few evaluations to extrapolate: diloco",
+    ):  # fmt: skip
+        assert line in found.not_tested
+
+
+@pytest.mark.parametrize("changed", [{"compute": 0.001, "size": 8}, {"trace": None}])
+def test_an_answer_is_close_while_a_candidate_without_a_probe_may_be_faster(changed):
+    found = advice(IST, DDP, untrained("local_sgd", NO_TIME, **changed))
+    assert found.odds > 0.8
+    assert (found.verdict, found.may_be_faster, found.decide) == ("close", ("local_sgd",), None)
+    text = advice_text(found)
+    assert "Too close to call: the odds that ist local_steps=10 is first of the trained candidates are 0.99" in text
+    assert "No probe tells whether these are faster: local_sgd. More --minutes train them." in text
+    assert "No single measurement" not in text
+
+
+def test_the_reason_of_no_time_is_that_of_probes():
+    assert probe.NO_TIME == NO_TIME
 
 
 def test_a_likelier_candidate_that_mostly_misses_is_named_and_not_recommended():
