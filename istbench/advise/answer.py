@@ -70,13 +70,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one question.
 
     Attributes:
-        verdict: `clear` from odds of 0.8, `close` below them or if an untrained candidate may be faster, `none` if no
-            candidate reaches the target in half of the draws.
+        verdict: `clear` from odds of 0.8, `close` below them or if an untrained candidate may be faster, `none` if
+            no candidate reaches the target in half of the draws.
         odds: that `best` is first; 0 without a best.
         best: the likeliest of those that reach the target in half of the draws; None if the verdict is `none`.
         others: first those that do so, then those that do not, then those without odds.
-        may_be_faster: labels of candidates without odds that may win, since no probe tells whether. They turn a clear
-            answer into a close one.
+        may_be_faster: labels of candidates without odds that may win, since no probe tells whether. They turn a
+            clear answer into a close one.
         flips: where another trained candidate becomes first. not_tested: a line each.
         decide: the measurement that would decide a close answer; None if none would.
         nobody: odds that no candidate reaches the target; None if no probe has trained.
@@ -250,6 +250,9 @@ def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
     ):
         if unknown:
             yield f"{reason}: {', '.join(one.label for one in unknown)}"
+    unplanned = [one.label for one in candidates if one.memory_bytes is None]
+    if unplanned:
+        yield f"The memory of a node: that of {', '.join(unplanned)} is not known"
     yield "Other learning rates: each method trained with those of its command"
     devices = {one.trace.meta.device for one in candidates if one.trace is not None}
     if "cuda" not in devices:
