@@ -26,7 +26,7 @@ class Flip(msgspec.Struct, frozen=True, kw_only=True):
     """The nearest value of one quantity at which another candidate is the first. Only trained ones take part.
 
     Attributes:
-        value: bit/s, seconds, or nodes; None where no other candidate becomes first, with the reason.
+        value: bit/s as `--bandwidth` counts them, seconds, or nodes; None where no other candidate becomes first, with the reason.
         side: whether the other is first below or above the value.
         first: label of the other.
         extrapolated: whether nobody trained there: steps to the target are those of the probe.
@@ -114,7 +114,7 @@ def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
 
 
 def _bandwidth(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
-    here = profile.bandwidth_out
+    here = profile.bandwidth_out / profile.payload  # as `--bandwidth` counts
     first = cache(lambda bits: _first(rivals, with_bandwidth(profile, bits / here)))
     steps = [2.0**power for power in range(1, 7)] + [_FURTHEST]
     found = _nearest(first, own, here, [here * step for step in steps], [here / step for step in steps])

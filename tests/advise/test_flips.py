@@ -13,6 +13,7 @@ from probes import LINKS, candidate, curve
 
 from istbench.advise.flips import find_flips
 from istbench.advise.odds import odds
+from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
 
 SIZE = 1_000_000
@@ -34,6 +35,15 @@ def test_the_bandwidth_where_computing_and_messages_weigh_equally():
     below = flips_at(CROSSING / 4, OFTEN, RARELY).bandwidth
     assert (below.side, below.first) == ("above", "often")
     assert below.value == pytest.approx(CROSSING, rel=0.02)
+
+
+def test_the_bandwidth_of_links_like_here_counts_headers_as_the_option_does():
+    class WithHeaders(ClusterProfile):
+        payload = 0.5
+
+    standings = odds([OFTEN, RARELY], PLAIN.with_bandwidth(4 * CROSSING), 0.8).standings
+    found = find_flips(standings, WithHeaders(**vars(PLAIN.with_bandwidth(4 * CROSSING)))).bandwidth
+    assert found.value == pytest.approx(2 * CROSSING, rel=0.02)
 
 
 def test_the_latency_that_many_exchanges_no_longer_bear():

@@ -41,6 +41,12 @@ def screening(bandwidth, base=BASE, **changed):
     return Screening(base, recorded, cluster, {})
 
 
+def test_links_like_here_carry_less_than_their_bandwidth():
+    profile = dataclasses.replace(nodes_like_here(META, bandwidth=1e8, latency_s=0.0), cores=None)
+    assert profile.bandwidth_out / profile.payload == pytest.approx(1e8)
+    assert profile.payload == 1448 / 1514
+
+
 def by_label(found):
     return {one.variant.label: one for one in found}
 
