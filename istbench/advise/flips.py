@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -26,10 +27,12 @@ class Flip(msgspec.Struct, frozen=True, kw_only=True):
     """The nearest value of one quantity at which another candidate is the first. Only trained ones take part.
 
     Attributes:
-        value: bit/s as `--bandwidth` counts them, seconds, or nodes; None where no other candidate becomes first, with the reason.
+        value: bit/s as `--bandwidth` counts them, seconds, or nodes; None where no other candidate becomes first,
+            with the reason.
         side: whether the other is first below or above the value.
         first: label of the other.
-        extrapolated: whether nobody trained there: steps to the target are those of the probe.
+        extrapolated: whether nobody trained there: steps to the target are those of the probe, and nobody knows
+            whether the candidates fit.
     """
 
     value: float | None
@@ -79,9 +82,9 @@ def find_flips(
         return Flips(bandwidth=none_since(reason), latency=none_since(reason), nodes=none_since(reason))
     own = standings[0].candidate.label
     return Flips(
-        bandwidth=_guarded(own, lambda: _bandwidth(own, rivals, profile)),
-        latency=_guarded(own, lambda: _latency(own, rivals, profile)),
-        nodes=_guarded(own, lambda: _nodes(own, rivals, profile)),
+        bandwidth=_guarded(lambda: _bandwidth(own, rivals, profile)),
+        latency=_guarded(lambda: _latency(own, rivals, profile)),
+        nodes=_guarded(lambda: _nodes(own, rivals, profile)),
     )
 
 
@@ -96,11 +99,20 @@ def _no_flip(standings: Sequence[Standing], rivals: Sequence[_Rival]) -> str:
     return "" if len(rivals) > 1 else "no other trained candidate is expected to reach the target"
 
 
-def _guarded(own: str, search: Callable[[], Flip]) -> Flip:
+def _guarded(search: Callable[[], Flip]) -> Flip:
     try:
         return search()
     except UserError as error:
-        return none_since(f"{own}: {error}")
+        return none_since(str(error))
+
+
+@contextmanager
+def _naming(rival: _Rival) -> Iterator[None]:
+    """Name `rival` in an error inside."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{rival.label}: {error}") from None
 
 
 def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
@@ -109,7 +121,8 @@ def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
     for rival in rivals:
         trace = rival.standing.candidate.trace
         assert trace is not None
-        times.append((rival.factor * seconds_to(trace, profile, rival.standing.steps), rival.label))
+        with _naming(rival):
+            times.append((rival.factor * seconds_to(trace, profile, rival.standing.steps), rival.label))
     return min(times, key=lambda one: one[0])[1]
 
 
@@ -173,7 +186,8 @@ def _on(rival: _Rival, nodes: int) -> _Rival:
         return rival
     if candidate.redealt is None:
         raise UserError(f"{candidate.label} cannot be dealt to other nodes")
-    moved = dataclasses.replace(candidate, trace=candidate.redealt(nodes))
+    with _naming(rival):
+        moved = dataclasses.replace(candidate, trace=candidate.redealt(nodes))
     return _Rival(dataclasses.replace(rival.standing, candidate=moved), rival.factor)
 
 

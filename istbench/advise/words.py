@@ -204,7 +204,7 @@ def _flips(advice: Advice) -> Iterable[str]:
 
 
 def _flip(flip: Flip, form: NumberForm) -> str:
-    never_run = "; extrapolated, nobody trained there" if flip.extrapolated else ""
+    never_run = "; extrapolated: nobody trained there or checked the memory of a node" if flip.extrapolated else ""
     if flip.value is None:
         return f"{flip.reason}{never_run}"
     apart = f" ({flip.reason})" if flip.reason else ""

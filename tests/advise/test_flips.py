@@ -82,9 +82,21 @@ def test_candidates_that_cannot_be_dealt_are_named():
     assert found.value is None
     assert found.reason == "first is first of the trained candidates from 2 to 8 nodes; without odd"
     found = flips_at(1e12, dataclasses.replace(first, redealt=refused), second).nodes
-    assert (found.value, found.reason) == (None, "method odd does not say how its work changes with the nodes")
+    assert found.value is None
+    assert found.reason == "first: method odd does not say how its work changes with the nodes"
     found = flips_at(1e12, dataclasses.replace(first, redealt=None), second).nodes
     assert found.reason == "first cannot be dealt to other nodes"
+
+
+def test_an_error_names_the_candidate_that_has_it():
+    def odd(nodes):
+        if nodes == 8:
+            raise UserError("more nodes than hidden units")
+        return averaging_trace(nodes, compute=(0.05,), size=8)
+
+    first = candidate("first", size=8, redealt=dealt(lambda nodes: 0.01))
+    found = flips_at(1e12, first, candidate("second", compute=0.05, size=8, redealt=odd)).nodes
+    assert (found.value, found.reason) == (None, "second: more nodes than hidden units")
 
 
 def test_no_flip_has_a_reason():
