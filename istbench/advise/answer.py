@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from istbench.advise.candidate import Candidate
+from istbench.advise.candidate import NO_TIME, Candidate
 from istbench.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
 from istbench.advise.flips import Flips, find_flips
 from istbench.advise.odds import Decider, Odds, Standing, Verdict, odds
+from istbench.advise.reach import TOO_FEW
+from istbench.advise.seconds import seconds_to
 from istbench.cluster.checked import Check
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
@@ -68,10 +70,14 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one question.
 
     Attributes:
-        verdict: `clear` from odds of 0.8, `close` below, `none` if nobody is expected to reach the target.
+        verdict: `clear` from odds of 0.8, `close` below them or if an untrained candidate may be faster, `none` if
+            no candidate reaches the target in half of the draws.
         odds: that `best` is first; 0 without a best.
-        best: None if the verdict is `none`. others: the likeliest first, those without odds last.
-        flips: where another candidate becomes first. not_tested: a line each.
+        best: the likeliest of those that reach the target in half of the draws; None if the verdict is `none`.
+        others: first those that do so, then those that do not, then those without odds.
+        may_be_faster: labels of candidates without odds that may win, since no probe tells whether. They turn a
+            clear answer into a close one.
+        flips: where another trained candidate becomes first. not_tested: a line each.
         decide: the measurement that would decide a close answer; None if none would.
         nobody: odds that no candidate reaches the target; None if no probe has trained.
         workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
@@ -83,6 +89,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Choice, ...]
     flips: Flips
     not_tested: tuple[str, ...]
+    may_be_faster: tuple[str, ...] = ()
     decide: Decide | None = None
     nobody: float | None = None
     workload: str
@@ -126,15 +133,17 @@ def advise(
     """
     found = odds(candidates, profile, target, checks=checks, seed=seed)
     able = [_choice(standing, profile, nodes) for standing in found.standings]
-    unable = [_without_odds(one) for one in sorted(candidates, key=lambda one: one.label) if one.why_not]
+    unable = [_without_odds(one) for one in found.without]
     best = able[0] if found.verdict != "none" else None
+    faster = tuple(_may_be_faster(found, profile)) if found.verdict == "clear" else ()
     return Advice(
-        verdict=found.verdict,
+        verdict="close" if faster else found.verdict,
         odds=best.odds if best else 0.0,
         best=best,
         others=(*(able[1:] if best else able), *unable),
         flips=find_flips(found.standings, profile, checks=checks),
         not_tested=(*_not_tested(found, profile), *not_tested),
+        may_be_faster=faster,
         decide=_decide(found.decider),
         nobody=found.nobody if found.standings else None,
         workload=workload,
@@ -202,9 +211,24 @@ def _decide(decider: Decider | None) -> Decide | None:
     return Decide(kind=kinds.get(decider.source, "replay"), method=method, odds=decider.odds)
 
 
+def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:
+    """Labels of candidates that could win, of which no probe tells, and whose steps take less time than the best's.
+
+    A candidate of unknown speed is one of them.
+    """
+    best = found.standings[0]
+    assert best.candidate.trace is not None
+    taken = seconds_to(best.candidate.trace, profile, best.steps)
+    for one in found.without:
+        if one.why_not in (NO_TIME, TOO_FEW) and (
+            one.trace is None or seconds_to(one.trace, profile, best.steps) < taken
+        ):
+            yield one.label
+
+
 def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
     candidates = [standing.candidate for standing in found.standings]
-    probed = max((candidate.steps_probed for candidate in candidates), default=0)
+    probed = max((candidate.steps_probed for candidate in (*candidates, *found.without)), default=0)
     beyond = [standing.candidate.label for standing in found.standings if standing.extrapolated]
     if not probed:
         yield "Every method: no probe has finished"
@@ -214,6 +238,21 @@ def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
         if beyond
         else ""
     )
+    # Step one has replayed the plan of each candidate with a trace: that replay is the reason to leave it out.
+    untrained = [one for one in found.without if not one.failed and not one.steps_probed and one.why_not != NO_TIME]
+    for reason, unknown in (
+        ("No time to train", [one for one in found.without if one.why_not == NO_TIME]),
+        ("Too few evaluations to extrapolate", [one for one in found.without if one.why_not == TOO_FEW]),
+        (
+            "Left out by their speed here, may win on other networks",
+            [one for one in untrained if one.trace is not None],
+        ),
+    ):
+        if unknown:
+            yield f"{reason}: {', '.join(one.label for one in unknown)}"
+    unplanned = [one.label for one in candidates if one.memory_bytes is None]
+    if unplanned:
+        yield f"The memory of a node: that of {', '.join(unplanned)} is not known"
     yield "Other learning rates: each method trained with those of its command"
     devices = {one.trace.meta.device for one in candidates if one.trace is not None}
     if "cuda" not in devices:

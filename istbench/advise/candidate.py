@@ -13,6 +13,9 @@ from istbench.results.curves import Curve
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
 
+NO_TIME = "no time left to train it"
+"""The reason of a candidate that could be first and that no probe has trained."""
+
 Redealt: TypeAlias = "Callable[[int], Trace]"
 """The trace of a candidate on another number of nodes; raises UserError where its method cannot be dealt again."""
 
@@ -34,8 +37,8 @@ class Candidate:
             the winner with every baseline.
         stopped: the reason in a few words if successive halving ended its probe early; else empty. Its short curves
             count as they are.
-        failed: the reason in a few words if it cannot train there, does not fit, or its probes failed; else empty.
-            It is never first.
+        failed: the reason in a few words if it cannot train there, does not fit, or its probes failed or tell
+            nothing; else empty. It is never first.
         redealt: gives its trace on another number of nodes; None if nobody can.
     """
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -23,13 +24,15 @@ _CLOSE, _FINEST = 1.01, 1e-6
 
 
 class Flip(msgspec.Struct, frozen=True, kw_only=True):
-    """The nearest value of one quantity at which another candidate is the first.
+    """The nearest value of one quantity at which another candidate is the first. Only trained ones take part.
 
     Attributes:
-        value: bit/s, seconds, or nodes; None where no other candidate becomes first, with the reason.
+        value: bit/s as `--bandwidth` counts them, seconds, or nodes; None where no other candidate becomes first,
+            with the reason.
         side: whether the other is first below or above the value.
         first: label of the other.
-        extrapolated: whether nobody trained there: steps to the target are those of the probe.
+        extrapolated: whether nobody trained there: steps to the target are those of the probe, and nobody knows
+            whether the candidates fit.
     """
 
     value: float | None
@@ -79,9 +82,9 @@ def find_flips(
         return Flips(bandwidth=none_since(reason), latency=none_since(reason), nodes=none_since(reason))
     own = standings[0].candidate.label
     return Flips(
-        bandwidth=_guarded(own, lambda: _bandwidth(own, rivals, profile)),
-        latency=_guarded(own, lambda: _latency(own, rivals, profile)),
-        nodes=_guarded(own, lambda: _nodes(own, rivals, profile)),
+        bandwidth=_guarded(lambda: _bandwidth(own, rivals, profile)),
+        latency=_guarded(lambda: _latency(own, rivals, profile)),
+        nodes=_guarded(lambda: _nodes(own, rivals, profile)),
     )
 
 
@@ -93,14 +96,23 @@ def none_since(reason: str) -> Flip:
 def _no_flip(standings: Sequence[Standing], rivals: Sequence[_Rival]) -> str:
     if not standings or all(rival.standing is not standings[0] for rival in rivals):
         return "nobody is expected to reach the target"
-    return "" if len(rivals) > 1 else "no other candidate is expected to reach the target"
+    return "" if len(rivals) > 1 else "no other trained candidate is expected to reach the target"
 
 
-def _guarded(own: str, search: Callable[[], Flip]) -> Flip:
+def _guarded(search: Callable[[], Flip]) -> Flip:
     try:
         return search()
     except UserError as error:
-        return none_since(f"{own}: {error}")
+        return none_since(str(error))
+
+
+@contextmanager
+def _naming(rival: _Rival) -> Iterator[None]:
+    """Name `rival` in an error inside."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{rival.label}: {error}") from None
 
 
 def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
@@ -109,17 +121,18 @@ def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
     for rival in rivals:
         trace = rival.standing.candidate.trace
         assert trace is not None
-        times.append((rival.factor * seconds_to(trace, profile, rival.standing.steps), rival.label))
+        with _naming(rival):
+            times.append((rival.factor * seconds_to(trace, profile, rival.standing.steps), rival.label))
     return min(times, key=lambda one: one[0])[1]
 
 
 def _bandwidth(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
-    here = profile.bandwidth_out
+    here = profile.bandwidth_out / profile.payload  # as `--bandwidth` counts
     first = cache(lambda bits: _first(rivals, with_bandwidth(profile, bits / here)))
     steps = [2.0**power for power in range(1, 7)] + [_FURTHEST]
     found = _nearest(first, own, here, [here * step for step in steps], [here / step for step in steps])
     low, high = (bandwidth_text(bits, 3) for bits in (here / _FURTHEST, here * _FURTHEST))
-    return found or _none(first(here), own, f"first from {low} to {high}")
+    return found or _none(first(here), own, f"first of the trained candidates from {low} to {high}")
 
 
 def _latency(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
@@ -128,7 +141,8 @@ def _latency(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Fli
     rising = [max(here, _SHORTEST_S / 2) * 2.0**power for power in range(1, 15)]
     above = [*(seconds for seconds in rising if seconds < _LONGEST_S), *([_LONGEST_S] if here < _LONGEST_S else [])]
     found = _nearest(first, own, here, above, [here / 2, here / 4, here / 16, 0.0] if here else [])
-    return found or _none(first(here), own, f"first from 0 to {max(here, _LONGEST_S) * 1e3:g} ms")
+    longest = f"{max(here, _LONGEST_S) * 1e3:g} ms"
+    return found or _none(first(here), own, f"first of the trained candidates from 0 to {longest}")
 
 
 def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
@@ -152,7 +166,12 @@ def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
     found = _nearest(first, own, float(here), above, below, whole=True)
     if found is None:
         low, high = int(min([*below, here])), int(above[-1])
-        return _none(first(float(here)), own, f"first from {low} to {high} nodes{apart}", extrapolated=True)
+        return _none(
+            first(float(here)),
+            own,
+            f"first of the trained candidates from {low} to {high} nodes{apart}",
+            extrapolated=True,
+        )
     return msgspec.structs.replace(found, reason=apart.removeprefix("; "), extrapolated=True)
 
 
@@ -167,7 +186,8 @@ def _on(rival: _Rival, nodes: int) -> _Rival:
         return rival
     if candidate.redealt is None:
         raise UserError(f"{candidate.label} cannot be dealt to other nodes")
-    moved = dataclasses.replace(candidate, trace=candidate.redealt(nodes))
+    with _naming(rival):
+        moved = dataclasses.replace(candidate, trace=candidate.redealt(nodes))
     return _Rival(dataclasses.replace(rival.standing, candidate=moved), rival.factor)
 
 

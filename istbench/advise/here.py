@@ -12,8 +12,6 @@ from istbench.machine import memory_bytes
 from istbench.plan.dealt_cell import DealtCell
 
 _GIB = 2**30
-# A full Ethernet frame of 1514 bytes carries 1448 bytes of a TCP segment.
-_PAYLOAD = 1448 / 1514
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +29,15 @@ class Recorded:
         return cls(meta=trace.meta, step_s=seconds, operations=cell.operations if cell else None)
 
 
+class NodesLikeHere(ClusterProfile):
+    """Nodes that compute as this machine does, on links whose messages share them with headers."""
+
+    payload = 1448 / 1514  # bytes of a TCP segment in a full Ethernet frame
+
+
 def nodes_like_here(
     recorded: TraceMeta, *, bandwidth: float | None, latency_s: float | None, crowd: float = 1.0
-) -> ClusterProfile:
+) -> NodesLikeHere:
     """Nodes as fast as the process that recorded `recorded`, on links of `bandwidth` bits/s.
 
     The costs of messages are those of the default cluster. crowd: nodes on each of this machine's cores.
@@ -42,7 +46,7 @@ def nodes_like_here(
     memory, gather = recorded.memory_gb_per_s, recorded.gather_gb_per_s
     bits = bandwidth or base.bandwidth_out
     threads = recorded.threads or 1
-    return dataclasses.replace(
+    like = dataclasses.replace(
         base,
         name=f"machines like this one at {bandwidth_text(bits)}",
         summary="nodes that compute as this machine does",
@@ -51,8 +55,8 @@ def nodes_like_here(
         memory_gb_per_s=memory and memory / crowd,
         gather_gb_per_s=gather and gather / crowd,
         memory_gib=_memory_here(recorded) / _GIB,
-        bandwidth_out=bits * _PAYLOAD,
-        bandwidth_in=bits * _PAYLOAD,
+        bandwidth_out=bits * NodesLikeHere.payload,
+        bandwidth_in=bits * NodesLikeHere.payload,
         burst_bandwidth=None,
         latency_s=base.latency_s if latency_s is None else latency_s,
         cores=None if recorded.device == "cuda" else threads / crowd,
@@ -60,6 +64,7 @@ def nodes_like_here(
         price_date="",
         price_source="",
     )
+    return NodesLikeHere(**vars(like))
 
 
 def as_there(trace: Trace, profile: ClusterProfile) -> Trace:

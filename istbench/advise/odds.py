@@ -1,5 +1,6 @@
 """The odds that each candidate is the first to the target, and the measurement that would decide."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +9,7 @@ import numpy as np
 
 from istbench.advise.candidate import Candidate
 from istbench.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS, Drawn, draw, source_of
+from istbench.advise.reach import judged
 from istbench.cluster.checked import Check
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats
@@ -61,16 +63,21 @@ class Decider:
 
 @dataclass(frozen=True, kw_only=True)
 class Odds:
-    """The odds of all candidates, the likeliest first.
+    """The odds of all candidates: those expected to reach the target first, then the others, the likeliest first.
 
-    nobody: the odds that no candidate reaches the target. These and the odds of the candidates add up to 1.
+    A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite.
+
+    verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
+    nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
     decider: None if the verdict is not `close`, or if no measurement would help.
+    without: candidates without odds, by label; `why_not` is the reason of each.
     """
 
     verdict: Verdict
     standings: tuple[Standing, ...]
     nobody: float
     decider: Decider | None
+    without: tuple[Candidate, ...]
 
 
 def odds(
@@ -85,11 +92,12 @@ def odds(
     """The odds of `candidates` on `profile` to `target`, a level of the metric of their curves.
 
     checks: of replays by the user, by method; istbench's own stand for the others.
-    Equal arguments give equal odds, in any order of the candidates. Those with `why_not` are left out.
+    Equal arguments give equal odds, in any order of the candidates.
 
     Raises:
         UserError: if a trace cannot be replayed on `profile`.
     """
+    candidates = [judged(one, target) for one in candidates]
     drawn = draw(candidates, profile, target, checks=checks or {}, draws=draws, seed=seed)
     seconds = drawn.seconds()
     wins = first(seconds)
@@ -98,15 +106,17 @@ def odds(
             _standing(drawn, candidate, own, float(won))
             for candidate, own, won in zip(drawn.candidates, seconds, wins, strict=True)
         ),
-        key=lambda found: (-found.odds, found.seconds, found.candidate.label),
+        key=lambda found: (math.isinf(found.seconds), -found.odds, found.seconds, found.candidate.label),
     )
     nobody = float(np.isinf(seconds).all(axis=0).mean())
-    verdict: Verdict = "none" if nobody > 0.5 else "clear" if standings[0].odds >= CLEAR else "close"
+    expected = bool(standings) and math.isfinite(standings[0].seconds)
+    verdict: Verdict = "none" if not expected else "clear" if standings[0].odds >= CLEAR else "close"
     return Odds(
         verdict=verdict,
         standings=tuple(standings),
         nobody=nobody,
         decider=_decider(drawn, standings) if verdict == "close" else None,
+        without=tuple(sorted((one for one in candidates if one.why_not), key=lambda one: one.label)),
     )
 
 
@@ -142,4 +152,4 @@ def _decider(drawn: Drawn, standings: Sequence[Standing]) -> Decider | None:
     sources += [source_of(found.candidate.method) for found in standings[:2]]
     tried = [Decider(source=source, odds=float(first(drawn.seconds(source)).max())) for source in sources]
     best = max(tried, key=lambda one: one.odds)
-    return best if best.odds > standings[0].odds + _HELPS else None
+    return best if best.odds > max(found.odds for found in standings) + _HELPS else None

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from istbench.advise.candidate import Candidate, Redealt
+from istbench.advise.candidate import NO_TIME, Candidate, Redealt
 from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
 from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
@@ -43,9 +43,6 @@ _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
-
-NO_TIME = "no time left to train it"
-"""The reason of a candidate that could be first and that no probe has trained."""
 
 
 class Clock:

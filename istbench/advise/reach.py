@@ -6,6 +6,7 @@ learning curves follow over a wide range (Hestness et al. 2017, arXiv:1712.00409
 probe. A draw whose ceiling is below the target never reaches it.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from istbench.seeds import derived_seed
 
 FURTHEST = 64.0
 """A crossing further than this many probes away counts as never."""
+
+TOO_FEW = "too few evaluations to extrapolate"
+"""The reason of a candidate whose curves end short of the target after a single evaluation."""
 
 _EXPONENTS = np.geomspace(0.1, 2.0, 14)
 _PRIOR_POINTS, _PRIOR_NOISE = 2.0, 0.02
@@ -54,6 +58,21 @@ class Steps:
     low: float
     high: float
     extrapolated: bool
+
+
+def judged(candidate: Candidate, target: float) -> Candidate:
+    """`candidate` without the curves that tell nothing of its steps to `target`; failed if all of them do.
+
+    Methods with long rounds may evaluate a short probe only once after step 0. Through one point goes any law.
+    """
+    telling = {
+        seed: curve
+        for seed, curve in candidate.curves.items()
+        if time_to_target(curve, target) or sum(evaluation.step > 0 for evaluation in curve.evaluations) > 1
+    }
+    if telling or candidate.why_not:
+        return dataclasses.replace(candidate, curves=telling or candidate.curves)
+    return dataclasses.replace(candidate, failed=TOO_FEW)
 
 
 def steps_to(candidate: Candidate, target: float, *, draws: int = 2000, seed: int = 0) -> Mapping[int, Steps]:

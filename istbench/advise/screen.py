@@ -16,13 +16,12 @@ from istbench.advise.variant import Screened, Variant
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import fits
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.scale import on_gpus
 from istbench.cluster.trace import Trace
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.plan.dealt_cell import CannotDeal, DealtCell
-from istbench.plan.memory import node_memory
+from istbench.plan.planner import PlanRequest, planned_memory
 from istbench.registry import load_method
 
 _GIB = 2**30
@@ -98,32 +97,42 @@ class Screening:
     def screened(self, variant: Variant) -> Screened:
         """`variant` with its memory and its seconds, as far as they are known."""
         try:
+            found = self._fitted(variant)
+            if found.why_not:
+                return found
             cell = self._cell(variant, self._base.nodes)
         except CannotDeal:
-            return Screened(variant=variant)
+            return found
         except UserError as error:
             return Screened(variant=variant, why_not=str(error))
-        cluster, limit = self._cluster, int(self._cluster.memory_gib * _GIB)
-        memory = node_memory(
-            cell.footprint,
-            cell.cost,
-            data=cell.workload.computed_bytes(),
-            batches_ahead=cell.workload.batches_ahead,
-            on_gpu=on_gpus(cluster),
-            backend=cluster.collectives,
+        return self._timed(dataclasses.replace(found, round_steps=cell.method.round_steps, cell=cell), cell)
+
+    def _fitted(self, variant: Variant) -> Screened:
+        """`variant` with its memory, by the plan of `istbench plan`; also of a method whose rounds have none."""
+        base, cluster = self._base, self._cluster
+        memory = planned_memory(
+            PlanRequest(
+                workload=base.workload,
+                method=variant.method,
+                nodes=base.nodes,
+                cluster=cluster,
+                workload_options=base.workload_options,
+                method_options=variant.options,
+                batch_size=base.batch_size,
+                data=base.data,
+                plugins=base.plugins,
+            )
         )
-        fit = fits(memory, limit)
-        found = Screened(
+        if memory is None:
+            return Screened(variant=variant)
+        fit = fits(memory, int(cluster.memory_gib * _GIB))
+        has = f"of a node that has {cluster.memory_gib:.3g}"
+        return Screened(
             variant=variant,
-            memory_bytes=memory.total,
+            memory_bytes=memory.total if memory.complete else None,
             fits=fit,
-            round_steps=cell.method.round_steps,
-            cell=cell,
-            why_not=""
-            if fit is not False
-            else f"needs {memory.total / _GIB:.3g} GiB of a node that has {cluster.memory_gib:.3g}",
+            why_not=f"needs {memory.total / _GIB:.3g} GiB {has}" if fit is False else "",
         )
-        return found if found.why_not else self._timed(found, cell)
 
     def planned(self, variant: Variant, nodes: int) -> Trace:
         """The trace of `variant` on `nodes` nodes, from sizes.

@@ -34,7 +34,7 @@ class Screened:
     """A variant after step one.
 
     Attributes:
-        memory_bytes: of the busiest node; None if unknown. fits: whether a node of the cluster has as much.
+        memory_bytes: of the busiest node. fits: whether a node of the cluster has as much. None if unknown.
         step_s: seconds of a local step on the cluster, exchanges included. computing: the share of them in which
             nodes compute. here_s: seconds of a local step of all nodes on this machine. None if unknown.
         round_steps: local steps of a round. cell: its plan. trace: from sizes.

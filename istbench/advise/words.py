@@ -82,15 +82,21 @@ def _target(advice: Advice) -> str:
 def _expected(advice: Advice) -> Iterable[str]:
     best = advice.best
     if best is None and advice.nobody is None:
-        yield f"No advice on {_question(advice)}: no probe finished in the time. Give more --minutes."
+        probed = any(choice.steps_probed for choice in advice.others)
+        reason = "no probe tells enough" if probed else "no probe finished"
+        yield f"No advice on {_question(advice)}: {reason} in the time. Give more --minutes."
         return
     if best is None:
         assert advice.nobody is not None
         yield (
             f"No candidate is expected to reach {_target(advice)} on {count_nodes(advice.nodes)} of "
-            f"{advice.cluster}: {_two(advice.nobody)} are the odds that none does."
+            f"{advice.cluster}: each misses it in more than half of the draws. The odds that all miss it are "
+            f"{_two(advice.nobody)}."
         )
         yield "An easier --target, or more --minutes for longer probes, may give an answer."
+        return
+    if best.seconds is None:
+        yield f"{best.label} reaches {_target(advice)} in less than half of the draws, so it has no expected time."
         return
     yield (
         f"{best.label} takes {_time(best)} to {_target(advice)} on {count_nodes(advice.nodes)} of {advice.cluster}."
@@ -132,17 +138,26 @@ def _odds(advice: Advice) -> Iterable[str]:
     best = advice.best
     if best is None:
         return
-    rivals = [other for other in advice.others if other.odds >= _SHOWN][:2]
+    likeliest = sorted(advice.others, key=lambda other: -other.odds)
+    rivals = [other for other in likeliest if other.odds >= _SHOWN][:2]
     following = (
         joined(f"{other.label} {_two(other.odds)}" for other in rivals)
         if rivals
         else "all others have less than 0.01"
     )
     lead = "Clear" if advice.verdict == "clear" else "Too close to call"
-    yield f"{lead}: the odds that {best.label} is first are {_two(best.odds)}; {following}."
+    among = "first of the trained candidates" if advice.may_be_faster else "first"
+    yield f"{lead}: the odds that {best.label} is {among} are {_two(best.odds)}; {following}."
+    for other in rivals:
+        if other.odds > best.odds:
+            reaching = f"reaches the target in only {other.reaching:.0%} of the draws"
+            yield f"{other.label} has higher odds, but {reaching}."
     if advice.nobody is not None and advice.nobody >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."
-    if advice.verdict == "close":
+    if advice.may_be_faster:
+        untold = ", ".join(advice.may_be_faster)
+        yield f"No probe tells whether these are faster: {untold}. More --minutes train them."
+    elif advice.verdict == "close":
         yield _decides(advice.decide)
 
 
@@ -189,11 +204,11 @@ def _flips(advice: Advice) -> Iterable[str]:
 
 
 def _flip(flip: Flip, form: NumberForm) -> str:
-    never_run = "; extrapolated, nobody trained there" if flip.extrapolated else ""
+    never_run = "; extrapolated: nobody trained there or checked the memory of a node" if flip.extrapolated else ""
     if flip.value is None:
         return f"{flip.reason}{never_run}"
     apart = f" ({flip.reason})" if flip.reason else ""
-    return f"{flip.side} {form(flip.value)}, {flip.first} is first{apart}{never_run}"
+    return f"{flip.side} {form(flip.value)}, {flip.first} is first of the trained candidates{apart}{never_run}"
 
 
 def _two(odds: float) -> str:

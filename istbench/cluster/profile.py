@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -87,7 +87,10 @@ class ClusterProfile:
         speeds: computing speed of each node, relative to `gflops`, in order of rank. More nodes repeat the list.
         backplane: bandwidth that all messages between hosts share, bits/s; None if it is no bottleneck.
         host: several nodes on one machine. rack: several hosts on one switch with an uplink.
+        payload: share of a link's bandwidth, as its user names it, that `bandwidth_out` counts.
     """
+
+    payload: ClassVar[float] = 1.0
 
     name: str
     summary: str

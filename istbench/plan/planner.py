@@ -82,12 +82,25 @@ def make_plan(
     return _Planner(request, simulating).plan()
 
 
+def planned_memory(request: PlanRequest) -> NodeMemory | None:
+    """The memory of the busiest node, without a look at rounds; None if the method has no footprint.
+
+    Raises:
+        UserError: as `make_plan` does.
+    """
+    return _Planner(request, nullcontext).memory()
+
+
 class _Planner:
     def __init__(self, request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]]) -> None:
         self._request, self._simulating = request, simulating
         self._on_gpu = on_gpus(request.cluster)
         self._limit = int(request.cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
+
+    def memory(self) -> NodeMemory | None:
+        cell = self._cell(self._request.nodes, None)
+        return None if cell.footprint is None else self._memory(cell, cell.footprint, whole=True)
 
     def plan(self) -> CellPlan:
         request = self._request

@@ -32,8 +32,9 @@ from pathlib import Path
 import msgspec
 
 from istbench.advise.answer import Advice, Choice
+from istbench.advise.candidate import NO_TIME
 from istbench.advise.measure import LOG, read_checked
-from istbench.advise.probe import NO_TIME
+from istbench.advise.reach import TOO_FEW
 from istbench.advise.saved import load_advice
 from istbench.advise.truth import Checked, calibration, regret
 from istbench.door import decode_json
@@ -192,10 +193,10 @@ def _advise(case: Case, minutes: float) -> None:
 def to_measure(advice: Advice, most: int) -> list[Choice]:
     """The candidates whose truth counts, the recommended first: all that can train there and did not fail.
 
-    Those with odds come first, then those that had no time, then those that step one left out.
+    Those with odds come first, then those without time or enough evaluations, then those that step one left out.
     """
-    able = [one for one in advice.choices if not one.why_not or one.why_not == one.stopped]
-    return sorted(able, key=lambda one: (bool(one.why_not), one.why_not != NO_TIME))[:most]
+    able = [one for one in advice.choices if one.why_not in ("", TOO_FEW, one.stopped)]
+    return sorted(able, key=lambda one: (bool(one.why_not), one.why_not not in (NO_TIME, TOO_FEW)))[:most]
 
 
 def _measure(case: Case, done: Done, most: int) -> None:

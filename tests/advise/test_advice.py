@@ -7,9 +7,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import ACCURACY, LINKS, candidate, curve
+from probes import ACCURACY, LINKS, candidate, curve, straight
 
 from istbench.advise.answer import Advice, Choice, Decide, advise
+from istbench.advise.candidate import NO_TIME
 from istbench.advise.flips import Flip, Flips
 from istbench.advise.words import advice_section, advice_text, candidates_table
 from istbench.door import decode_json
@@ -94,6 +95,13 @@ def test_without_a_finished_probe_the_answer_claims_nothing():
     assert "odds" not in text
 
 
+def test_probes_that_are_too_short_give_no_advice():
+    found = advice(candidate("ist", curves={0: curve([(0, 0.1), (80, 0.7)])}))
+    assert (found.verdict, found.best, found.nobody) == ("none", None, None)
+    assert (found.others[0].why_not, found.others[0].steps_probed) == ("too few evaluations to extrapolate", 80)
+    assert "no probe tells enough in the time. Give more --minutes." in advice_text(found)
+
+
 def test_nobody_gets_there(clear):
     found = advice(candidate("ddp", curves=FLAT), candidate("ist", curves=FLAT))
     assert (found.verdict, found.best, found.odds, found.nobody) == ("none", None, 0.0, 1.0)
@@ -101,6 +109,55 @@ def test_nobody_gets_there(clear):
     assert text.startswith("No candidate is expected to reach accuracy 0.8 on 2 nodes of m5.2xlarge")
     assert "Why:" not in text
     assert msgspec.json.decode(msgspec.json.encode(found), type=Advice) == found
+
+
+def untrained(label, why, **changed):
+    return candidate(label, curves={}, stopped=why, **changed)
+
+
+def test_candidates_that_nobody_trained_are_named():
+    rest = [
+        untrained("local_sgd", NO_TIME, compute=1.0), untrained("zero", "learns as ddp does", compute=0.001),
+        untrained("dslide", "it trains amazon670k only", trace=None),
+        candidate("diloco", compute=1.0, curves={0: curve([(0, 0.1), (80, 0.7)])}),
+    ]  # fmt: skip
+    found = advice(dataclasses.replace(IST, memory_bytes=2**20), DDP, *rest)
+    assert (found.verdict, found.may_be_faster) == ("clear", ())
+    for line in (
+        "No time to train: local_sgd", "Left out by their speed here, may win on other networks: zero",
+        "Too few evaluations to extrapolate: diloco", "The memory of a node: that of ddp is not known",
+    ):  # fmt: skip
+        assert line in found.not_tested
+
+
+@pytest.mark.parametrize("changed", [{"compute": 0.001, "size": 8}, {"trace": None}])
+def test_an_answer_is_close_while_a_candidate_without_a_probe_may_be_faster(changed):
+    found = advice(IST, DDP, untrained("local_sgd", NO_TIME, **changed))
+    assert found.odds > 0.8
+    assert (found.verdict, found.may_be_faster, found.decide) == ("close", ("local_sgd",), None)
+    text = advice_text(found)
+    assert "Too close to call: the odds that ist local_steps=10 is first of the trained candidates are 0.99" in text
+    assert "No probe tells whether these are faster: local_sgd. More --minutes train them." in text
+    assert "No single measurement" not in text
+
+
+def test_a_likelier_candidate_that_mostly_misses_is_named_and_not_recommended():
+    curves = {seed: straight(100) if seed < 3 else FLAT[0] for seed in range(7)}
+    fast = candidate("fast", compute=0.001, curves=curves)
+    found = advice(fast, candidate("slow", compute=0.1), candidate("other", compute=0.1, steps=(101,)))
+    assert (found.verdict, found.best.method) == ("close", "slow")
+    assert found.best.odds < found.others[-1].odds
+    text = advice_text(found)
+    assert "slow takes " in text
+    assert "fast has higher odds, but reaches the target in only 4" in text
+    assert advice(fast, dataclasses.replace(fast, method="p3", label="p3")).verdict == "none"
+
+
+def test_saved_advice_whose_best_has_no_expected_time_prints():
+    found = advice(DDP)
+    bare = msgspec.structs.replace(found.best, seconds=None, low=None, high=None, steps=None)
+    text = advice_text(msgspec.structs.replace(found, best=bare))
+    assert "ddp reaches accuracy 0.8 in less than half of the draws, so it has no expected time." in text
 
 
 def test_a_metric_that_falls_has_its_unit_and_its_direction():

@@ -13,6 +13,7 @@ from probes import LINKS, candidate, curve
 
 from istbench.advise.flips import find_flips
 from istbench.advise.odds import odds
+from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
 
 SIZE = 1_000_000
@@ -34,6 +35,15 @@ def test_the_bandwidth_where_computing_and_messages_weigh_equally():
     below = flips_at(CROSSING / 4, OFTEN, RARELY).bandwidth
     assert (below.side, below.first) == ("above", "often")
     assert below.value == pytest.approx(CROSSING, rel=0.02)
+
+
+def test_the_bandwidth_of_links_like_here_counts_headers_as_the_option_does():
+    class WithHeaders(ClusterProfile):
+        payload = 0.5
+
+    standings = odds([OFTEN, RARELY], PLAIN.with_bandwidth(4 * CROSSING), 0.8).standings
+    found = find_flips(standings, WithHeaders(**vars(PLAIN.with_bandwidth(4 * CROSSING)))).bandwidth
+    assert found.value == pytest.approx(2 * CROSSING, rel=0.02)
 
 
 def test_the_latency_that_many_exchanges_no_longer_bear():
@@ -70,21 +80,34 @@ def test_candidates_that_cannot_be_dealt_are_named():
     odd = candidate("odd", compute=0.06, size=8, redealt=refused)
     found = flips_at(1e12, first, dataclasses.replace(second, redealt=dealt(lambda nodes: 0.05)), odd).nodes
     assert found.value is None
-    assert found.reason == "first is first from 2 to 8 nodes; without odd"
+    assert found.reason == "first is first of the trained candidates from 2 to 8 nodes; without odd"
     found = flips_at(1e12, dataclasses.replace(first, redealt=refused), second).nodes
-    assert (found.value, found.reason) == (None, "method odd does not say how its work changes with the nodes")
+    assert found.value is None
+    assert found.reason == "first: method odd does not say how its work changes with the nodes"
     found = flips_at(1e12, dataclasses.replace(first, redealt=None), second).nodes
     assert found.reason == "first cannot be dealt to other nodes"
+
+
+def test_an_error_names_the_candidate_that_has_it():
+    def odd(nodes):
+        if nodes == 8:
+            raise UserError("more nodes than hidden units")
+        return averaging_trace(nodes, compute=(0.05,), size=8)
+
+    first = candidate("first", size=8, redealt=dealt(lambda nodes: 0.01))
+    found = flips_at(1e12, first, candidate("second", compute=0.05, size=8, redealt=odd)).nodes
+    assert (found.value, found.reason) == (None, "second: more nodes than hidden units")
 
 
 def test_no_flip_has_a_reason():
     slower = candidate("slower", compute=0.03)
     found = flips_at(8e8, OFTEN, slower)
-    assert (found.bandwidth.value, found.bandwidth.reason) == (None, "often is first from 8 Mbit/s to 80 Gbit/s")
-    assert found.latency.reason == "often is first from 0 to 1000 ms"
+    assert found.bandwidth.value is None
+    assert found.bandwidth.reason == "often is first of the trained candidates from 8 Mbit/s to 80 Gbit/s"
+    assert found.latency.reason == "often is first of the trained candidates from 0 to 1000 ms"
     flat = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
     alone = flips_at(8e8, OFTEN, candidate("flat", curves=flat))
-    assert alone.bandwidth.reason == "no other candidate is expected to reach the target"
+    assert alone.bandwidth.reason == "no other trained candidate is expected to reach the target"
     nobody = flips_at(8e8, candidate("flat", curves=flat))
     assert nobody.nodes.reason == "nobody is expected to reach the target"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import LINKS, candidate, clock, curve, drawn
+from probes import LINKS, candidate, clock, curve, drawn, straight
 
 from istbench.advise.candidate import Candidate
 from istbench.advise.draws import BANDWIDTH, PROBE, replay_error
@@ -52,13 +52,40 @@ def test_a_target_that_nobody_reaches_has_no_first():
     assert odds([], LINKS, 0.8).verdict == "none"
 
 
+def unlikely(label, **changed):
+    """A candidate that reaches the target in two draws of five: its seeds differ, and most are flat."""
+    flat = [(step, 0.5) for step in range(0, 130, 10)]
+    curves = {seed: straight(100) if seed < 2 else curve(flat) for seed in range(5)}
+    return candidate(label, curves=curves, **changed)
+
+
+def test_nobody_is_recommended_who_misses_the_target_in_most_draws():
+    found = odds([unlikely("a"), unlikely("b"), unlikely("c")], LINKS, 0.8)
+    assert found.nobody == pytest.approx(0.6**3, abs=0.03)
+    assert (found.verdict, found.decider) == ("none", None)
+    # The unlikely one is far faster, so its odds are higher.
+    found = odds([unlikely("fast", compute=0.001), candidate("sure", compute=0.1), unlikely("b")], LINKS, 0.8)
+    first, second, third = found.standings
+    assert (first.candidate.label, found.verdict) == ("sure", "close")
+    assert math.isfinite(first.seconds)
+    assert second.odds > first.odds > third.odds
+    assert [one.candidate.label for one in (second, third)] == ["fast", "b"]
+
+
 def test_a_candidate_that_failed_or_has_no_trace_is_never_first():
     slow = candidate("slow", compute=1.0)
     others = [candidate("failed", failed="a worker ended"), candidate("bare", trace=None)]
     others.append(candidate("empty", curves={}))
     assert [one.why_not for one in others] == ["a worker ended", "no trace to replay", "no evaluation of a probe"]
+    others.append(candidate("short", curves={0: curve([(0, 0.1), (80, 0.7)])}))
     found = odds([*others, slow], LINKS, 0.8)
     assert [(one.candidate.label, one.odds) for one in found.standings] == [("slow", 1.0)]
+    assert [(one.label, one.why_not) for one in found.without] == [
+        ("bare", "no trace to replay"),
+        ("empty", "no evaluation of a probe"),
+        ("failed", "a worker ended"),
+        ("short", "too few evaluations to extrapolate"),
+    ]
 
 
 def test_the_order_of_candidates_changes_nothing():

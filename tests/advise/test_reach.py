@@ -1,5 +1,6 @@
 """Steps to a target: crossings seen by a probe, and those beyond its end."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from probes import ACCURACY, candidate, curve
 
 from istbench.advise.candidate import Candidate
-from istbench.advise.reach import reach_of, steps_to
+from istbench.advise.reach import TOO_FEW, judged, reach_of, steps_to
 from istbench.results.metrics import Metric
 
 LOSS = Metric("loss", lower_is_better=True)
@@ -52,9 +53,23 @@ def test_a_curve_that_is_flat_below_the_target_never_reaches_it():
     assert steps_to(flat, 0.7)[0].median == math.inf
 
 
-def test_a_single_evaluation_cannot_be_continued():
-    one = Candidate(method="a", label="a", curves={0: curve([(0, 0.0), (10, 0.5)])})
-    assert steps_to(one, 0.7)[0].median == math.inf
+def test_a_single_evaluation_short_of_the_target_tells_nothing():
+    """It does not tell that the target is never reached: a line through it may go anywhere."""
+    single, longer = curve([(0, 0.0), (10, 0.5)]), curve([(0, 0.0), (10, 0.5), (20, 0.6)])
+    one = Candidate(method="a", label="a", curves={0: single}, trace=object())
+    assert judged(one, 0.7).why_not == TOO_FEW
+    assert judged(one, 0.7).steps_probed == 10
+    assert judged(one, 0.4) == one, "a crossing before it counts"
+    assert judged(dataclasses.replace(one, curves={0: single, 1: longer}), 0.7).curves == {1: longer}
+    assert judged(dataclasses.replace(one, failed="a worker ended"), 0.7).why_not == "a worker ended"
+
+
+def test_a_curve_without_numbers_never_reaches_the_target():
+    diverged = Candidate(
+        method="a", label="a", curves={0: curve([(0, 0.1), (10, None), (20, None)])}, trace=object()
+    )
+    assert judged(diverged, 0.7) == diverged
+    assert steps_to(diverged, 0.7)[0].median == math.inf
 
 
 def test_evaluations_without_a_number_do_not_count():

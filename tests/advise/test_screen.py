@@ -1,6 +1,7 @@
 """Step one: variants by plan and replay. Nothing trains."""
 
 import dataclasses
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -29,12 +30,21 @@ META = TraceMeta(
 BASE = RunRequest(workload="toy", method="ddp", nodes=2, workload_options={"hidden": 256})
 
 
-def screening(bandwidth, **changed):
+PLUGINS = str(Path(__file__).parents[1] / "plan" / "plugins.py")
+
+
+def screening(bandwidth, base=BASE, **changed):
     cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
     recorded = Recorded(meta=META, step_s=1e-3, operations=cell.operations)
     cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
     cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
-    return Screening(BASE, recorded, cluster, {})
+    return Screening(base, recorded, cluster, {})
+
+
+def test_links_like_here_carry_less_than_their_bandwidth():
+    profile = dataclasses.replace(nodes_like_here(META, bandwidth=1e8, latency_s=0.0), cores=None)
+    assert profile.bandwidth_out / profile.payload == pytest.approx(1e8)
+    assert profile.payload == 1448 / 1514
 
 
 def by_label(found):
@@ -76,6 +86,33 @@ def test_a_method_that_does_not_fit_is_never_trained():
     found = by_label(screening(1e8, memory_gib=1e-4).all_variants(["ddp", "ist"]))
     assert all(one.fits is False and "GiB of a node that has" in one.why_not for one in found.values())
     assert by_promise(found.values()) == []
+
+
+def test_a_method_whose_rounds_have_no_plan_must_fit_too():
+    base = msgspec.structs.replace(BASE, workload="amazon670k", workload_options={})
+    variant = Variant(method="sampled_softmax")
+    roomy, tight = (screening(1e8, base, memory_gib=gib).screened(variant) for gib in (64, 2))
+    assert (roomy.fits, roomy.step_s, roomy.why_not) == (True, None, "")
+    assert roomy.memory_bytes > 2 * 2**30
+    assert tight.fits is False
+    assert tight.why_not.endswith(" GiB of a node that has 2")
+
+
+def test_the_memory_is_that_of_the_fullest_part_of_a_run():
+    """With warm-up rounds, a node of ist trains the whole model at first."""
+    base = msgspec.structs.replace(BASE, workload_options={"hidden": 4096})
+    plain, warmed = (
+        screening(1e8, base).screened(Variant(method="ist", options=options))
+        for options in ({}, {"warmup_rounds": 2})
+    )
+    assert warmed.memory_bytes > 1.2 * plain.memory_bytes
+
+
+def test_memory_without_a_plan_is_unknown():
+    base = msgspec.structs.replace(BASE, workload="opaque", workload_options={}, plugins=(PLUGINS,))
+    for asked, method in ((base, "ddp"), (msgspec.structs.replace(BASE, plugins=(PLUGINS,)), "silent")):
+        found = screening(1e8, asked).screened(Variant(method=method))
+        assert (found.memory_bytes, found.fits, found.why_not) == (None, None, "")
 
 
 def test_a_method_that_refuses_the_workload_gives_its_reason():

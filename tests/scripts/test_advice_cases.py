@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from istbench.advise.answer import advise
-from istbench.advise.probe import NO_TIME
+from istbench.advise.candidate import NO_TIME
 from istbench.advise.saved import save_advice
 from tests.advise.probes import ACCURACY, LINKS, candidate, curve
 
