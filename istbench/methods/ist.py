@@ -17,7 +17,8 @@ Optimizer state travels with its parameter (`optimizer_state=carry`), or starts 
 Four options lead from the paper's method towards `local_sgd`; they are this project's own:
 
 - `deal` selects the layers whose units are dealt. Every node trains the others whole. The nodes average them as
-  `local_sgd` does: in float32 and by one all-reduce, and the optimizer's state stays on its node.
+  `local_sgd` does: in float32 and by one all-reduce, and the optimizer's state stays on its node. They do the same
+  if the groups of a model leave more than a tenth of its values whole.
 - `coverage=p` gives each unit to p nodes, which average its values at the end of a round. With p = n nothing is
   dealt: that is `local_sgd`, bit for bit.
 - `moving` is the share of the units that a new round deals again.
@@ -115,7 +116,7 @@ class IndependentSubnetTraining(Method):
             groups, fabric.world_size, seed=self.seed, coverage=options.coverage, moving=options.moving
         )
         self._partition = self._deals.partition(self._round)
-        in_place = self._warming or averaged_in_place(options)
+        in_place = self._warming or averaged_in_place(options, layout)
         travelling = layout.names().difference(layout.replicated if in_place else ())
         share = self._share = SubnetShare(
             self._full, self._workload, fabric, options, layout, self._partition, travelling

@@ -304,7 +304,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
             ordinary,
             rounds=rounds,
             buffers=round(max(moved.gathered + moved.sent for moved in moves)),
-            round_buffers=shared_buffers(self.options, shared),
+            round_buffers=shared_buffers(self.options, layout, shared),
         )
 
 

@@ -41,7 +41,7 @@ def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: in
     """Bytes of each all-reduce of the tensors that every node trains."""
     if world_size == 1:
         return []
-    if averaged_in_place(options):
+    if averaged_in_place(options, layout):
         return [tensor_bytes(alike) for alike in by_dtype(undealt(subnet, layout.groups).values())]
     slots, tensors = travelling_slots(options, world_size), named_tensors(subnet)
     values = sum(tensors[name].numel() * (1 + slots * tensors[name].requires_grad) for name in layout.replicated)
@@ -96,13 +96,13 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
         build=options.build,
         samples=batch_size,
         parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
-        round_buffers=round(max(gathered + sent, 2 * met)) + shared_buffers(options, shared),
+        round_buffers=round(max(gathered + sent, 2 * met)) + shared_buffers(options, layout, shared),
     )
 
 
-def shared_buffers(options: Any, shared: list[int]) -> int:
+def shared_buffers(options: Any, layout: Layout, shared: list[int]) -> int:
     """Bytes of the buffers of all-reduces of `shared` bytes: copies in float64, or none."""
-    return 0 if averaged_in_place(options) else 2 * sum(shared)
+    return 0 if averaged_in_place(options, layout) else 2 * sum(shared)
 
 
 def _swap(node: PlannedNode, turn: int, size: float) -> None:

@@ -62,15 +62,24 @@ class Layout:
 
     Running statistics of BatchNorm are in neither. Those of a subnet do not fit the assembled network, so they
     never cross the network. Every evaluation estimates them for the assembled model.
+
+    replicated_values: the number of values of the `replicated` tensors.
     """
 
     groups: tuple[NeuronGroup, ...]
     cut: tuple[CutTensor, ...]
     replicated: tuple[str, ...]
+    replicated_values: int
 
     def names(self) -> set[str]:
         """Names of all tensors that travel."""
         return {tensor.name for tensor in self.cut} | set(self.replicated)
+
+    @property
+    def replicated_share(self) -> float:
+        """The share of the `replicated` tensors in the values of all tensors that travel."""
+        values = self.replicated_values + sum(tensor.shape.numel() for tensor in self.cut)
+        return self.replicated_values / max(1, values)
 
 
 def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
@@ -85,7 +94,7 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
     for group in groups:
         for slot in group.slots:
             axes.setdefault(slot.tensor, []).append(Axis(slot.dim, group.name, slot.block, slot.segments))
-    cut, replicated = [], []
+    cut, replicated, replicated_values = [], [], 0
     for name, tensor in named_tensors(model).items():
         if not tensor.is_floating_point() or _is_estimated(model, name):
             if name in axes and not tensor.is_floating_point():
@@ -96,11 +105,12 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
             continue
         if name not in axes:
             replicated.append(name)
+            replicated_values += tensor.numel()
             continue
         if len(axes[name]) > 2:
             raise ValueError(f"{name} is indexed by neuron groups along {len(axes[name])} dimensions; 2 at most")
         cut.append(CutTensor(name, tensor.shape, tuple(sorted(axes[name], key=lambda axis: axis.dim))))
-    return Layout(tuple(groups), tuple(cut), tuple(replicated))
+    return Layout(tuple(groups), tuple(cut), tuple(replicated), replicated_values)
 
 
 def undealt(model: nn.Module, groups: Sequence[NeuronGroup]) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """From IST to local SGD: `deal`, `coverage`, `moving` and `warmup_rounds`, on three gloo processes."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.node.digest import weights_sha256
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.processes.on_nodes import on_nodes
+from istbench.workloads.toy import Toy, ToyOptions
 
 NODES = 3
 STEPS, LOCAL_STEPS = 8, 3  # the last round stays open
@@ -43,6 +45,7 @@ COUNTED = {
     "a walk": {"coverage": 2, "moving": 0.3},
     "one layer": {"momentum": 0.9, "deal": "hidden1", "moving": 0.5},
 }
+MOSTLY_WHOLE = {"sgd": MOMENTUM, "adam": ADAM, "reset": {**ADAM, "optimizer_state": "reset"}}
 EXACT = 2e-5  # float32 sums in another order
 EXACT_DOUBLE = 1e-8
 
@@ -54,6 +57,20 @@ class LateImages(TinyImages):
         return [group for group in super().neuron_groups(model) if group.late]
 
 
+class OneFound(Toy):
+    """Three hidden layers, of which the second alone has a group: most values are in no group."""
+
+    def neuron_groups(self, model):
+        return [group for group in super().neuron_groups(model) if group.name == "hidden2"]
+
+
+def one_found(options):
+    """`OneFound` with its data open."""
+    workload = OneFound(ToyOptions(**options))
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
+    return workload
+
+
 def node_all(fabric):
     """What each of these saw on this node, by name."""
     return {
@@ -61,6 +78,7 @@ def node_all(fabric):
         "warm-up": warm_up(fabric),
         "reference": against_reference(fabric),
         "late": late(fabric),
+        "mostly whole": {name: mostly_whole(fabric, own) for name, own in MOSTLY_WHOLE.items()},
         "still": still(fabric),
         "bytes": {name: bytes_a_round(fabric, own) for name, own in COUNTED.items()},
         "resumed": {name: resumed(fabric, *case) for name, case in RESUMED.items()},
@@ -186,6 +204,29 @@ def test_late_layers_are_dealt_as_if_the_others_had_no_groups(seen):
     assert sent[0] == sent[1] > 0
     # Without momentum the means in float64 and in the network's own numbers are the same.
     assert difference < EXACT_DOUBLE
+
+
+def mostly_whole(fabric, options):
+    """Whether naming the only group is dealing all; and the bytes that this node sends in an average."""
+    workload = one_found(NORMALISED)
+    every = trained(fabric, workload, "ist", {**options, "deal": "all"})
+    named = trained(fabric, workload, "ist", {**options, "deal": "hidden2"})
+    _, sent, _ = trained(fabric, workload, "ist", {**options, "moving": 0})
+    return every == named, sent / (STEPS // LOCAL_STEPS)
+
+
+def test_all_of_few_groups_is_dealt_as_if_they_were_named(seen):
+    model = one_found(NORMALISED).build_model()
+    indexed = ("linear2.weight", "linear2.bias", "norm2.", "linear3.weight")
+    values = sum(
+        tensor.numel()
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point() and not name.startswith(indexed)
+    )
+    for own in seen:
+        for alike, sent in own["mostly whole"].values():
+            assert alike
+            assert sent == pytest.approx(4 * values * 2 * (NODES - 1) / NODES, abs=16)
 
 
 def still(fabric):

@@ -1,10 +1,12 @@
 """What a method plans to exchange is what it exchanges. Functions named `node_*` run on every node."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from istbench.cluster.trace import POST
-from istbench.conformance.training import open_workload, set_up, train
+from istbench.conformance.training import set_up, train
 from istbench.fabric.recorder import Recorder
 from istbench.footprint import PlannedNode
 from istbench.methods.compressed import BucketMessages
@@ -12,6 +14,7 @@ from istbench.methods.data_parallel import DataParallel
 from istbench.plan.step import step_cost
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload
+from istbench.workloads.toy import Toy, ToyOptions
 
 WIDE = {"hidden": 600, "layers": 3}  # two of its matrices are over a mebibyte
 MIB = 2**20
@@ -29,13 +32,29 @@ CASES = {
     "noloco": ("noloco", {"local_steps": 1}),
     "ist, each unit on every node": ("ist", {"local_steps": 1, "coverage": 2, "momentum": 0.9}),
     "ist, one layer that never moves": ("ist", {"local_steps": 1, "deal": ("hidden2",), "moving": 0.0}),
+    "ist, few groups are found": ("ist", {"local_steps": 1, "optimizer": "adam", "moving": 0.0}),
 }
+
+
+class OneFound(Toy):
+    """The second of three hidden layers alone has a group."""
+
+    def neuron_groups(self, model):
+        return [group for group in super().neuron_groups(model) if group.name == "hidden2"]
+
+
+def workload_of(case):
+    """The workload of a case, with its data open."""
+    workload = (OneFound if "found" in case else Toy)(ToyOptions(**WIDE))
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
+    return workload
 
 
 def node_posted(fabric):
     """Bytes of each operation of a round, by case."""
-    workload, seen = open_workload("toy", WIDE), {}
+    seen = {}
     for name, (method, options) in CASES.items():
+        workload = workload_of(name)
         recorder = fabric.recorder = Recorder(fabric.device)
         built = set_up(fabric, workload, method, options)
         for step in range(2 * built.round_steps):  # from the end of the first round on it is recorded
@@ -54,7 +73,7 @@ def posted():
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_is_exchanged_as_planned(posted, name):
     method, options = CASES[name]
-    workload = build_workload("toy", WIDE)
+    workload = workload_of(name)
     with torch.device("meta"):
         model = workload.build_model()
     footprint = build_method(method, options, workload=workload).footprint(model, workload, 2, 16)
