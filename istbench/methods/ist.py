@@ -181,6 +181,7 @@ class IndependentSubnetTraining(Method):
         self._round += 1
         if self._round == self._warmup_rounds:
             whole = self._share
+            whole.optimizer.zero_grad()  # the share and its state are built in the memory of these gradients
             self._cut(rows_of(whole.tensors))
             self._share.take_state(whole, self._partition)
 

@@ -242,21 +242,20 @@ def subnet_values(tensor: CutTensor, partition: Partition, node: int, rows: Rows
 
 def home_values(layout: Layout, home: Partition, node: int, rows: Rows) -> dict[str, Tensor]:
     """Initial values of `node`'s home shards, by tensor name."""
-    shards = {}
-    for tensor in layout.cut:
-        if not tensor.needs_home:
-            continue
-        first = tensor.axes[0]
-        units = first.index(home[first.group].units[node], tensor.axis_units[0])
-        if first.dim == 0:
-            shards[tensor.name] = rows(tensor.name, units)
-        else:
-            pieces = [
-                rows(tensor.name, chunk).index_select(first.dim, units)
-                for chunk in _chunks(torch.arange(tensor.shape[0]), tensor)
-            ]
-            shards[tensor.name] = torch.cat(pieces)
-    return shards
+    return {tensor.name: home_shard(tensor, home, node, rows) for tensor in layout.cut if tensor.needs_home}
+
+
+def home_shard(tensor: CutTensor, home: Partition, node: int, rows: Rows) -> Tensor:
+    """Initial values of `node`'s home shard of `tensor`, which is cut along two axes."""
+    first = tensor.axes[0]
+    units = first.index(home[first.group].units[node], tensor.axis_units[0])
+    if first.dim == 0:
+        return rows(tensor.name, units)
+    pieces = [
+        rows(tensor.name, chunk).index_select(first.dim, units)
+        for chunk in _chunks(torch.arange(tensor.shape[0]), tensor)
+    ]
+    return torch.cat(pieces)
 
 
 def _chunks(rows: Tensor, tensor: CutTensor) -> Iterator[Tensor]:

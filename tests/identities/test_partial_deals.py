@@ -13,8 +13,10 @@ from istbench.conformance.of_methods import _read_in_blocks
 from istbench.conformance.training import assembled, largest_difference, open_workload, set_up, through_disk, train
 from istbench.fabric.recorder import Recorder
 from istbench.node.digest import weights_sha256
+from istbench.optimizer import started
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.processes.on_nodes import on_nodes
+from istbench.subnets.layout import select, subnet_index
 from istbench.workloads.toy import Toy, ToyOptions
 
 NODES = 3
@@ -46,6 +48,7 @@ COUNTED = {
     "one layer": {"momentum": 0.9, "deal": "hidden1", "moving": 0.5},
 }
 MOSTLY_WHOLE = {"sgd": MOMENTUM, "adam": ADAM, "reset": {**ADAM, "optimizer_state": "reset"}}
+FIRST_DEALS = {"momentum": MOMENTUM, "adam": ADAM, "reset": {**MOMENTUM, "optimizer_state": "reset"}}
 EXACT = 2e-5  # float32 sums in another order
 EXACT_DOUBLE = 1e-8
 
@@ -131,17 +134,41 @@ def warm_up(fabric):
     whole, _, _ = trained(fabric, workload, "local_sgd", ADAM, parameters_of)
     never, _, _ = trained(fabric, workload, "ist", {**ADAM, "warmup_rounds": 9}, parameters_of)
     once, _, _ = trained(fabric, workload, "ist", {**ADAM, "warmup_rounds": 1}, parameters_of)
-    method = set_up(fabric, workload, "ist", {**MOMENTUM, "warmup_rounds": 1})
-    train(fabric, workload, method, 0, LOCAL_STEPS - 1)
-    sizes = [method._subnet.linear2.weight.numel()]
-    train(fabric, workload, method, LOCAL_STEPS - 1, LOCAL_STEPS)
-    sizes.append(method._subnet.linear2.weight.numel())
-    state = method._optimizer.state[method._subnet.linear2.weight]["momentum_buffer"]
     return {
         "never dealt": never == whole,
         "dealt after a round": [one == other for one, other in zip(once, whole, strict=True)],
-        "sizes": sizes,
-        "state": (state.shape == method._subnet.linear2.weight.shape, bool(state.any())),
+        "first deal": {name: first_deal(fabric, own) for name, own in FIRST_DEALS.items()},
+    }
+
+
+def first_deal(fabric, options):
+    """The sizes of a matrix before and after the first deal, and what the share took from the whole model."""
+    workload = open_workload("toy", NORMALISED)
+    method = set_up(fabric, workload, "ist", {**options, "warmup_rounds": 1})
+    train(fabric, workload, method, 0, LOCAL_STEPS - 1)
+    whole = method._share
+    train(fabric, workload, method, LOCAL_STEPS - 1, LOCAL_STEPS)
+    share, slots = method._share, method.options.slots if options.get("optimizer_state") != "reset" else ()
+    taken, trained_state = {}, False
+    for cut in method._layout.cut:
+        full = whole.tensors[cut.name]
+        state = whole.optimizer.state[full]
+        planes = [full, *(state[slot] for slot in slots)]
+        trained_state |= any(bool(plane.any()) for plane in planes[1:])
+        index = subnet_index(cut, method._partition, fabric.rank)
+        held = started(share.optimizer, share.tensors[cut.name], slots)
+        pairs = [
+            *zip([share.tensors[cut.name], *held], (select(own, cut.axes, index) for own in planes), strict=True)
+        ]
+        if cut.needs_home:
+            first = subnet_index(cut, share.home_partition, fabric.rank)[:1]
+            pairs += zip(share.home[cut.name], (select(own, cut.axes[:1], first) for own in planes), strict=True)
+        taken[cut.name] = all(torch.equal(own, wanted) for own, wanted in pairs)
+    return {
+        "sizes": [whole.subnet.linear2.weight.numel(), share.subnet.linear2.weight.numel()],
+        "taken": taken,
+        "state": trained_state,
+        "gradients": [parameter.grad is None for parameter in whole.subnet.parameters()],
     }
 
 
@@ -149,9 +176,17 @@ def test_a_warm_up_is_local_sgd_until_the_first_deal(seen):
     own = seen[0]["warm-up"]
     assert own["never dealt"]
     assert own["dealt after a round"] == [True] * LOCAL_STEPS + [False] * (STEPS - LOCAL_STEPS)
-    assert own["sizes"][0] == 13 * 13
-    assert own["sizes"][1] in (4 * 4, 5 * 5)
-    assert own["state"] == [True, True]
+
+
+def test_the_first_deal_takes_values_and_state_out_of_the_whole_model(seen):
+    for own in seen:
+        for name, deal in own["warm-up"]["first deal"].items():
+            assert deal["sizes"][0] == 13 * 13
+            assert deal["sizes"][1] in (4 * 4, 5 * 5)
+            assert {"linear2.weight", "linear3.weight"} < deal["taken"].keys()
+            assert all(deal["taken"].values()), (name, deal["taken"])
+            assert deal["state"] == (name != "reset")
+            assert all(deal["gradients"])  # their memory is free for the share
 
 
 def against_reference(fabric):
