@@ -55,7 +55,27 @@ def subnet_footprint(model: nn.Module, layout: Layout, options: Any, world_size:
     if not options.warmup_rounds or world_size == 1:
         return planned
     assert planned.rounds is not None
-    return replace(planned, before=whole_model(model, options, planned.rounds, batch_size))
+    whole = whole_model(model, options, planned.rounds, batch_size)
+    # At the first deal the share is built in the memory of the gradients of the whole model, and in more.
+    more = _built_bytes(subnet, layout, options, world_size) - tensor_bytes(trained(model))
+    rounds = options.warmup_rounds
+    note = f"in the first {rounds} rounds the nodes train and average the whole model; a later round is planned"
+    return replace(
+        planned,
+        before=replace(whole, round_buffers=max(0, more)),
+        unlike_steps=rounds * max(1, options.local_steps),
+        notes=(note,),
+    )
+
+
+def _built_bytes(subnet: nn.Module, layout: Layout, options: Any, world_size: int) -> int:
+    """Bytes of a new share beside the whole model, whose optimizer state of undealt tensors it takes over."""
+    tensors = named_tensors(subnet)
+    planes = travelling_bytes(options, tensors, world_size)
+    shards = _home_shard_sizes(layout, world_size, options.coverage)
+    cut = {tensor.name for tensor in layout.cut}
+    dealt = sum(planes[name] * (tensors[name].numel() + shards.get(name, 0)) for name in cut)
+    return dealt + tensor_bytes(tensor for name, tensor in tensors.items() if name not in cut)
 
 
 def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: int, batch_size: int) -> Footprint:
