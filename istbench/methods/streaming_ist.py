@@ -293,8 +293,9 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
                     node.steps(flight_steps)
                     node.wait(flying)
                     each = round(moved.sent / (world_size - 1))
-                    flying = [node.post("receive", each, [peer]) for peer in node.peers]
-                    flying += [node.post("send", each, [peer]) for peer in node.peers]
+                    peers = node.peers if each else ()  # a wave without units sends no message
+                    flying = [node.post("receive", each, [peer]) for peer in peers]
+                    flying += [node.post("send", each, [peer]) for peer in peers]
                 node.steps(self.round_steps - flight_steps * len(moves))
                 for size in shared:
                     node.all_reduce(size)

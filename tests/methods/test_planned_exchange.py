@@ -32,6 +32,7 @@ CASES = {
     "noloco": ("noloco", {"local_steps": 1}),
     "ist, each unit on every node": ("ist", {"local_steps": 1, "coverage": 2, "momentum": 0.9}),
     "ist, one layer that never moves": ("ist", {"local_steps": 1, "deal": ("hidden2",), "moving": 0.0}),
+    "streaming_ist, no unit moves": ("streaming_ist", {"local_steps": 4, "moving": 0.0}),
     "ist, few groups are found": ("ist", {"local_steps": 1, "optimizer": "adam", "moving": 0.0}),
 }
 
