@@ -212,8 +212,9 @@ class IndependentSubnetTraining(Method):
         return self._shares().block
 
     def _shares(self, make: Callable[..., Shares] = Shares) -> Shares:
-        whole = self._share.whole(self._undealt.means(averaged=self._steps == 0))
-        return make(self._share, self._partition, whole)
+        averaged = self._steps == 0
+        whole = self._share.whole(self._undealt.means(averaged=averaged))
+        return make(self._share, self._partition, whole, averaged=averaged)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._share.state_dict(), "steps": self._steps, "round": self._round}

@@ -148,18 +148,22 @@ def take_means(
 ) -> None:
     """Replace the blocks that this node leads by the means over their owners.
 
+    Owners add up in the order of their ranks, as in an assembled model: both means are the same, bit for bit.
+
     led: from `Meeting.led`. arrived: by owner, the values of its `Meeting.outgoing`.
     """
     taken = dict.fromkeys(arrived, 0)
     for block, owners in led:
         shape = block.shape()
         (plane,) = _planes(holdings, block)
-        total = select(plane, block.tensor.axes, block.index)
+        total = plane.new_zeros(shape)
         for owner in owners:
             if owner in arrived:
                 first = taken[owner]
                 taken[owner] += shape.numel()
                 total += arrived[owner][first : taken[owner]].view(shape)
+            else:
+                total += select(plane, block.tensor.axes, block.index)
         write(plane, block.tensor.axes, block.index, total / len(owners))
 
 

@@ -308,6 +308,23 @@ def test_runs_resume_inside_rounds_and_at_their_ends_bit_for_bit(seen):
     assert seen[0]["resumed"] == {name: [True] * len(STOPS) for name in RESUMED}
 
 
+def node_closed_early(fabric):
+    """By coverage, the assembled model inside a round, and after the round was closed there."""
+    workload, ends = open_workload("toy", {"hidden": 60, "layers": 3}), {}
+    for coverage in (2, 3):
+        method = set_up(fabric, workload, "ist", {**MOMENTUM, "coverage": coverage})
+        train(fabric, workload, method, 0, LOCAL_STEPS + 1)
+        ends[coverage] = [ended(fabric, method)]
+        method.close_round()
+        ends[coverage].append(ended(fabric, method))
+    return ends
+
+
+def test_a_round_that_closes_early_changes_no_bit_of_the_assembled_model():
+    for inside, closed in on_nodes(node_closed_early, 4)[0].values():
+        assert inside == closed
+
+
 def bytes_a_round(fabric, options):
     """Mean bytes that this node sent in a round."""
     workload = open_workload("toy", WIDE)
