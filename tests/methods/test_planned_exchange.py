@@ -35,6 +35,11 @@ CASES = {
     "streaming_ist, no unit moves": ("streaming_ist", {"local_steps": 4, "moving": 0.0}),
     "ist, few groups are found": ("ist", {"local_steps": 1, "optimizer": "adam", "moving": 0.0}),
 }
+# Each unit stays with its owners, so the sizes of all messages are known.
+STILL = {
+    f"{owners} of 4 nodes": ("ist", {"local_steps": 1, "momentum": 0.9, "coverage": owners, "moving": 0.0})
+    for owners in (2, 3)
+}
 
 
 class OneFound(Toy):
@@ -51,10 +56,10 @@ def workload_of(case):
     return workload
 
 
-def node_posted(fabric):
+def node_posted(fabric, cases):
     """Bytes of each operation of a round, by case."""
     seen = {}
-    for name, (method, options) in CASES.items():
+    for name, (method, options) in cases.items():
         workload = workload_of(name)
         recorder = fabric.recorder = Recorder(fabric.device)
         built = set_up(fabric, workload, method, options)
@@ -68,21 +73,33 @@ def node_posted(fabric):
 
 @pytest.fixture(scope="module")
 def posted():
-    return on_nodes(node_posted, 2)[0]
+    return on_nodes(node_posted, 2, CASES)[0]
+
+
+def planned(name, method, options, nodes):
+    """Bytes of each operation of node 0 in a planned round."""
+    workload = workload_of(name)
+    with torch.device("meta"):
+        model = workload.build_model()
+    footprint = build_method(method, options, workload=workload).footprint(model, workload, nodes, 16)
+    cost = step_cost(footprint.model, workload, 16, copied=footprint.gradients_copied)
+    node = PlannedNode(0, nodes, cost, 1.0)
+    next(footprint.rounds(node))
+    events = node.builder.to_arrays()
+    return events["bytes"][events["code"] == POST].tolist()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_is_exchanged_as_planned(posted, name):
-    method, options = CASES[name]
-    workload = workload_of(name)
-    with torch.device("meta"):
-        model = workload.build_model()
-    footprint = build_method(method, options, workload=workload).footprint(model, workload, 2, 16)
-    cost = step_cost(footprint.model, workload, 16, copied=footprint.gradients_copied)
-    node = PlannedNode(0, 2, cost, 1.0)
-    next(footprint.rounds(node))
-    events = node.builder.to_arrays()
-    assert posted[name] == events["bytes"][events["code"] == POST].tolist()
+    assert posted[name] == planned(name, *CASES[name], 2)
+
+
+def test_several_owners_of_a_unit_meet_as_planned_and_send_to_no_other():
+    seen = on_nodes(node_posted, 4, STILL)[0]
+    for name, case in STILL.items():
+        assert seen[name] == planned(name, *case, 4)
+    # A receive and a send to the lead, and from it; then the average.
+    assert [len(sizes) for sizes in seen.values()] == [2 * (1 + 1) + 1, 2 * (2 + 2) + 1]
 
 
 def test_the_first_bucket_of_torchs_defaults_is_small(posted):
