@@ -12,7 +12,8 @@ subnet do not fit the assembled model; every evaluation estimates them again (is
 trains the tensors that no hidden unit indexes (an output bias), and the nodes average them at the end of a round.
 
 Optimizer state travels with its parameter (`optimizer_state=carry`), or starts at zero after every exchange
-(`reset`). One node alone exchanges and resets nothing.
+(`reset`). The state of tensors that are averaged as in `local_sgd` does neither: it stays on its node. One node
+alone exchanges and resets nothing.
 
 Four options lead from the paper's method towards `local_sgd`; they are this project's own:
 
@@ -21,7 +22,7 @@ Four options lead from the paper's method towards `local_sgd`; they are this pro
   if the groups of a model leave more than a tenth of its values whole.
 - `coverage=p` gives each unit to p nodes, which average its values at the end of a round. With p = n nothing is
   dealt: that is `local_sgd`, bit for bit.
-- `moving` is the share of the units that a new round deals again.
+- `moving` is the share of the units that a new round deals again, at least two of a group.
 - `warmup_rounds` rounds of `local_sgd` come before the first deal.
 """
 
@@ -94,7 +95,11 @@ class IndependentSubnetTraining(Method):
             metadata={"help": "nodes that train each unit, and average it at the end of a round", "later": True},
         )
         moving: Fraction = field(
-            default=1.0, metadata={"help": "share of the units that a new round deals again", "later": True}
+            default=1.0,
+            metadata={
+                "help": "share of the units that a new round deals again; two of a group at least",
+                "later": True,
+            },
         )
         warmup_rounds: Natural = field(
             default=0,

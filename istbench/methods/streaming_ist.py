@@ -11,7 +11,7 @@ units land in these places. Weights between two groups that are in no subnet wai
 of a round the nodes wait and average the tensors that no unit indexes.
 
 With `optimizer_state=reset` a unit's state starts at zero where it lands. Adam's step count goes on. The state of
-the tensors that every node trains starts at zero at the end of a round.
+the tensors that every node trains starts at zero at the end of a round, unless they are averaged as in `local_sgd`.
 """
 
 from collections.abc import Callable, Iterator

@@ -36,9 +36,9 @@ class Axis:
 class CutTensor:
     """A tensor cut along one or two dimensions.
 
-    With one axis, every entry is in exactly one subnet in every round. With two, an entry is in a subnet only
-    where its row's and its column's unit are on the same node; the others are kept on their home node, by the
-    unit of the first axis.
+    With one axis, every entry is in as many subnets in every round as its unit has owners: in exactly one with a
+    coverage of 1. With two, an entry is in a subnet only where the same node owns its row's and its column's unit;
+    the others are kept on their home node, by the unit of the first axis.
     """
 
     name: str
@@ -47,7 +47,7 @@ class CutTensor:
 
     @property
     def needs_home(self) -> bool:
-        """Whether some entries are in no subnet."""
+        """Whether some entries may be in no subnet."""
         return len(self.axes) == 2
 
     @property
