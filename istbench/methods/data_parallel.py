@@ -200,6 +200,7 @@ class DataParallel(Method):
         return replace(
             whole,
             buffers=compression_buffers(self.options, trained(model)),
+            unlike_steps=self.options.start_compress,
             notes=tuple(notes),
         )
 

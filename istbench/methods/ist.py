@@ -12,15 +12,17 @@ subnet do not fit the assembled model; every evaluation estimates them again (is
 trains the tensors that no hidden unit indexes (an output bias), and the nodes average them at the end of a round.
 
 Optimizer state travels with its parameter (`optimizer_state=carry`), or starts at zero after every exchange
-(`reset`). One node alone exchanges and resets nothing.
+(`reset`). The state of tensors that are averaged as in `local_sgd` does neither: it stays on its node. One node
+alone exchanges and resets nothing.
 
 Four options lead from the paper's method towards `local_sgd`; they are this project's own:
 
 - `deal` selects the layers whose units are dealt. Every node trains the others whole. The nodes average them as
-  `local_sgd` does: in float32 and by one all-reduce, and the optimizer's state stays on its node.
+  `local_sgd` does: in float32 and by one all-reduce, and the optimizer's state stays on its node. They do the same
+  if the groups of a model leave more than a tenth of its values whole.
 - `coverage=p` gives each unit to p nodes, which average its values at the end of a round. With p = n nothing is
   dealt: that is `local_sgd`, bit for bit.
-- `moving` is the share of the units that a new round deals again.
+- `moving` is the share of the units that a new round deals again, at least two of a group.
 - `warmup_rounds` rounds of `local_sgd` come before the first deal.
 """
 
@@ -93,7 +95,11 @@ class IndependentSubnetTraining(Method):
             metadata={"help": "nodes that train each unit, and average it at the end of a round", "later": True},
         )
         moving: Fraction = field(
-            default=1.0, metadata={"help": "share of the units that a new round deals again", "later": True}
+            default=1.0,
+            metadata={
+                "help": "share of the units that a new round deals again; two of a group at least",
+                "later": True,
+            },
         )
         warmup_rounds: Natural = field(
             default=0,
@@ -115,7 +121,7 @@ class IndependentSubnetTraining(Method):
             groups, fabric.world_size, seed=self.seed, coverage=options.coverage, moving=options.moving
         )
         self._partition = self._deals.partition(self._round)
-        in_place = self._warming or averaged_in_place(options)
+        in_place = self._warming or averaged_in_place(options, layout)
         travelling = layout.names().difference(layout.replicated if in_place else ())
         share = self._share = SubnetShare(
             self._full, self._workload, fabric, options, layout, self._partition, travelling
@@ -180,6 +186,7 @@ class IndependentSubnetTraining(Method):
         self._round += 1
         if self._round == self._warmup_rounds:
             whole = self._share
+            whole.optimizer.zero_grad()  # the share and its state are built in the memory of these gradients
             self._cut(rows_of(whole.tensors))
             self._share.take_state(whole, self._partition)
 
@@ -210,8 +217,9 @@ class IndependentSubnetTraining(Method):
         return self._shares().block
 
     def _shares(self, make: Callable[..., Shares] = Shares) -> Shares:
-        whole = self._share.whole(self._undealt.means(averaged=self._steps == 0))
-        return make(self._share, self._partition, whole)
+        averaged = self._steps == 0
+        whole = self._share.whole(self._undealt.means(averaged=averaged))
+        return make(self._share, self._partition, whole, averaged=averaged)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._share.state_dict(), "steps": self._steps, "round": self._round}

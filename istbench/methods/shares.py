@@ -19,12 +19,15 @@ class Shares:
 
     Args:
         share: the share of this node. whole: tensors that no partition cuts, with their values in the full model.
+        averaged: whether all owners of an entry have the same value of it. The mean of p of them may differ.
     """
 
-    def __init__(self, share: SubnetShare, partition: Partition, whole: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, share: SubnetShare, partition: Partition, whole: Mapping[str, Tensor], *, averaged: bool
+    ) -> None:
         self._cut = {cut.name: cut for cut in share.layout.cut}
         self._partition, self._home, self._fabric = partition, share.home_partition, share.fabric
-        self._subnet, self._whole = share.tensors, whole
+        self._subnet, self._whole, self._averaged = share.tensors, whole, averaged
         self._shards = {name: shards[0] for name, shards in share.home.items()}
 
     def assembled(self, model: nn.Module) -> nn.Module | None:
@@ -59,7 +62,7 @@ class Shares:
         # Home shards first: the home of an entry in a subnet has an old value of it.
         if name in self._shards:
             self._gather(cut, span, target, at_home=True)
-        if self._partition[cut.axes[0].group].coverage == 1:
+        if self._averaged or self._partition[cut.axes[0].group].coverage == 1:
             self._gather(cut, span, target, at_home=False)
         else:
             self._gather_means(cut, span, target)

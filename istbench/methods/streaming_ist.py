@@ -11,7 +11,7 @@ units land in these places. Weights between two groups that are in no subnet wai
 of a round the nodes wait and average the tensors that no unit indexes.
 
 With `optimizer_state=reset` a unit's state starts at zero where it lands. Adam's step count goes on. The state of
-the tensors that every node trains starts at zero at the end of a round.
+the tensors that every node trains starts at zero at the end of a round, unless they are averaged as in `local_sgd`.
 """
 
 from collections.abc import Callable, Iterator
@@ -293,8 +293,9 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
                     node.steps(flight_steps)
                     node.wait(flying)
                     each = round(moved.sent / (world_size - 1))
-                    flying = [node.post("receive", each, [peer]) for peer in node.peers]
-                    flying += [node.post("send", each, [peer]) for peer in node.peers]
+                    peers = node.peers if each else ()  # a wave without units sends no message
+                    flying = [node.post("receive", each, [peer]) for peer in peers]
+                    flying += [node.post("send", each, [peer]) for peer in peers]
                 node.steps(self.round_steps - flight_steps * len(moves))
                 for size in shared:
                     node.all_reduce(size)
@@ -304,7 +305,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
             ordinary,
             rounds=rounds,
             buffers=round(max(moved.gathered + moved.sent for moved in moves)),
-            round_buffers=shared_buffers(self.options, shared),
+            round_buffers=shared_buffers(self.options, layout, shared),
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.flat import by_dtype
 from istbench.methods.undealt import averaged_in_place
-from istbench.subnets.exchange import expected_moves
+from istbench.subnets.exchange import expected_moves, owned_behind
 from istbench.subnets.groups import named_tensors
 from istbench.subnets.layout import Layout, build_subnet, undealt
 from istbench.subnets.partition import home_partition, partition_units
@@ -41,7 +41,7 @@ def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: in
     """Bytes of each all-reduce of the tensors that every node trains."""
     if world_size == 1:
         return []
-    if averaged_in_place(options):
+    if averaged_in_place(options, layout):
         return [tensor_bytes(alike) for alike in by_dtype(undealt(subnet, layout.groups).values())]
     slots, tensors = travelling_slots(options, world_size), named_tensors(subnet)
     values = sum(tensors[name].numel() * (1 + slots * tensors[name].requires_grad) for name in layout.replicated)
@@ -55,34 +55,57 @@ def subnet_footprint(model: nn.Module, layout: Layout, options: Any, world_size:
     if not options.warmup_rounds or world_size == 1:
         return planned
     assert planned.rounds is not None
-    return replace(planned, before=whole_model(model, options, planned.rounds, batch_size))
+    whole = whole_model(model, options, planned.rounds, batch_size)
+    # At the first deal the share is built in the memory of the gradients of the whole model, and in more.
+    more = _built_bytes(subnet, layout, options, world_size) - tensor_bytes(trained(model))
+    rounds = options.warmup_rounds
+    note = f"in the first {rounds} rounds the nodes train and average the whole model; a later round is planned"
+    return replace(
+        planned,
+        before=replace(whole, round_buffers=max(0, more)),
+        unlike_steps=rounds * max(1, options.local_steps),
+        notes=(note,),
+    )
+
+
+def _built_bytes(subnet: nn.Module, layout: Layout, options: Any, world_size: int) -> int:
+    """Bytes of a new share beside the whole model, whose optimizer state of undealt tensors it takes over."""
+    tensors = named_tensors(subnet)
+    planes = travelling_bytes(options, tensors, world_size)
+    shards = _home_shard_sizes(layout, world_size, options.coverage)
+    cut = {tensor.name for tensor in layout.cut}
+    dealt = sum(planes[name] * (tensors[name].numel() + shards.get(name, 0)) for name in cut)
+    return dealt + tensor_bytes(tensor for name, tensor in tensors.items() if name not in cut)
 
 
 def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: int, batch_size: int) -> Footprint:
     """`subnet` with its gradients and optimizer state, and the home shards of tensors cut along two axes."""
     shared = shared_bytes(options, layout, subnet, world_size)
     tensors, slots = named_tensors(subnet), travelling_slots(options, world_size)
-    gathered = sent = met = 0.0
+    gathered = sent = 0.0
+    met, returned = ([0.0] * (world_size - 1) for _ in range(2))  # by the distance of an owner behind the lead
     for cut in layout.cut:
         size = tensors[cut.name].element_size()
+        behind = owned_behind(len(cut.axes), world_size, options.coverage)
         for count, state in ((1, False), (slots * tensors[cut.name].requires_grad, True)):
             moved = expected_moves(cut, world_size, options.coverage, options.moving, state=state)
             gathered += count * size * moved.gathered
             sent += count * size * moved.sent
-            met += count * size * moved.met
+            for place, share in enumerate(behind):
+                met[place] += count * size * moved.met * share
+                returned[place] += count * size * moved.returned * share
+    spread = (sent - sum(returned)) / max(1, world_size - 1)
     shards = _home_shard_sizes(layout, world_size, options.coverage)
     planes = travelling_bytes(options, tensors, world_size)
     sizes = {name: tensor.element_size() for name, tensor in tensors.items()}
-    nodes_met = min(options.coverage, world_size) - 1
 
     def rounds(node: PlannedNode) -> Iterator[None]:
         while True:
             node.steps(max(1, options.local_steps))
-            for turn in range(1, world_size):
-                if turn >= world_size - nodes_met:  # an owner is at most so many places behind the lead
-                    _swap(node, turn, met / nodes_met)
-            for turn in range(1, world_size):
-                _swap(node, turn, sent / (world_size - 1))
+            for turn, size in enumerate(reversed(met), 1):  # the lead is before its owners on the ring
+                _swap(node, turn, size)
+            for turn, size in enumerate(returned, 1):
+                _swap(node, turn, size + spread)
             for size in shared:
                 node.all_reduce(size)
             yield
@@ -96,13 +119,13 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
         build=options.build,
         samples=batch_size,
         parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
-        round_buffers=round(max(gathered + sent, 2 * met)) + shared_buffers(options, shared),
+        round_buffers=round(max(gathered + sent, 2 * sum(met))) + shared_buffers(options, layout, shared),
     )
 
 
-def shared_buffers(options: Any, shared: list[int]) -> int:
+def shared_buffers(options: Any, layout: Layout, shared: list[int]) -> int:
     """Bytes of the buffers of all-reduces of `shared` bytes: copies in float64, or none."""
-    return 0 if averaged_in_place(options) else 2 * sum(shared)
+    return 0 if averaged_in_place(options, layout) else 2 * sum(shared)
 
 
 def _swap(node: PlannedNode, turn: int, size: float) -> None:

@@ -24,7 +24,15 @@ from istbench.subnets.exchange import (
     write_blocks,
 )
 from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import Layout, Rows, build_subnet, home_values, part_of_subnet, subnet_values
+from istbench.subnets.layout import (
+    Layout,
+    Rows,
+    build_subnet,
+    home_shard,
+    home_values,
+    part_of_subnet,
+    subnet_values,
+)
 from istbench.subnets.partition import Partition, home_partition
 from istbench.workloads.base import Workload
 
@@ -93,11 +101,27 @@ class SubnetShare:
                     value = subnet_values(cuts[name], partition, self.fabric.rank, rows_of({name: value}))
                     value = value.to(tensor).contiguous(memory_format=memory_format(tensor))
                 self.optimizer.state[tensor][slot] = value
+        if self._carries:
+            self._take_home_state(whole)
+
+    def _take_home_state(self, whole: "SubnetShare") -> None:
+        """Take the part of the home shards from the optimizer's state of `whole`: every node has trained it."""
+        tensors = whole.tensors
+        for cut in self.layout.cut:
+            if cut.name not in self.home or not tensors[cut.name].requires_grad:
+                continue
+            for plane in started(whole.optimizer, tensors[cut.name], self._options.slots):
+                shard = home_shard(cut, self.home_partition, self.fabric.rank, rows_of({cut.name: plane}))
+                self.home[cut.name].append(shard.to(self.fabric.device))
+
+    @property
+    def _carries(self) -> bool:
+        """Whether the optimizer's state travels with its values."""
+        return bool(self._options.optimizer_state == "carry" and self._options.local_steps)
 
     def planes(self) -> dict[str, list[Tensor]]:
         """By name of a travelling tensor: its values and its optimizer state, even before the optimizer has any."""
-        carried = self._options.optimizer_state == "carry" and self._options.local_steps
-        slots = self._options.slots if carried else ()
+        slots = self._options.slots if self._carries else ()
         return {
             name: [tensor.data, *(started(self.optimizer, tensor, slots) if tensor.requires_grad else ())]
             for name, tensor in self.tensors.items()
@@ -108,7 +132,7 @@ class SubnetShare:
         """The values on this node, with the optimizer state that travels with them."""
         subnet = self.planes()
         for name, shards in self.home.items():
-            # No node has trained these entries so far: their state is zero, as in a new optimizer.
+            # Without a warm-up, no node has trained these entries so far: their state is zero, as at first.
             missing = len(subnet[name]) - len(shards)
             shards.extend(torch.zeros_like(shards[0]) for _ in range(missing))
         return Holdings(subnet, self.home)

@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import msgspec
@@ -65,11 +65,19 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
 def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedStep:
     """Train one step on throw-away weights, so that the clock starts with warm kernels and connections.
 
-    Returns the work of that step, which is counted before torch compiles it.
+    Returns the work of that step, which is counted before torch compiles it. It is a step of a round behind the
+    method's own warm-up, as in the recorded rounds. A step of the warm-up, which may train another model, comes
+    before it.
     """
     current.begin("warming up")
     state = checkpoint.random_state(fabric.device)
     counter = StepCounter()
+    if config.method_options.get("warmup_rounds"):
+        first = msgspec.structs.replace(config, compile=False)
+        _throw_away_step(first, workload, fabric, nullcontext())
+        gc.collect()  # its model goes before the next one comes
+    options = {name: value for name, value in config.method_options.items() if name != "warmup_rounds"}
+    config = msgspec.structs.replace(config, method_options=options)
     gathered = _throw_away_step(msgspec.structs.replace(config, compile=False), workload, fabric, counter)
     if config.compile:
         _throw_away_step(config, workload, fabric, compiling())
@@ -82,12 +90,8 @@ def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedSte
 def _throw_away_step(
     config: RunConfig, workload: Workload, fabric: Fabric, inside: AbstractContextManager[object]
 ) -> float:
-    """Train one step `inside`; returns the bytes that the method's own kernels gather in it.
-
-    It is a step of a round behind the method's own warm-up, as in the recorded rounds.
-    """
-    options = {name: value for name, value in config.method_options.items() if name != "warmup_rounds"}
-    setup = set_up(msgspec.structs.replace(config, method_options=options), workload, fabric)
+    """Train one step `inside`; returns the bytes that the method's own kernels gather in it."""
+    setup = set_up(config, workload, fabric)
     current.begin("warming up", timed=not config.compile)
     with inside:
         setup.method.step(on_device(setup.batch(0), fabric.device))

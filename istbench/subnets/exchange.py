@@ -19,6 +19,7 @@ and one more if no owner stays.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -148,18 +149,22 @@ def take_means(
 ) -> None:
     """Replace the blocks that this node leads by the means over their owners.
 
+    Owners add up in the order of their ranks, as in an assembled model: both means are the same, bit for bit.
+
     led: from `Meeting.led`. arrived: by owner, the values of its `Meeting.outgoing`.
     """
     taken = dict.fromkeys(arrived, 0)
     for block, owners in led:
         shape = block.shape()
         (plane,) = _planes(holdings, block)
-        total = select(plane, block.tensor.axes, block.index)
+        total = plane.new_zeros(shape)
         for owner in owners:
             if owner in arrived:
                 first = taken[owner]
                 taken[owner] += shape.numel()
                 total += arrived[owner][first : taken[owner]].view(shape)
+            else:
+                total += select(plane, block.tensor.axes, block.index)
         write(plane, block.tensor.axes, block.index, total / len(owners))
 
 
@@ -310,11 +315,13 @@ class Moved:
         gathered: values that it takes out of its tensors, for others and for itself.
         sent: values that it sends to others; equally many arrive.
         met: values that it sends to the leads of its entries before; equally many arrive.
+        returned: values among `sent` that go back to the owners which met it, because no unit changed owners.
     """
 
     gathered: float
     sent: float
     met: float = 0.0
+    returned: float = 0.0
 
 
 def expected_moves(
@@ -343,7 +350,8 @@ def expected_moves(
     if not tensor.needs_home:
         values = tensor.shape.numel() / n
         sent = p * (1 - keeps) if state else p - keeps
-        return Moved(gathered=values * p, sent=values * sent, met=0 if state else values * (p - 1))
+        met = 0 if state else values * (p - 1)
+        return Moved(gathered=values * p, sent=values * sent, met=met, returned=met * (1 - again[0]))
     stay = math.prod(1 - each for each in again)
     values = tensor.shape.numel() / n**2
     common = [common_owners(distance, n, p) for distance in range(n)]
@@ -358,4 +366,16 @@ def expected_moves(
         else:
             gathered += following
             sent += following * (n - 1) / n
-    return Moved(gathered=values * gathered, sent=values * sent, met=values * met)
+    return Moved(gathered=values * gathered, sent=values * sent, met=values * met, returned=values * met * stay)
+
+
+@cache
+def owned_behind(axes: int, nodes: int, coverage: int) -> tuple[float, ...]:
+    """For each distance from 1 on, the share of the other owners of a node's entries that are so far behind it.
+
+    The entries are those that the node leads, of a tensor with that many `axes`. The ring of `nodes` has as many
+    distances as there are other nodes; the shares add up to 1, or to 0 with one owner.
+    """
+    led = (each.owners for each in _owned_by(0, nodes, min(coverage, nodes), axes) if each.lead == 0)
+    owned = Counter(distance for owners in led for distance in owners if distance)
+    return tuple(owned[distance] / max(1, owned.total()) for distance in range(1, nodes))

@@ -36,9 +36,9 @@ class Axis:
 class CutTensor:
     """A tensor cut along one or two dimensions.
 
-    With one axis, every entry is in exactly one subnet in every round. With two, an entry is in a subnet only
-    where its row's and its column's unit are on the same node; the others are kept on their home node, by the
-    unit of the first axis.
+    With one axis, every entry is in as many subnets in every round as its unit has owners: in exactly one with a
+    coverage of 1. With two, an entry is in a subnet only where the same node owns its row's and its column's unit;
+    the others are kept on their home node, by the unit of the first axis.
     """
 
     name: str
@@ -47,7 +47,7 @@ class CutTensor:
 
     @property
     def needs_home(self) -> bool:
-        """Whether some entries are in no subnet."""
+        """Whether some entries may be in no subnet."""
         return len(self.axes) == 2
 
     @property
@@ -62,15 +62,24 @@ class Layout:
 
     Running statistics of BatchNorm are in neither. Those of a subnet do not fit the assembled network, so they
     never cross the network. Every evaluation estimates them for the assembled model.
+
+    replicated_values: the number of values of the `replicated` tensors.
     """
 
     groups: tuple[NeuronGroup, ...]
     cut: tuple[CutTensor, ...]
     replicated: tuple[str, ...]
+    replicated_values: int
 
     def names(self) -> set[str]:
         """Names of all tensors that travel."""
         return {tensor.name for tensor in self.cut} | set(self.replicated)
+
+    @property
+    def replicated_share(self) -> float:
+        """The share of the `replicated` tensors in the values of all tensors that travel."""
+        values = self.replicated_values + sum(tensor.shape.numel() for tensor in self.cut)
+        return self.replicated_values / max(1, values)
 
 
 def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
@@ -85,7 +94,7 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
     for group in groups:
         for slot in group.slots:
             axes.setdefault(slot.tensor, []).append(Axis(slot.dim, group.name, slot.block, slot.segments))
-    cut, replicated = [], []
+    cut, replicated, replicated_values = [], [], 0
     for name, tensor in named_tensors(model).items():
         if not tensor.is_floating_point() or _is_estimated(model, name):
             if name in axes and not tensor.is_floating_point():
@@ -96,11 +105,12 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
             continue
         if name not in axes:
             replicated.append(name)
+            replicated_values += tensor.numel()
             continue
         if len(axes[name]) > 2:
             raise ValueError(f"{name} is indexed by neuron groups along {len(axes[name])} dimensions; 2 at most")
         cut.append(CutTensor(name, tensor.shape, tuple(sorted(axes[name], key=lambda axis: axis.dim))))
-    return Layout(tuple(groups), tuple(cut), tuple(replicated))
+    return Layout(tuple(groups), tuple(cut), tuple(replicated), replicated_values)
 
 
 def undealt(model: nn.Module, groups: Sequence[NeuronGroup]) -> dict[str, Tensor]:
@@ -232,21 +242,20 @@ def subnet_values(tensor: CutTensor, partition: Partition, node: int, rows: Rows
 
 def home_values(layout: Layout, home: Partition, node: int, rows: Rows) -> dict[str, Tensor]:
     """Initial values of `node`'s home shards, by tensor name."""
-    shards = {}
-    for tensor in layout.cut:
-        if not tensor.needs_home:
-            continue
-        first = tensor.axes[0]
-        units = first.index(home[first.group].units[node], tensor.axis_units[0])
-        if first.dim == 0:
-            shards[tensor.name] = rows(tensor.name, units)
-        else:
-            pieces = [
-                rows(tensor.name, chunk).index_select(first.dim, units)
-                for chunk in _chunks(torch.arange(tensor.shape[0]), tensor)
-            ]
-            shards[tensor.name] = torch.cat(pieces)
-    return shards
+    return {tensor.name: home_shard(tensor, home, node, rows) for tensor in layout.cut if tensor.needs_home}
+
+
+def home_shard(tensor: CutTensor, home: Partition, node: int, rows: Rows) -> Tensor:
+    """Initial values of `node`'s home shard of `tensor`, which is cut along two axes."""
+    first = tensor.axes[0]
+    units = first.index(home[first.group].units[node], tensor.axis_units[0])
+    if first.dim == 0:
+        return rows(tensor.name, units)
+    pieces = [
+        rows(tensor.name, chunk).index_select(first.dim, units)
+        for chunk in _chunks(torch.arange(tensor.shape[0]), tensor)
+    ]
+    return torch.cat(pieces)
 
 
 def _chunks(rows: Tensor, tensor: CutTensor) -> Iterator[Tensor]:

@@ -41,6 +41,16 @@ WIDENED = "layers that widen applies to: those of deal=late in ist, or all that 
 NARROW = "divides the units of all layers that ist can deal: on that many nodes, the width of a subnet"
 
 
+def check_widened(widen: int, widened: str) -> None:
+    """Refuse `widened` beside a `widen` of 1, where it names another cell with the same model.
+
+    Raises:
+        UserError: for another `widened` than the default.
+    """
+    if widen == 1 and widened != "late":
+        raise UserError(f"widened={widened} has no effect without widen; set widen=2 or more, or leave it out")
+
+
 class Workload(ABC):
     """A workload. Subclasses set the class attributes and implement the abstract methods.
 

@@ -9,7 +9,7 @@ from torch import nn
 from istbench.config.numbers import Count, Seed, Units
 from istbench.errors import UserError, printable, unknown_name
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress
+from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
 from istbench.workloads.image_data.cache import open_classes
 from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, find_batches
 from istbench.workloads.image_data.sources import DecodedImages, Images
@@ -21,7 +21,11 @@ _SYNTHETIC_IMAGES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10Options:
-    """Options of the cifar10 workload."""
+    """Options of the cifar10 workload.
+
+    Raises:
+        UserError: for `widened` without `widen`.
+    """
 
     width: Units = field(default=64, metadata={"help": "channels of the first stage; 64 in the paper's ResNet18"})
     images: Count = field(
@@ -31,6 +35,9 @@ class Cifar10Options:
     widen: Units = field(default=1, metadata={"help": WIDEN, "later": True})
     widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED, "later": True})
     narrow: Units = field(default=1, metadata={"help": NARROW, "later": True})
+
+    def __post_init__(self) -> None:
+        check_widened(self.widen, self.widened)
 
 
 class Cifar10(ImageClassifier):

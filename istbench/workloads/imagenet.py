@@ -10,7 +10,7 @@ from torch import nn
 from istbench.config.numbers import Classes, Count, Resolution, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, divided
+from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
 from istbench.workloads.image_data.cache import LARGEST_DECODED, open_classes
 from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
 from istbench.workloads.images import ImageClassifier
@@ -29,7 +29,8 @@ class ImageNetOptions:
     """Options of the imagenet workload.
 
     Raises:
-        UserError: for a `resolution` that is too low for the model, or a `widen` of another model than vgg12.
+        UserError: for a `resolution` that is too low for the model, a `widen` or `widened` of another model than
+            vgg12, or `widened` without `widen`.
     """
 
     model: Literal[
@@ -64,8 +65,11 @@ class ImageNetOptions:
         least = _LEAST_PIXELS.get(self.model, _LEAST)
         if self.pixels < least:
             raise UserError(f"{self.model} needs a resolution of at least {least}, not {self.resolution}")
-        if self.widen > 1 and self.model != "vgg12":
-            raise UserError(f"widen is an option of vgg12, not of {self.model}; leave it out")
+        if self.model != "vgg12":
+            for name, used in (("widen", self.widen > 1), ("widened", self.widened != "late")):
+                if used:
+                    raise UserError(f"{name} is an option of vgg12, not of {self.model}; leave it out")
+        check_widened(self.widen, self.widened)
 
     @property
     def pixels(self) -> int:

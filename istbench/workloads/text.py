@@ -13,7 +13,17 @@ from torch.nn import functional as F
 from istbench.config.numbers import Layers, Percent, Share, Units
 from istbench.errors import UserError
 from istbench.subnets.groups import NeuronGroup
-from istbench.workloads.base import NARROW, WIDEN, WIDENED, Batch, DataSource, Progress, Workload, opened
+from istbench.workloads.base import (
+    NARROW,
+    WIDEN,
+    WIDENED,
+    Batch,
+    DataSource,
+    Progress,
+    Workload,
+    check_widened,
+    opened,
+)
 from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Transformer, initializer, transformer_groups
 from istbench.workloads.text_data.cache import (
@@ -36,7 +46,7 @@ class TextOptions:
     """Options of the text workload.
 
     Raises:
-        UserError: for a `width` that `heads` does not divide.
+        UserError: for a `width` that `heads` does not divide, or for options that widen nothing.
     """
 
     symbols: Symbols = field(default="characters", metadata={"help": "what the model reads: characters or bytes"})
@@ -57,6 +67,11 @@ class TextOptions:
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise UserError(f"heads={self.heads} must divide width={self.width}")
+        check_widened(self.widen, self.widened)
+        if self.layers == 1 and self.widen > 1 and self.widened == "late":
+            raise UserError(
+                f"widen={self.widen} needs a late block, and layers=1 has none; set widened=all, or leave it out"
+            )
 
 
 class Text(Workload):

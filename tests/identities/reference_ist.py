@@ -14,8 +14,10 @@ from torch.func import functional_call
 
 from istbench.methods.base import materialise
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.undealt import averaged_in_place
 from istbench.subnets.dealing import selected_groups
 from istbench.subnets.groups import dealt_to, expand_units, slot_length
+from istbench.subnets.layout import layout_of
 from istbench.subnets.partition import Deals
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
@@ -41,16 +43,29 @@ def reference_ist(
     deals = Deals(groups, nodes, seed=seed, coverage=options.coverage, moving=options.moving)
     full = materialise(full, workload, seed, torch.device("cpu"))
     state = {}  # the optimizer's, by parameter name and slot
+    layout = layout_of(full, groups)
+    alone = set(layout.replicated) if nodes > 1 and averaged_in_place(options, layout) else set()
+    own = [{} for _ in range(nodes)]  # the state of the tensors `alone`, which stays on its node
     for round_index, first in enumerate(range(0, steps, local_steps)):
         partition = deals.partition(round_index)
         masks = [_masks(full, groups, partition, node) for node in range(nodes)]
         last = min(first + local_steps, steps)
         trained = [
             _train(
-                workload, options, full, state, masks[node], range(first, last), node, nodes, seed, factors or {}
+                workload,
+                options,
+                full,
+                state | own[node],
+                masks[node],
+                range(first, last),
+                node,
+                nodes,
+                seed,
+                factors or {},
             )
             for node in range(nodes)
         ]
+        own = [{name: slots for name, slots in ended.items() if name in alone} for _, ended in trained]
         _write_back(full, state, trained, masks)
         if options.optimizer_state == "reset" and nodes > 1:
             state = {}

@@ -89,13 +89,15 @@ def wanted_of(workload, options, nodes):
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_ist_of_channels_and_heads_is_its_definition(nodes):
-    for seen in on_nodes(node_ist_of_images, nodes)[0].values():
+    for name, seen in on_nodes(node_ist_of_images, nodes)[0].items():
         assert len(seen["differences"]) == len(OPTIMIZERS)
         assert max(seen["differences"]) <= (EXACT if nodes > 1 else 0)
         assert min(seen["moved"]) > 1e-3
         assert seen["resumed exactly"]
         assert seen["exchanged exactly"]
-        # A momentum beside every value, or none; an all-reduce's bytes are counted to the byte.
-        assert seen["sent"]["carry"] == pytest.approx(2 * seen["sent"]["reset"], abs=STEPS)
+        if name in PIXELS:  # a momentum beside every value, or none; an all-reduce's bytes are counted to the byte
+            assert seen["sent"]["carry"] == pytest.approx(2 * seen["sent"]["reset"], abs=STEPS)
+        elif nodes > 1:  # more than a tenth of the values is undealt, and has no momentum beside it
+            assert seen["sent"]["reset"] < seen["sent"]["carry"] < 2 * seen["sent"]["reset"] - STEPS
         assert seen["sent"]["reset"] == seen["sent"]["sgd"]
         assert (seen["sent"]["sgd"] > 0) == (nodes > 1)

@@ -1,6 +1,7 @@
 """From IST to local SGD: `deal`, `coverage`, `moving` and `warmup_rounds`, on three gloo processes."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from istbench.conformance.of_methods import _read_in_blocks
 from istbench.conformance.training import assembled, largest_difference, open_workload, set_up, through_disk, train
 from istbench.fabric.recorder import Recorder
 from istbench.node.digest import weights_sha256
+from istbench.optimizer import started
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.processes.on_nodes import on_nodes
+from istbench.subnets.layout import select, subnet_index
+from istbench.workloads.toy import Toy, ToyOptions
 
 NODES = 3
 STEPS, LOCAL_STEPS = 8, 3  # the last round stays open
@@ -43,6 +47,8 @@ COUNTED = {
     "a walk": {"coverage": 2, "moving": 0.3},
     "one layer": {"momentum": 0.9, "deal": "hidden1", "moving": 0.5},
 }
+MOSTLY_WHOLE = {"sgd": MOMENTUM, "adam": ADAM, "reset": {**ADAM, "optimizer_state": "reset"}}
+FIRST_DEALS = {"momentum": MOMENTUM, "adam": ADAM, "reset": {**MOMENTUM, "optimizer_state": "reset"}}
 EXACT = 2e-5  # float32 sums in another order
 EXACT_DOUBLE = 1e-8
 
@@ -54,6 +60,20 @@ class LateImages(TinyImages):
         return [group for group in super().neuron_groups(model) if group.late]
 
 
+class OneFound(Toy):
+    """Three hidden layers, of which the second alone has a group: most values are in no group."""
+
+    def neuron_groups(self, model):
+        return [group for group in super().neuron_groups(model) if group.name == "hidden2"]
+
+
+def one_found(options):
+    """`OneFound` with its data open."""
+    workload = OneFound(ToyOptions(**options))
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
+    return workload
+
+
 def node_all(fabric):
     """What each of these saw on this node, by name."""
     return {
@@ -61,6 +81,7 @@ def node_all(fabric):
         "warm-up": warm_up(fabric),
         "reference": against_reference(fabric),
         "late": late(fabric),
+        "mostly whole": {name: mostly_whole(fabric, own) for name, own in MOSTLY_WHOLE.items()},
         "still": still(fabric),
         "bytes": {name: bytes_a_round(fabric, own) for name, own in COUNTED.items()},
         "resumed": {name: resumed(fabric, *case) for name, case in RESUMED.items()},
@@ -113,17 +134,41 @@ def warm_up(fabric):
     whole, _, _ = trained(fabric, workload, "local_sgd", ADAM, parameters_of)
     never, _, _ = trained(fabric, workload, "ist", {**ADAM, "warmup_rounds": 9}, parameters_of)
     once, _, _ = trained(fabric, workload, "ist", {**ADAM, "warmup_rounds": 1}, parameters_of)
-    method = set_up(fabric, workload, "ist", {**MOMENTUM, "warmup_rounds": 1})
-    train(fabric, workload, method, 0, LOCAL_STEPS - 1)
-    sizes = [method._subnet.linear2.weight.numel()]
-    train(fabric, workload, method, LOCAL_STEPS - 1, LOCAL_STEPS)
-    sizes.append(method._subnet.linear2.weight.numel())
-    state = method._optimizer.state[method._subnet.linear2.weight]["momentum_buffer"]
     return {
         "never dealt": never == whole,
         "dealt after a round": [one == other for one, other in zip(once, whole, strict=True)],
-        "sizes": sizes,
-        "state": (state.shape == method._subnet.linear2.weight.shape, bool(state.any())),
+        "first deal": {name: first_deal(fabric, own) for name, own in FIRST_DEALS.items()},
+    }
+
+
+def first_deal(fabric, options):
+    """The sizes of a matrix before and after the first deal, and what the share took from the whole model."""
+    workload = open_workload("toy", NORMALISED)
+    method = set_up(fabric, workload, "ist", {**options, "warmup_rounds": 1})
+    train(fabric, workload, method, 0, LOCAL_STEPS - 1)
+    whole = method._share
+    train(fabric, workload, method, LOCAL_STEPS - 1, LOCAL_STEPS)
+    share, slots = method._share, method.options.slots if options.get("optimizer_state") != "reset" else ()
+    taken, trained_state = {}, False
+    for cut in method._layout.cut:
+        full = whole.tensors[cut.name]
+        state = whole.optimizer.state[full]
+        planes = [full, *(state[slot] for slot in slots)]
+        trained_state |= any(bool(plane.any()) for plane in planes[1:])
+        index = subnet_index(cut, method._partition, fabric.rank)
+        held = started(share.optimizer, share.tensors[cut.name], slots)
+        pairs = [
+            *zip([share.tensors[cut.name], *held], (select(own, cut.axes, index) for own in planes), strict=True)
+        ]
+        if cut.needs_home:
+            first = subnet_index(cut, share.home_partition, fabric.rank)[:1]
+            pairs += zip(share.home[cut.name], (select(own, cut.axes[:1], first) for own in planes), strict=True)
+        taken[cut.name] = all(torch.equal(own, wanted) for own, wanted in pairs)
+    return {
+        "sizes": [whole.subnet.linear2.weight.numel(), share.subnet.linear2.weight.numel()],
+        "taken": taken,
+        "state": trained_state,
+        "gradients": [parameter.grad is None for parameter in whole.subnet.parameters()],
     }
 
 
@@ -131,9 +176,17 @@ def test_a_warm_up_is_local_sgd_until_the_first_deal(seen):
     own = seen[0]["warm-up"]
     assert own["never dealt"]
     assert own["dealt after a round"] == [True] * LOCAL_STEPS + [False] * (STEPS - LOCAL_STEPS)
-    assert own["sizes"][0] == 13 * 13
-    assert own["sizes"][1] in (4 * 4, 5 * 5)
-    assert own["state"] == [True, True]
+
+
+def test_the_first_deal_takes_values_and_state_out_of_the_whole_model(seen):
+    for own in seen:
+        for name, deal in own["warm-up"]["first deal"].items():
+            assert deal["sizes"][0] == 13 * 13
+            assert deal["sizes"][1] in (4 * 4, 5 * 5)
+            assert {"linear2.weight", "linear3.weight"} < deal["taken"].keys()
+            assert all(deal["taken"].values()), (name, deal["taken"])
+            assert deal["state"] == (name != "reset")
+            assert all(deal["gradients"])  # their memory is free for the share
 
 
 def against_reference(fabric):
@@ -188,6 +241,29 @@ def test_late_layers_are_dealt_as_if_the_others_had_no_groups(seen):
     assert difference < EXACT_DOUBLE
 
 
+def mostly_whole(fabric, options):
+    """Whether naming the only group is dealing all; and the bytes that this node sends in an average."""
+    workload = one_found(NORMALISED)
+    every = trained(fabric, workload, "ist", {**options, "deal": "all"})
+    named = trained(fabric, workload, "ist", {**options, "deal": "hidden2"})
+    _, sent, _ = trained(fabric, workload, "ist", {**options, "moving": 0})
+    return every == named, sent / (STEPS // LOCAL_STEPS)
+
+
+def test_all_of_few_groups_is_dealt_as_if_they_were_named(seen):
+    model = one_found(NORMALISED).build_model()
+    indexed = ("linear2.weight", "linear2.bias", "norm2.", "linear3.weight")
+    values = sum(
+        tensor.numel()
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point() and not name.startswith(indexed)
+    )
+    for own in seen:
+        for alike, sent in own["mostly whole"].values():
+            assert alike
+            assert sent == pytest.approx(4 * values * 2 * (NODES - 1) / NODES, abs=16)
+
+
 def still(fabric):
     workload, units = open_workload("toy", PLAIN), []
     before = fabric.traffic["training"].sent
@@ -230,6 +306,23 @@ def ended(fabric, method):
 
 def test_runs_resume_inside_rounds_and_at_their_ends_bit_for_bit(seen):
     assert seen[0]["resumed"] == {name: [True] * len(STOPS) for name in RESUMED}
+
+
+def node_closed_early(fabric):
+    """By coverage, the assembled model inside a round, and after the round was closed there."""
+    workload, ends = open_workload("toy", {"hidden": 60, "layers": 3}), {}
+    for coverage in (2, 3):
+        method = set_up(fabric, workload, "ist", {**MOMENTUM, "coverage": coverage})
+        train(fabric, workload, method, 0, LOCAL_STEPS + 1)
+        ends[coverage] = [ended(fabric, method)]
+        method.close_round()
+        ends[coverage].append(ended(fabric, method))
+    return ends
+
+
+def test_a_round_that_closes_early_changes_no_bit_of_the_assembled_model():
+    for inside, closed in on_nodes(node_closed_early, 4)[0].values():
+        assert inside == closed
 
 
 def bytes_a_round(fabric, options):

@@ -1,10 +1,12 @@
 """What a method plans to exchange is what it exchanges. Functions named `node_*` run on every node."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from istbench.cluster.trace import POST
-from istbench.conformance.training import open_workload, set_up, train
+from istbench.conformance.training import set_up, train
 from istbench.fabric.recorder import Recorder
 from istbench.footprint import PlannedNode
 from istbench.methods.compressed import BucketMessages
@@ -12,6 +14,7 @@ from istbench.methods.data_parallel import DataParallel
 from istbench.plan.step import step_cost
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload
+from istbench.workloads.toy import Toy, ToyOptions
 
 WIDE = {"hidden": 600, "layers": 3}  # two of its matrices are over a mebibyte
 MIB = 2**20
@@ -29,13 +32,35 @@ CASES = {
     "noloco": ("noloco", {"local_steps": 1}),
     "ist, each unit on every node": ("ist", {"local_steps": 1, "coverage": 2, "momentum": 0.9}),
     "ist, one layer that never moves": ("ist", {"local_steps": 1, "deal": ("hidden2",), "moving": 0.0}),
+    "streaming_ist, no unit moves": ("streaming_ist", {"local_steps": 4, "moving": 0.0}),
+    "ist, few groups are found": ("ist", {"local_steps": 1, "optimizer": "adam", "moving": 0.0}),
+}
+# Each unit stays with its owners, so the sizes of all messages are known.
+STILL = {
+    f"{owners} of 4 nodes": ("ist", {"local_steps": 1, "momentum": 0.9, "coverage": owners, "moving": 0.0})
+    for owners in (2, 3)
 }
 
 
-def node_posted(fabric):
+class OneFound(Toy):
+    """The second of three hidden layers alone has a group."""
+
+    def neuron_groups(self, model):
+        return [group for group in super().neuron_groups(model) if group.name == "hidden2"]
+
+
+def workload_of(case):
+    """The workload of a case, with its data open."""
+    workload = (OneFound if "found" in case else Toy)(ToyOptions(**WIDE))
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
+    return workload
+
+
+def node_posted(fabric, cases):
     """Bytes of each operation of a round, by case."""
-    workload, seen = open_workload("toy", WIDE), {}
-    for name, (method, options) in CASES.items():
+    seen = {}
+    for name, (method, options) in cases.items():
+        workload = workload_of(name)
         recorder = fabric.recorder = Recorder(fabric.device)
         built = set_up(fabric, workload, method, options)
         for step in range(2 * built.round_steps):  # from the end of the first round on it is recorded
@@ -48,21 +73,33 @@ def node_posted(fabric):
 
 @pytest.fixture(scope="module")
 def posted():
-    return on_nodes(node_posted, 2)[0]
+    return on_nodes(node_posted, 2, CASES)[0]
+
+
+def planned(name, method, options, nodes):
+    """Bytes of each operation of node 0 in a planned round."""
+    workload = workload_of(name)
+    with torch.device("meta"):
+        model = workload.build_model()
+    footprint = build_method(method, options, workload=workload).footprint(model, workload, nodes, 16)
+    cost = step_cost(footprint.model, workload, 16, copied=footprint.gradients_copied)
+    node = PlannedNode(0, nodes, cost, 1.0)
+    next(footprint.rounds(node))
+    events = node.builder.to_arrays()
+    return events["bytes"][events["code"] == POST].tolist()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_is_exchanged_as_planned(posted, name):
-    method, options = CASES[name]
-    workload = build_workload("toy", WIDE)
-    with torch.device("meta"):
-        model = workload.build_model()
-    footprint = build_method(method, options, workload=workload).footprint(model, workload, 2, 16)
-    cost = step_cost(footprint.model, workload, 16, copied=footprint.gradients_copied)
-    node = PlannedNode(0, 2, cost, 1.0)
-    next(footprint.rounds(node))
-    events = node.builder.to_arrays()
-    assert posted[name] == events["bytes"][events["code"] == POST].tolist()
+    assert posted[name] == planned(name, *CASES[name], 2)
+
+
+def test_several_owners_of_a_unit_meet_as_planned_and_send_to_no_other():
+    seen = on_nodes(node_posted, 4, STILL)[0]
+    for name, case in STILL.items():
+        assert seen[name] == planned(name, *case, 4)
+    # A receive and a send to the lead, and from it; then the average.
+    assert [len(sizes) for sizes in seen.values()] == [2 * (1 + 1) + 1, 2 * (2 + 2) + 1]
 
 
 def test_the_first_bucket_of_torchs_defaults_is_small(posted):

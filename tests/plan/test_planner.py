@@ -131,6 +131,26 @@ def test_a_warm_up_needs_the_memory_of_the_whole_model():
     assert plan("ist", options={"warmup_rounds": 3}).sent == plan("ist").sent
 
 
+@pytest.mark.parametrize(("own", "planes"), [({"optimizer": "adam"}, 3), ({"momentum": 0.9}, 2)])
+@pytest.mark.parametrize("state", ["carry", "reset"])
+def test_the_first_deal_builds_a_share_beside_the_whole_model(own, planes, state):
+    workload = build_workload("toy", {"hidden": 16})
+    with torch.device("meta"):
+        model = workload.build_model()
+    options = {**own, "optimizer_state": state, "warmup_rounds": 3}
+    footprint = build_method("ist", options, workload=workload).footprint(model, workload, 2, 16)
+    subnet, home, bias = 4 * (8 * 8 + 8 * 8 + 8 * 4 + 8 + 8), 4 * 8 * 16, 4 * 4
+    built = (planes if state == "carry" else 1) * (subnet + home) + bias  # the bias takes its state over
+    assert footprint.before.round_buffers == max(0, built - PARAMETERS)
+    assert (footprint.before.round_buffers > 0) == (state == "carry")
+
+
+def test_a_warm_up_is_in_the_notes_of_a_plan_and_on_one_node_there_is_none():
+    said = [" ".join(plan("ist", nodes=nodes, options={"warmup_rounds": 3}).assumed) for nodes in (2, 1)]
+    assert "in the first 3 rounds the nodes train and average the whole model; a later round is planned" in said[0]
+    assert "first 3 rounds" not in said[1]
+
+
 def test_one_node_sends_nothing():
     assert [plan(method, nodes=1).sent for method in METHODS] == [0] * len(METHODS)
 

@@ -1,7 +1,9 @@
 """A run that is dealt to other nodes, beside a run on as many nodes."""
 
+import dataclasses
 import functools
 
+import msgspec
 import pytest
 
 from istbench.cells.execute import execute
@@ -57,6 +59,16 @@ def test_two_nodes_dealt_to_four_are_the_run_on_four(method, recorded):
     # Some of four servers have more slices than others.
     many_run, many = redeal(there, on_four, 6)
     assert (many.world_size, many_run.header.nodes) == (6, 6)
+
+
+def test_steps_of_a_warm_up_are_counted_for_the_nodes_that_have_one(recorded):
+    run, trace = recorded("ist", 2)
+    config = run.header.config
+    options = {**config.method_options, "warmup_rounds": 3}
+    config = msgspec.structs.replace(config, method_options=options)
+    warm = dataclasses.replace(run, header=msgspec.structs.replace(run.header, config=config))
+    unlike = [redeal(warm, trace, nodes)[1].meta.unlike_steps for nodes in (4, 1)]
+    assert unlike == [3 * trace.round_steps, 0]
 
 
 def test_a_run_that_sent_other_bytes_than_its_plan_is_refused(recorded):

@@ -100,3 +100,25 @@ def test_widen_multiplies_the_units_of_late_or_of_all_groups(workload, options, 
 def test_widen_is_refused_for_networks_that_ist_cannot_cut():
     with pytest.raises(UserError, match="widen is an option of vgg12, not of resnet18"):
         build_workload("imagenet", {"model": "resnet18", "widen": 2})
+    with pytest.raises(UserError, match="widened is an option of vgg12, not of resnet18; leave it out"):
+        build_workload("imagenet", {"model": "resnet18", "widened": "all"})
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "said"),
+    [
+        ("cifar10", {"widened": "all"}, "widened=all has no effect without widen; set widen=2 or more"),
+        ("imagenet", {"model": "vgg12", "widened": "all"}, "widened=all has no effect without widen"),
+        ("text", {"widened": "all"}, "widened=all has no effect without widen"),
+        (
+            "text",
+            {"layers": 1, "widen": 2},
+            "widen=2 needs a late block, and layers=1 has none; set widened=all",
+        ),
+    ],
+)
+def test_options_that_widen_nothing_are_refused(workload, options, said):
+    with pytest.raises(UserError, match=said) as refused:
+        build_workload(workload, options)
+    assert "\n" not in str(refused.value)
+    build_workload("text", {"layers": 1, "widen": 2, "widened": "all"})

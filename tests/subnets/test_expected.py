@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.subnets.exchange import Meeting, Repartition, expected_moves
+from istbench.subnets.exchange import Meeting, Repartition, expected_moves, owned_behind
 from istbench.subnets.layout import layout_of
 from istbench.subnets.partition import Deals, home_partition, partition_units
 from istbench.subnets.streaming import Flights, Timetable, expected_flights, turns_of
@@ -18,7 +18,8 @@ ROUNDS = 60
 
 @pytest.mark.parametrize(
     ("nodes", "coverage", "moving"),
-    [(1, 1, 1), (2, 1, 1), (3, 1, 1), (5, 1, 1), (4, 1, 0.25), (4, 2, 1), (4, 2, 0.25), (5, 3, 1), (3, 1, 0)],
+    [(1, 1, 1), (2, 1, 1), (3, 1, 1), (5, 1, 1), (4, 1, 0.25), (4, 2, 1), (4, 2, 0.25), (5, 3, 1), (3, 1, 0),
+     (4, 3, 0.25)],
 )  # fmt: skip
 def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
     with torch.device("meta"):
@@ -31,6 +32,7 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
     counted = {
         (cut.name, plane): SimpleNamespace(gathered=0, sent=0, met=0) for cut in layout.cut for plane in (0, 1)
     }
+    met_from = {cut.name: [0] * nodes for cut in layout.cut}  # by the distance of an owner behind the lead
     for old, new in pairwise(partitions if nodes > 1 else []):
         plan, meeting = Repartition(layout, old, new, home), Meeting(layout, old)
         for node in range(nodes):
@@ -42,6 +44,7 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
                         counted[block.tensor.name, plane].sent += (peer != node) * values
                 for block in meeting.outgoing(node, peer):
                     counted[block.tensor.name, 0].met += block.shape().numel() / nodes / ROUNDS
+                    met_from[block.tensor.name][(node - peer) % nodes] += block.shape().numel() / nodes / ROUNDS
     for cut in layout.cut:
         for plane in (0, 1):
             expected, seen = (
@@ -51,6 +54,9 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
             assert seen.gathered == pytest.approx(expected.gathered, rel=0.03)
             assert seen.sent == pytest.approx(expected.sent, rel=0.07)  # few units move in a walk
             assert seen.met == pytest.approx(expected.met, rel=0.01)
+        met = expected_moves(cut, nodes, coverage, moving).met
+        shares = owned_behind(len(cut.axes), nodes, coverage)
+        assert met_from[cut.name][1:] == pytest.approx([share * met for share in shares], rel=0.02)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
