@@ -27,13 +27,17 @@ from istbench.cluster.profile import bandwidth_text, select_clusters
 from istbench.cluster.trace_file import load_trace
 from istbench.config.options import option_text
 from istbench.errors import UserError, is_divergence
+from istbench.registry import load_workload
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
 from istbench.report.phrases import Caution, checks_line, count_nodes, doubt_lines, joined, unlike_lines
+from istbench.report.published import read_figures
 from istbench.report.row_time import ranges_overlap, replay_error
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.reproduce.matching import has
+from istbench.reproduce.paper import PUBLISHED
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.stats import Estimate, estimate, median
@@ -193,7 +197,7 @@ def main() -> None:
     title = f"{of}: accuracy, bytes and arithmetic by the options of ist"
     lines = (*footer(runs, steps), *cautions(on_clusters, problems))
     table = Table(title=title, columns=columns, rows=entries, footer=lines, keys=7)
-    listed = "\n".join(f"- {line}" for line in findings(rows, levels))
+    listed = "\n".join(f"- {line}" for line in [*findings(rows, levels), *beside_paper(runs, rows)])
     text = f"{table_markdown(table)}\n### Findings\n\n{listed}\n\n![dealing](dealing.png)\n"
     (arguments.target / "README.md").write_text(text)
 
@@ -638,6 +642,38 @@ def lead_at(rows: Sequence[Row], place: Place) -> Lead | None:
     rival = rivals[0][1] if rivals else None
     ratio = rivals[0][0].median / fastest.median if rivals and fastest.median else math.inf
     return Lead(close=(first, *close), rival=rival, ratio=ratio)
+
+
+def beside_paper(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[str]:
+    """A line with final values of a paper beside ours, if ours trained for the workload's own epochs at least."""
+    head = runs[0].header
+    options, source = head.config.workload_options, head.data_source
+    figures = [
+        figure
+        for figure in read_figures(PUBLISHED / "figures.csv")
+        if figure.value is not None
+        and (figure.workload, figure.metric) == (head.workload, head.metric)
+        and has(options, figure.options)
+    ]
+    if not figures or source.kind == "synthetic":
+        return
+    workload = load_workload(head.workload)
+    assert head.result is not None
+    if round(head.result.samples / source.train) < workload.epochs:
+        return
+    usual = {field.name: field.default for field in dataclasses.fields(workload.Options)}
+    changed = [
+        f"{name} {options[name]}, not {usual[name]}"
+        for name in usual
+        if options.get(name, usual[name]) != usual[name]
+    ]
+    published = ", ".join(f"`{figure.method}` {figure.value:.4f}" for figure in figures)
+    ours = ", ".join(f"`{row.cell.label}` on {count_nodes(row.cell.nodes)} {row.final:.4f}" for row in rows)
+    yield (
+        f"Beside the paper ({joined(dict.fromkeys(figure.paper for figure in figures))}), final {head.metric}: "
+        f"published {published}; here {ours}. Differences: here {'; '.join([*changed, head.budget, source.seen])}; "
+        "the paper deals all units and names neither nodes nor epochs."
+    )
 
 
 def write_csv(rows: Sequence[Row], levels: Sequence[float], path: Path) -> None:

@@ -289,3 +289,18 @@ def test_ranges_of_seconds_are_in_the_table_and_the_file(page, tmp_path):
     )
     assert low < middle < high
     assert f"{middle:.3f} \\[{low:.3f}–{high:.3f}\\]" in text
+
+
+def test_a_long_run_stands_beside_the_paper(page, tmp_path):
+    long = {"train": 800}  # 25,600 samples are 32 epochs of it
+    for method in ("local_sgd", "ddp", "ist"):
+        head = head_of(method, workload_options={"width": 16})
+        head["data_source"] |= long
+        write_run(tmp_path, head, ramp(9.0), trace=trace_of(method))
+    text, _ = page(tmp_path)
+    assert "published `ddp` 0.9128, `local_sgd` 0.9087, `ist` 0.9102; here " in text
+    assert "`ist deal=all` on 2 nodes 0.9000" in text
+    assert "here width 16, not 64; 30 epochs; CIFAR-10, 900 samples" in text
+    short = tmp_path / "short"
+    write(short, "ist")
+    assert "Beside the paper" not in page(short)[0]
