@@ -67,6 +67,7 @@ MARKERS = {
     "widened": "X",
 }
 BASELINE = "*"
+RANGE: Mapping[str, Any] = {"color": "black", "linewidth": 1, "marker": "_", "markersize": 5}
 SIZES = (10, 7, 4.5)
 """Of markers, by bandwidth."""
 _MOST_CLOSE = 4
@@ -408,7 +409,9 @@ def seconds_entry(row: Row, place: Place) -> Entry:
     time = row.time(place)
     if time is None:
         return NOTHING
-    bound = "≥ " if row.cell.warmup_rounds and math.isfinite(time.low) else ""
+    if not time.reached:
+        return rounded(math.inf)
+    bound = "≥ " if row.cell.warmup_rounds else ""
     return Entry(text=bound + with_interval(time, number), value=time.median)
 
 
@@ -507,7 +510,7 @@ def verdict(rows: Sequence[Row], baseline: Row, levels: Sequence[float]) -> str:
     if not light:
         return f"no form. Near enough, but not lighter: {several(near, baseline)}"
     others = [row for row in rows if not row.cell.of_ist]
-    won = [f"`{row.cell.label}` ({words})" for row in light if (words := sooner(row, others, levels))]
+    won = [f"`{row.cell.label}` ({row.seeds}; {words})" for row in light if (words := sooner(row, others, levels))]
     if won:
         return "; ".join(won)
     names = joined(f"`{row.cell.label}`" for row in light)
@@ -610,10 +613,12 @@ def lead_words(span: Sequence[tuple[float, Lead]]) -> str:
     more = [f"{len(names) - _MOST_CLOSE} more"] if len(names) > _MOST_CLOSE else []
     if not lead.decided:
         return f"too close to call {where}: {joined([*names[:_MOST_CLOSE], *more])}"
-    words = f"{names[0]} is first {where}, {over_rival([lead for _, lead in span])}"
+    fewer = lead.rival is not None and len(lead.first.finals) < len(lead.rival.finals)
+    first = f"{names[0]} ({lead.first.seeds})" if fewer else names[0]
+    words = f"{first} is first {where}, {over_rival([lead for _, lead in span])}"
     if len(names) == 1:
         return words
-    return f"{words} (too close to call beside {joined([*names[1:_MOST_CLOSE], *more])})"
+    return f"{words} (too close to call between it and {joined([*names[1:_MOST_CLOSE], *more])})"
 
 
 def over_rival(leads: Sequence[Lead]) -> str:
@@ -758,14 +763,14 @@ def draw_row(
         return
     style = style_of(row.cell)
     column[0].plot([x], [row.final], linestyle="none", markersize=8, **style)
-    draw_range(column[0], x, estimate(row.finals), style["color"])
+    draw_range(column[0], x, estimate(row.finals))
     for panel, level in zip(column[1:], levels, strict=True):
         times = shown_seconds(row, level)
         reached = [(time, size) for time, size in zip(times, SIZES, strict=True) if time is not None]
         panel.plot([x] * len(reached), [time.median for time, _ in reached], color=style["color"], linewidth=0.8)
         for time, size in reached:
             panel.plot([x], [time.median], linestyle="none", markersize=size, **style)
-            draw_range(panel, x, time, style["color"])
+            draw_range(panel, x, time)
         slowest = times[0]
         if slowest is not None and slowest.median > tops[level]:
             panel.annotate(
@@ -774,11 +779,11 @@ def draw_row(
             )  # fmt: skip
 
 
-def draw_range(panel: Any, x: float, values: Estimate, colour: str) -> None:
-    """A bar over the range of several seeds. A seed without a number does not lengthen it."""
-    ends = [end for end in (values.low, values.high) if math.isfinite(end)]
-    if len(ends) == 2 and values.seeds > 1:
-        panel.plot([x, x], ends, color=colour, linewidth=5, alpha=0.3, solid_capstyle="butt")
+def draw_range(panel: Any, x: float, values: Estimate) -> None:
+    """A bar with two ends over the range of several seeds, on top of their marker; none if a seed has no number."""
+    ends = [values.low, values.high]
+    if values.seeds > 1 and all(map(math.isfinite, ends)):
+        panel.plot([x, x], ends, zorder=3, **RANGE)
 
 
 def kind_of_colour(cell: Cell) -> str:
@@ -826,8 +831,13 @@ def handles_of(rows: Sequence[Row]) -> list[Any]:
     return [
         *(handle(names.get(kind, kind), color=colour_of(kind), marker=kinds[kind]) for kind in sorted(kinds)),
         *(handle(shape, marker=MARKERS.get(shape, "p")) for shape in shapes),
-        *(handle(f"moving {share:g}", markerfacecolor="0.3" if share == 1 else "white") for share in shares),
+        *(
+            handle(f"moving {share:g} ({words})", markerfacecolor=fill)
+            for share in shares
+            for words, fill in [("filled", "0.3") if share == 1 else ("hollow", "white")]
+        ),
         *(handle(bandwidth_text(bits), markersize=size) for bits, size in zip(BANDWIDTHS, SIZES, strict=True)),
+        *([Line2D([], [], label="range of seeds", **RANGE)] if any(len(row.finals) > 1 for row in rows) else []),
     ]
 
 

@@ -84,7 +84,7 @@ def test_a_gap_of_exactly_one_point_is_near_enough(lines, row, baselines):
         f"2 nodes, at most 1 point behind and with fewer bytes and less arithmetic than `local_sgd`: {beside}."
     )
     assert wanted == (
-        "2 nodes, near enough, lighter and first: `ist deal=late` (to 0.6 from 10 Mbit/s to 10 Gbit/s)."
+        "2 nodes, near enough, lighter and first: `ist deal=late` (1 seed; to 0.6 from 10 Mbit/s to 10 Gbit/s)."
     )
     wanted, near, *_ = lines(row(finals=(0.7349,)), *baselines())
     assert near.endswith(": none.")
@@ -136,13 +136,22 @@ def test_forms_of_ist_that_are_close_to_each_other_still_beat_a_baseline(first, 
     seconds = first(row(seconds=(10.0, 11.0)), row(seconds=(10.6, 12.0), moving=0.25), *baselines())
     assert seconds == (
         "`ist deal=late` is first from 10 Mbit/s to 10 Gbit/s, 1.90 times as fast as `local_sgd` "
-        "(too close to call beside `ist deal=late moving=0.25`)."
+        "(too close to call between it and `ist deal=late moving=0.25`)."
     )
+
+
+def test_a_first_of_fewer_seeds_than_its_rival_says_so(first, row, baselines):
+    assert first(row(), *baselines((20.0, 21.0, 22.0))).startswith("`ist deal=late` is first from")
+    local_sgd, ddp = baselines((20.0, 21.0, 22.0))
+    three = dataclasses.replace(local_sgd, finals=(0.74, 0.745, 0.75))
+    assert first(row(), three, ddp).startswith("`ist deal=late` (1 seed) is first from")
 
 
 def test_the_verdict_names_bandwidths_and_the_first_names_rivals(lines, first, row, baselines):
     rows = (row(seconds=lambda bits: (10.0,) if bits < 1e9 else (30.0,)), *baselines())
-    assert lines(*rows)[0].endswith("lighter and first: `ist deal=late` (to 0.6 from 10 Mbit/s to 500 Mbit/s).")
+    assert lines(*rows)[0].endswith(
+        "lighter and first: `ist deal=late` (1 seed; to 0.6 from 10 Mbit/s to 500 Mbit/s)."
+    )
     assert first(*rows) == (
         "`ist deal=late` is first from 10 Mbit/s to 500 Mbit/s, 2.00 times as fast as `local_sgd`; "
         "`local_sgd` is first from 1 Gbit/s to 10 Gbit/s, 1.50 times as fast as `ist deal=late`."
