@@ -470,7 +470,7 @@ def findings(rows: Sequence[Row], levels: Sequence[float]) -> Iterator[str]:
             yield f"{where}: {lacking}, so nothing is named first."
         elif baseline is not None:
             yield f"{where}, near enough, lighter and first: {verdict(own, baseline, levels)}."
-        if baseline is not None:
+        if baseline is not None and any(row.cell.of_ist for row in own):
             yield from gaps(own, baseline)
         if not lacking:
             yield from (f"{where}, to {level:g}: {firsts(own, level)}." for level in levels)
@@ -482,15 +482,17 @@ def baseline_in(rows: Sequence[Row], method: str) -> Row | None:
 
 
 def lacking_in(rows: Sequence[Row]) -> str:
-    """The baselines without a row or without seconds, in words; empty if there are none."""
+    """The methods without a row or without seconds that compare, in words; empty if there are none."""
+    there = {method: [row] for method in BASELINES if (row := baseline_in(rows, method)) is not None}
+    there["ist"] = [row for row in rows if row.cell.of_ist]
     said = []
-    for method in BASELINES:
-        row = baseline_in(rows, method)
-        if row is None:
+    for method in (*BASELINES, "ist"):
+        own = there.get(method, [])
+        if not own:
             said.append(f"`{method}` has not finished")
-        elif any(row.time(place) is None for place in row.seconds):
-            said.append(f"`{method}` has no replayed seconds")
-    return " and ".join(said)
+        elif not any(all(row.seconds.values()) for row in timed(own)):
+            said.append(f"`{method}` has no replayed seconds that compare")
+    return joined(said) if said else ""
 
 
 def wanted_on(nodes: int) -> float:
@@ -502,7 +504,7 @@ def verdict(rows: Sequence[Row], baseline: Row, levels: Sequence[float]) -> str:
     """The forms of `ist` that are near enough, lighter, and first at some bandwidth; or the reason why none is."""
     forms = sorted((row for row in rows if row.cell.of_ist and row.cell.widen == 1), key=lambda row: -row.final)
     if not forms:
-        return "`ist` has not finished"
+        return "no form, because none of the width of `local_sgd` has finished"
     near = [row for row in forms if behind(row, baseline) <= wanted_on(baseline.cell.nodes)]
     if not near:
         return f"no form. The nearest is {beside(forms[0], baseline)}"
@@ -703,8 +705,12 @@ def write_csv(rows: Sequence[Row], levels: Sequence[float], path: Path) -> None:
 
 
 def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> None:
-    """Panels: accuracy and seconds downwards; bytes and arithmetic across, for each number of nodes."""
+    """Panels: accuracy and seconds downwards; bytes and arithmetic across, for each number of nodes.
+
+    A level that no row reaches has no panel.
+    """
     nodes = sorted({row.cell.nodes for row in rows})
+    levels = [level for level in levels if any(any(shown_seconds(row, level)) for row in rows)]
     figure.set_size_inches(1 + 3.4 * 2 * len(nodes), 1.6 + 3.2 * (1 + len(levels)))
     panels = figure.subplots(1 + len(levels), 2 * len(nodes), sharey="row", sharex="col", squeeze=False)
     tops = {level: top_of(rows, level) for level in levels}

@@ -98,7 +98,10 @@ def test_nothing_is_named_first_without_both_baselines(lines, row, baselines):
         assert found[0] == f"2 nodes: `{missing}` has not finished, so nothing is named first."
         assert not any("is first" in line for line in found)
     untraced = dataclasses.replace(ddp, seconds=dict.fromkeys(ddp.seconds, ()))
-    assert lines(row(), local_sgd, untraced)[0].startswith("2 nodes: `ddp` has no replayed seconds, so ")
+    assert lines(row(), local_sgd, untraced)[0].startswith(
+        "2 nodes: `ddp` has no replayed seconds that compare, so "
+    )
+    assert lines(local_sgd, ddp) == ["2 nodes: `ist` has not finished, so nothing is named first."]
 
 
 def test_a_level_that_one_kind_alone_reaches(first, row, baselines):
@@ -167,10 +170,11 @@ def test_the_verdict_gives_the_reason_where_no_form_is_wanted(lines, row, baseli
         "no form. Near enough and lighter is `ist deal=late`, but to 0.6 it is clearly sooner than `local_sgd` and "
         "`ddp` at no bandwidth."
     )
-    assert verdict() == "`ist` has not finished."
     # One that is near enough and one that is first are not one that is both.
     assert verdict(row(seconds=(50.0,)), row(finals=(0.65,), deal="all")).startswith("no form. ")
-    assert verdict(row(warmup_rounds=10)).startswith("unknown. Near enough and lighter is ")
+    assert verdict(row(warmup_rounds=10), row(finals=(0.65,), deal="all")).startswith(
+        "unknown. Near enough and lighter is "
+    )
 
 
 def test_warmup_rounds_are_in_no_comparison_of_seconds(dealing, first, row, baselines):
@@ -275,6 +279,12 @@ def test_runs_that_are_not_on_the_page_are_named(page, capsys, tmp_path):
     ist = rows["ist", "all"]
     assert (ist["seeds"], ist["seconds to 0.6 at 1 Gbit/s, reached"]) == ("2", "1")
     assert ist["seconds to 0.6 at 1 Gbit/s"] == ""
+
+
+def test_a_level_that_no_row_reaches_has_no_panel(page, tmp_path):
+    for method in ("local_sgd", "ddp", "ist"):
+        write(tmp_path, method, best=0.5)
+    assert "2 nodes, to 0.6: no run reaches it." in page(tmp_path)[0]
 
 
 def test_a_run_without_a_trace_has_accuracy_and_bytes_alone(page, tmp_path):
