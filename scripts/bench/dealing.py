@@ -167,6 +167,11 @@ class Lead:
         labels = [row.cell.label for row in self.close]
         return tuple(labels if self.decided else sorted(labels))
 
+    @property
+    def key(self) -> tuple[tuple[str, ...], str | None]:
+        """Equal at bandwidths that share a sentence: the close rows, and the rival where something is decided."""
+        return self.names, self.rival.cell.label if self.decided and self.rival is not None else None
+
 
 def main() -> None:
     """Write the study."""
@@ -598,12 +603,7 @@ def firsts(rows: Sequence[Row], level: float) -> str:
     leads = [(bits, lead) for bits, lead in found if lead is not None]
     if not leads:
         return "no run reaches it"
-    parts = [
-        lead_words(list(span))
-        for _, span in groupby(
-            leads, key=lambda pair: (pair[1].names, None if pair[1].rival is None else pair[1].rival.cell.label)
-        )
-    ]
+    parts = [lead_words(list(span)) for _, span in groupby(leads, key=lambda pair: pair[1].key)]
     won = any(lead.decided and lead.first.cell.of_ist for _, lead in leads)
     return "; ".join([*parts, *([] if won else ["`ist` is clearly first at no bandwidth"])])
 

@@ -135,6 +135,11 @@ def test_overlapping_ranges_are_too_close_to_call(first, row, baselines):
     assert close in first(row(seconds=(10.0,), error=0.21), *baselines((12.0,)))
 
 
+def test_neighbouring_bandwidths_that_are_too_close_share_a_sentence(first, row, baselines):
+    form = row(seconds=lambda bits: (10.0,) if bits < 1e9 else (10.2,), error=0.5)
+    assert first(form, *baselines((10.1,), (90.0,))).startswith("too close to call from 10 Mbit/s to 10 Gbit/s: ")
+
+
 def test_forms_of_ist_that_are_close_to_each_other_still_beat_a_baseline(first, row, baselines):
     seconds = first(row(seconds=(10.0, 11.0)), row(seconds=(10.6, 12.0), moving=0.25), *baselines())
     assert seconds == (
