@@ -723,7 +723,7 @@ def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> 
             for panel in column:
                 if side == 0:
                     panel.set_xscale("log")
-                    plain_ticks(panel.xaxis)
+                    plain_ticks(panel.xaxis, (1, 2, 3, 5))
                 panel.grid(alpha=0.2)
                 panel.spines[["top", "right"]].set_visible(False)
             for row in own:
@@ -732,7 +732,7 @@ def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> 
     panels[0, 0].set_ylabel("final accuracy", fontsize="medium")
     for panel, level in zip(panels[1:, 0], levels, strict=True):
         panel.set_yscale("log")
-        plain_ticks(panel.yaxis)
+        plain_ticks(panel.yaxis, (1, 1.5, 2, 3, 4, 5, 7))
         panel.set_ylabel(f"replayed seconds to {level:g}", fontsize="medium")
         if math.isfinite(tops[level]):
             panel.set_ylim(top=tops[level])
@@ -752,11 +752,11 @@ def top_of(rows: Sequence[Row], level: float) -> float:
     return 1.5 * max((time.median for time in shown if time is not None), default=math.inf)
 
 
-def plain_ticks(axis: Any) -> None:
-    """Ticks 1, 2, 3, 5, 10, ... of a logarithmic `axis`, as plain numbers."""
+def plain_ticks(axis: Any, digits: Sequence[float]) -> None:
+    """Ticks of a logarithmic `axis` as plain numbers: the powers of ten times `digits`."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axis.set_major_locator(LogLocator(subs=digits))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
