@@ -26,19 +26,31 @@ def dealing(monkeypatch):
 
 
 @pytest.fixture
-def row(dealing):
+def of_rows(dealing):
+    """The module of its rows."""
+    return importlib.import_module("dealing_rows")
+
+
+@pytest.fixture
+def of_findings(dealing):
+    """The module of its sentences."""
+    return importlib.import_module("dealing_findings")
+
+
+@pytest.fixture
+def row(of_rows):
     """Makes rows. seconds: those of the seeds to `LEVEL` at all bandwidths, or a function of the bandwidth."""
 
     def make(method="ist", seconds=(10.0,), *, finals=(0.74,), megabytes=1.0, operations=1.0, error=0.0, **options):
         usual = {"nodes": 2, "deal": "late", "coverage": 1, "moving": 1, "warmup_rounds": 0, "widen": 1}
         own = seconds if callable(seconds) else lambda bits: seconds
-        return dealing.Row(
-            cell=dealing.Cell(method=method, **{**usual, **options}),
+        return of_rows.Row(
+            cell=of_rows.Cell(method=method, **{**usual, **options}),
             finals=tuple(sorted(finals)),
             megabytes=megabytes,
             operations=operations,
             step_ms=1.0,
-            seconds={(LEVEL, bits): own(bits) for bits in dealing.SWEEP},
+            seconds={(LEVEL, bits): own(bits) for bits in of_rows.SWEEP},
             error=error,
         )
 
@@ -46,17 +58,17 @@ def row(dealing):
 
 
 @pytest.fixture
-def lines(dealing):
+def lines(of_findings):
     """The findings of rows."""
-    return lambda *rows: list(dealing.findings(rows, [LEVEL]))
+    return lambda *rows: list(of_findings.findings(rows, [LEVEL]))
 
 
 @pytest.fixture
-def first(dealing):
+def first(of_findings):
     """The finding about the first to `LEVEL`, without its beginning."""
 
     def found(*rows):
-        *_, last = dealing.findings(rows, [LEVEL])
+        *_, last = of_findings.findings(rows, [LEVEL])
         assert last.startswith("2 nodes, to 0.6: ")
         return last.removeprefix("2 nodes, to 0.6: ")
 
@@ -182,14 +194,14 @@ def test_the_verdict_gives_the_reason_where_no_form_is_wanted(lines, row, baseli
     )
 
 
-def test_warmup_rounds_are_in_no_comparison_of_seconds(dealing, first, row, baselines):
+def test_warmup_rounds_are_in_no_comparison_of_seconds(dealing, of_rows, first, row, baselines):
     warm = row(seconds=(1.0,), warmup_rounds=10)
     assert "warmup" not in first(warm, row(), *baselines())
     assert dealing.seconds_entry(warm, (LEVEL, 1e9)).text == "≥ 1.00"
     # A tenth of the steps is of local_sgd, with an arithmetic of 2; the others are of the subnet, with 1.
     tenth = dataclasses.replace(warm, warming=0.1)
-    assert dealing.with_warmup(tenth, [tenth, *baselines()]).operations == pytest.approx(1.1)
-    assert dealing.with_warmup(tenth, [tenth]).operations is None
+    assert of_rows.with_warmup(tenth, [tenth, *baselines()]).operations == pytest.approx(1.1)
+    assert of_rows.with_warmup(tenth, [tenth]).operations is None
 
 
 def test_unknown_arithmetic_is_not_less(lines, row, baselines):
@@ -201,7 +213,9 @@ def test_unknown_arithmetic_is_not_less(lines, row, baselines):
 
 
 def test_another_method_has_its_own_colour_in_the_legend(dealing, row):
-    handles = dealing.handles_of([row("diloco"), row("ist"), row("streaming_ist"), row("ddp")])
+    handles = importlib.import_module("dealing_picture").handles_of(
+        [row("diloco"), row("ist"), row("streaming_ist"), row("ddp")]
+    )
     colours = {handle.get_label(): handle.get_color() for handle in handles}
     assert len({colours[name] for name in ("ddp", "diloco", "ist, late layers dealt", "streaming_ist")}) == 4
 
