@@ -55,6 +55,16 @@ def test_the_first_method_depends_on_the_bandwidth_and_leads_by_the_ratio_of_the
     assert record["over_next"] == slow.over_next
 
 
+def test_a_recording_on_a_busy_machine_is_named_below_the_map(results):
+    write_pair(results)
+    trace = averaging_trace(2, compute=(0.01,), local_steps=1)
+    busy = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, cores=2, others_cores=1.9))
+    write_run(results, header("ist", nodes=2), ramp(5.0, 0.9), trace=busy)
+    (line,) = (line for line in winners_table(map_of(results, FAST)).footer if "far off" in line)
+    assert isinstance(line, Caution)
+    assert "1 of 3 runs may be far off, for example ist on 2 nodes seed 0: others used 1.9 of 2 cores" in line
+
+
 def test_ranges_over_seeds_that_overlap_are_too_close_to_call(results):
     for seed, seconds in enumerate((0.01, 0.03)):
         write(results, "ddp", seconds, seed=seed)

@@ -84,6 +84,11 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
     yield from unlike_lines(run.cluster for contender in group.contenders for run in contender.runs)
     yield from _extrapolated_lines(group)
+    yield from doubted_lines(group)
+
+
+def doubted_lines(group: Group) -> Iterable[str]:
+    """A warning if the replayed seconds of some runs of `group` may be far off."""
     runs = [run for contender in group.contenders for run in contender.runs]
     yield from doubt_lines({_named(run): doubt for run in runs if (doubt := run.doubt)}, _total(group))
 

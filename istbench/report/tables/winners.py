@@ -14,9 +14,10 @@ from istbench.report.phrases import (
     metric_line,
     scaling_lines,
     sustained_line,
+    unlike_lines,
 )
 from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
-from istbench.report.tables.comparison_footer import seeds_line
+from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.of_group import shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -57,6 +58,8 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     if found.extrapolated:
         yield Caution(f"{NEVER_RUN}: extrapolated, a method of the cell was never run on so many nodes.")
     yield from checks_line(times)
+    yield from unlike_lines(times)
+    yield from doubted_lines(group)
     yield from lower_bound_line(group.device, profile)
     yield from close_targets_line(group.close_targets, group.evaluation_error)
     yield from metric_line(group.metric, own=group.has_own_metric)
