@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from istbench.processes import local
 
@@ -26,6 +27,10 @@ SLOW_FILES = [
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A busy machine makes an example slow, not wrong. Tests of garbage have a limit of their own.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_configure(config):

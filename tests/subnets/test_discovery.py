@@ -673,7 +673,7 @@ def networks(draw):
     return nn.Sequential(*layers, nn.Linear(hidden, 2))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(model=networks(), seed=st.integers(0, 9))
 def test_every_group_of_a_random_network_is_a_set_of_units(model, seed):
     found = discovered(model, images())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from istbench.seeds import derived_seed
@@ -26,7 +26,6 @@ def same(one, other):
     return torch.equal(one.owner, other.owner) and torch.equal(one.position, other.position)
 
 
-@settings(deadline=None)
 @given(case=cases(), seed=st.integers(0, 99), round_index=st.integers(0, 9))
 def test_every_unit_has_its_owners_and_parts_differ_by_at_most_one(case, seed, round_index):
     size, nodes, coverage = case
@@ -38,7 +37,6 @@ def test_every_unit_has_its_owners_and_parts_differ_by_at_most_one(case, seed, r
         assert torch.equal(parts.places(node, units), torch.arange(len(units)))
 
 
-@settings(deadline=None)
 @given(case=cases(), seed=st.integers(0, 99))
 def test_with_one_owner_the_parts_are_runs_of_a_random_order(case, seed):
     size, nodes, _ = case
@@ -66,7 +64,6 @@ def test_common_owners_are_counted_by_the_distance(nodes):
                 assert common_owners(other - first, nodes, coverage) == len(arcs[first] & arcs[other])
 
 
-@settings(deadline=None)
 @given(case=cases(), moving=st.floats(0.01, 0.99), seed=st.integers(0, 99))
 def test_a_walk_deals_its_share_again_and_keeps_the_sizes(case, moving, seed):
     size, nodes, coverage = case
