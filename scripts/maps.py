@@ -2,7 +2,7 @@
 
     python scripts/maps.py speech RESULTS                                  # about 50 minutes on two idle cores
     python scripts/maps.py text RESULTS --data input.txt                   # about 30
-    python scripts/maps.py cifar10 RESULTS --data DIR                      # about 100
+    python scripts/maps.py cifar10 RESULTS --data DIR                      # about 70
     python scripts/maps.py dealing RESULTS --data DIR                      # about 95
     python scripts/maps.py text RESULTS --no-training --targets 2.4,2.1    # a map for each level
     python scripts/maps.py speech RESULTS --no-training --into TARGET      # to try it
