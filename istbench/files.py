@@ -1,5 +1,6 @@
 """Files that survive a crash."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,15 +23,30 @@ def append_line(path: Path, line: bytes) -> None:
     A last line torn by a crash is cut off first.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the whole line cannot be written; earlier lines stay.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(line + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    line += b"\n"
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = _cut_torn_line(descriptor)
+        if os.write(descriptor, line) != len(line):
+            os.ftruncate(descriptor, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if size == 0:
+        sync(path.parent)
+
+
+def _cut_torn_line(descriptor: int) -> int:
+    """Cut off everything after the last newline. Returns the new size of the file."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return size
+    whole = os.pread(descriptor, size, 0).rfind(b"\n") + 1
+    os.ftruncate(descriptor, whole)
+    return whole
 
 
 @contextmanager

@@ -104,7 +104,7 @@ class Journal:
         way_out = f"delete {self.path} to probe again; finished runs stay"
         content = read_bytes(self.path, "a journal of `istbench advise`")
         spent: dict[str, float] = {}
-        # What follows the last newline is empty, or torn by a crash.
+        # The part after the last newline is empty, or torn by a crash.
         for number, text in enumerate(content.split(b"\n")[:-1], start=1):
             line: Any = decode_json(text, _Line, f"{self.path}, line {number}", way_out)  # type: ignore[arg-type]
             if isinstance(line, Planned):
@@ -119,6 +119,7 @@ class Journal:
 
     def _append(self, line: _Line) -> None:
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             append_line(self.path, msgspec.json.encode(line))
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None

@@ -14,7 +14,7 @@ import msgspec
 
 from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError, shown
-from istbench.files import sync, writing_whole
+from istbench.files import append_line, sync, writing_whole
 from istbench.results.events import Evaluation, Event, Fault, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
 
@@ -163,19 +163,8 @@ class RunDirectory:
         Raises:
             UserError: if it cannot be written; earlier lines stay.
         """
-        line = msgspec.json.encode(event) + b"\n"
         try:
-            descriptor = os.open(self.events_jsonl, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-            try:
-                size = _cut_torn_line(descriptor)
-                if os.write(descriptor, line) != len(line):
-                    os.ftruncate(descriptor, size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if size == 0:
-                sync(self.path)
+            append_line(self.events_jsonl, msgspec.json.encode(event))
         except OSError as error:
             raise _cannot_write(self.events_jsonl, error) from None
 
@@ -212,7 +201,7 @@ class RunDirectory:
         if not self._has(self.events_jsonl):
             return []
         lines = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES).split(b"\n")
-        # What follows the last newline is empty, or torn.
+        # The part after the last newline is empty, or torn.
         file, way_out = str(self.events_jsonl), self._way_out
         return [_event(line, f"{file}, line {number}", way_out) for number, line in enumerate(lines[:-1], start=1)]
 
@@ -236,16 +225,6 @@ def _event(line: bytes, place: str, way_out: str) -> Event:
 def time_now() -> str:
     """The current time in the format of headers and events."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _cut_torn_line(descriptor: int) -> int:
-    """Cut off everything after the last newline. Returns the new size of the file."""
-    size = os.fstat(descriptor).st_size
-    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
-        return size
-    whole = os.pread(descriptor, size, 0).rfind(b"\n") + 1
-    os.ftruncate(descriptor, whole)
-    return whole
 
 
 def _cannot_write(path: Path, error: OSError) -> UserError:
