@@ -1,6 +1,6 @@
 """Sentences and words that tables and plots share."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
@@ -157,10 +157,10 @@ def unlike_lines(times: Iterable[ClusterTime | None]) -> Iterable[str]:
         )
 
 
-def doubt_lines(doubts: Mapping[str, str], total: int) -> Iterable[str]:
-    """A warning for a footer if replayed seconds may be far off. doubts: the reason, by the name of the run."""
+def doubt_lines(doubts: Sequence[tuple[str, str]], total: int) -> Iterable[str]:
+    """A warning for a footer if replayed seconds may be far off. doubts: names of such runs, each with a reason."""
     if doubts:
-        name, reason = next(iter(doubts.items()))
+        name, reason = doubts[0]
         yield Caution(
             f"Careful: the seconds of {len(doubts)} of {total} runs may be far off, for example {name}: {reason}. "
             "On a quiet machine, run istbench retrace, or the cells with --again."

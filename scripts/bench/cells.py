@@ -3,12 +3,14 @@
 import io
 import json
 import tempfile
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from istbench.cli import main
 from istbench.errors import UserError, is_divergence
+from istbench.report.phrases import checks_line, doubt_lines, unlike_lines
 from istbench.results.load import Run, load_runs
 
 
@@ -26,6 +28,16 @@ def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
                 raise SystemExit(said.getvalue()) from None
     result: dict[str, Any] = json.loads(printed.getvalue())
     return result
+
+
+def cautions_of(on_clusters: Sequence[Sequence[Run]]) -> list[str]:
+    """Warnings about the replays of runs: their errors in a lab, and recordings on a busy machine.
+
+    on_clusters: the same runs on each of several links.
+    """
+    times = [run.cluster for there in on_clusters for run in there if run.cluster is not None]
+    doubts = [(run.header.cell, run.doubt) for run in on_clusters[0] if run.doubt]
+    return [*checks_line(times), *unlike_lines(times), *doubt_lines(doubts, len(on_clusters[0]))]
 
 
 def counted_runs(results: Path) -> tuple[list[Run], list[Run]]:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from cells import cautions_of
 from dealing_findings import WANTED, beside_paper, findings, points_text
 from dealing_picture import draw
 from dealing_rows import (
@@ -38,7 +39,7 @@ from istbench.cluster.profile import bandwidth_text, select_clusters
 from istbench.errors import UserError, is_divergence
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
-from istbench.report.phrases import Caution, checks_line, count_nodes, doubt_lines, unlike_lines
+from istbench.report.phrases import Caution, count_nodes
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.load import Run, load_runs
@@ -74,7 +75,8 @@ def main() -> None:
     write_figure(lambda figure: draw(figure, rows, levels, of), arguments.target / "dealing")
     columns, entries = fill(columns_of(levels), rows)
     title = f"{of}: accuracy, bytes and arithmetic by the options of ist"
-    lines = (*footer(runs, steps), *cautions(on_clusters, problems))
+    missing = [Caution(f"Careful: {problem}.") for problem in problems]
+    lines = (*footer(runs, steps), *cautions_of(on_clusters), *missing)
     table = Table(title=title, columns=columns, rows=entries, footer=lines, keys=7)
     listed = "\n".join(f"- {line}" for line in [*findings(rows, levels), *beside_paper(runs, rows)])
     text = f"{table_markdown(table)}\n### Findings\n\n{listed}\n\n![dealing](dealing.png)\n"
@@ -157,16 +159,6 @@ def footer(runs: Sequence[Run], steps: int) -> Iterable[str]:
             "usually send less. No comparison of seconds has these rows. Their arithmetic counts steps of "
             "local_sgd for the warm-up."
         )
-
-
-def cautions(on_clusters: Sequence[Sequence[Run]], problems: Sequence[str]) -> Iterable[str]:
-    """Warnings: errors of the replays, recordings on a busy machine, and runs that are not on the page."""
-    times = [run.cluster for there in on_clusters for run in there if run.cluster is not None]
-    doubts = {run.header.cell: doubt for run in on_clusters[0] if (doubt := run.doubt)}
-    yield from checks_line(times)
-    yield from unlike_lines(times)
-    yield from doubt_lines(doubts, len(on_clusters[0]))
-    yield from (Caution(f"Careful: {problem}.") for problem in problems)
 
 
 def left_out(found: Sequence[Run], shown: Iterable[Cell]) -> Iterator[str]:

@@ -123,7 +123,7 @@ def check_alike(runs: Sequence[Run]) -> None:
 
 
 def kind_of(run: Run) -> dict[str, str]:
-    """What all runs of a page share, by name: workload, budget, data, and options of workload and run."""
+    """The facts that all runs of a page share, by name: workload, budget, data, and options of workload and run."""
     head, config = run.header, run.header.config
     options = {name: value for name, value in config.workload_options.items() if name != "widen"}
     return {

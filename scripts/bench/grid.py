@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import counted_runs
+from cells import cautions_of, counted_runs
 
 from istbench.cli.options import parse_time
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth, select_clusters
@@ -29,7 +29,7 @@ from istbench.errors import UserError
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
-from istbench.report.phrases import ROUGH, ROUGH_LINE, checks_line, doubt_lines, unlike_lines
+from istbench.report.phrases import ROUGH, ROUGH_LINE
 from istbench.report.row_time import ranges_overlap, replay_error
 from istbench.report.tables.numbers import number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
@@ -324,13 +324,6 @@ def tuning_words(runs: Sequence[Run]) -> str:
     if len(trials) == 1:
         return f"Tuned: {trials.pop()} trials for each row, by held-out data."
     return f"Tuned unequally: {min(trials)} to {max(trials)} trials for a row."
-
-
-def cautions_of(on_clusters: Sequence[Sequence[Run]]) -> list[str]:
-    """Warnings about the replays: their errors in a lab, and recordings on a busy machine."""
-    times = [run.cluster for there in on_clusters for run in there if run.cluster is not None]
-    doubts = {run.header.cell: doubt for run in on_clusters[0] if (doubt := run.doubt)}
-    return [*checks_line(times), *unlike_lines(times), *doubt_lines(doubts, len(on_clusters[0]))]
 
 
 def table(title: str, columns: Iterable[ColumnOf[Any]], rows: Sequence[Any], footer: tuple[str, ...]) -> Table:

@@ -89,8 +89,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
 
 def doubted_lines(group: Group) -> Iterable[str]:
     """A warning if the replayed seconds of some runs of `group` may be far off."""
-    runs = [run for contender in group.contenders for run in contender.runs]
-    yield from doubt_lines({_named(run): doubt for run in runs if (doubt := run.doubt)}, _total(group))
+    yield from doubt_lines([(_named(run), run.doubt) for run in group.runs if run.doubt], _total(group))
 
 
 def _extrapolated_lines(group: Group) -> Iterable[str]:
