@@ -48,10 +48,9 @@ def redeal(run: Run, trace: Trace, nodes: int) -> tuple[Run, Trace]:
         ranks = range(nodes)
     check_events(run.header.method, len(first) * len(ranks), nodes)
     events = [planned.events(rank, seconds[rank % len(seconds)], work) for rank in ranks]
-    dealt = trace_like(trace.meta, events, nodes, planned.footprint.window or trace.meta.window)
     # One node alone has no warm-up of `ist`, and several may have one.
-    meta = msgspec.structs.replace(dealt.meta, unlike_steps=planned.footprint.unlike_steps)
-    dealt = dataclasses.replace(dealt, meta=meta)
+    meta = msgspec.structs.replace(trace.meta, unlike_steps=planned.footprint.unlike_steps)
+    dealt = trace_like(meta, events, nodes, planned.footprint.window or trace.meta.window)
     if dealt.steps != trace.steps:
         raise UserError(f"{run.header.method} plans {dealt.steps} steps where {trace.steps} were recorded")
     sent = max(bytes_sent(own, nodes, rank) for rank, own in enumerate(events)) / dealt.steps
