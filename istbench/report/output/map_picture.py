@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from istbench.errors import printable
 from istbench.report.output.figure import write_figures
+from istbench.report.plots.plot import BANDWIDTH_LABEL
 from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _fill(found: WinnerMap, figure: "Figure") -> None:
     area.set_yticks(range(down), [printable(name) for name in found.rows])
     area.tick_params(length=0)
     area.spines[:].set_visible(False)
-    area.set_xlabel("bandwidth of a node's link", fontsize="medium")
+    area.set_xlabel(BANDWIDTH_LABEL, fontsize="medium")
     area.set_ylabel(printable(found.row_label), fontsize="medium")
     title = textwrap.fill(printable(found.title), int(width * 9))
     figure.suptitle(title, fontsize="large", fontweight="bold")

@@ -7,7 +7,15 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Sweep
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.plot import Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
+from istbench.report.plots.plot import (
+    BANDWIDTH_LABEL,
+    Panel,
+    Plot,
+    Series,
+    contender_styles,
+    plot_subtitle,
+    plot_title,
+)
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name
 
@@ -49,7 +57,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
         title=f"{plot_title(group)}, {count_nodes(nodes)}",
         subtitle=f"{plot_subtitle(group, spread, sweep.cluster)}{_not_drawn(sweep, labels, nodes, shown)}",
         kind="points",
-        x_label="bandwidth of a node's link",
+        x_label=BANDWIDTH_LABEL,
         y_label=f"{group.time_name} to target (s)",
         panels=drawn,
         x_scale="log",

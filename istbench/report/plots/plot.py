@@ -14,6 +14,9 @@ Scale = Literal["linear", "log"]
 BAND_FROM = 0.88
 """Share of an axis of seconds above which is the strip of missed targets."""
 
+BANDWIDTH_LABEL = "bandwidth of a node's link"
+"""The name of an axis of bandwidths."""
+
 _DODGE = 0.18
 
 

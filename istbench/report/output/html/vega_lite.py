@@ -12,7 +12,7 @@ from typing import Any
 
 from istbench.report.output.html.text import clipped
 from istbench.report.palette import MethodStyle, on_dark
-from istbench.report.plots.plot import BAND_FROM, Bars, Panel, Plot, Series
+from istbench.report.plots.plot import BAND_FROM, BANDWIDTH_LABEL, Bars, Panel, Plot, Series
 from istbench.report.plots.winner_map import Tile, Verdict, WinnerMap
 
 Spec = dict[str, Any]
@@ -150,7 +150,7 @@ def map_spec(plot: WinnerMap) -> Spec:
     apart = {"paddingInner": 0.05, "paddingOuter": 0.03}
     place = {
         "x": {
-            "field": "column", "type": "ordinal", "sort": None, "title": "bandwidth", "scale": apart,
+            "field": "column", "type": "ordinal", "sort": None, "title": BANDWIDTH_LABEL, "scale": apart,
             "axis": {"labelAngle": 0, "grid": False},
         },
         "y": {
