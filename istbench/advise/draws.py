@@ -59,8 +59,11 @@ class Drawn:
         rows = []
         for candidate in self.candidates:
             clock, method = self.clocks[candidate.label], candidate.method
-            own = nothing if without == COMPUTING else self.uniform(-1, 1, COMPUTING, candidate.label)
-            computing = (clock.low + shared * (clock.high - clock.low)) * clock.steady**own
+            own, missed = nothing, nothing
+            if without != COMPUTING:
+                own = self.uniform(-1, 1, COMPUTING, candidate.label)
+                missed = clock.mean_error * self.normal("mean of the steps", candidate.label)
+            computing = (clock.low + shared * (clock.high - clock.low)) * clock.steady**own * np.exp(missed)
             mean, spread = replay_error(method, self.checks)
             error = nothing if without == source_of(method) else spread * self.normal(REPLAY, method)
             seconds = clock.at(self.steps(candidate, without), bandwidth, computing)

@@ -72,14 +72,15 @@ def measure(
 
 
 def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
-    """Append the advice and its truth to `advice.jsonl` in `out`.
+    """Append the advice and its truth to `advice.jsonl` in `out`, unless a command before wrote the same line.
 
     Raises:
         UserError: if it cannot be written.
     """
-    path = out / LOG
+    path, line = out / LOG, msgspec.json.encode(Checked(advice=advice, truth=dict(truth)))
     try:
-        append_line(path, msgspec.json.encode(Checked(advice=advice, truth=dict(truth))))
+        if not path.exists() or line not in path.read_bytes().splitlines():
+            append_line(path, line)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
     return path

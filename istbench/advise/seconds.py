@@ -12,7 +12,7 @@ from istbench.advise.reach import FURTHEST
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale
-from istbench.cluster.trace import Floats
+from istbench.cluster.trace import COMPUTE, MARK, STEP, Floats, round_ends
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
@@ -36,6 +36,7 @@ class Replayed:
         low, high: the range of the computing by the model of the two machines, as factors. Candidates that the
             same machine recorded share the position in it.
         steady: the smallest factor by which the machine's speed at the time of this recording may differ.
+        mean_error: the standard error of the mean seconds of the recorded steps, as a share of them.
     """
 
     steps: Floats
@@ -45,6 +46,7 @@ class Replayed:
     low: float
     high: float
     steady: float
+    mean_error: float
 
     def at(self, steps: Floats, bandwidth: Floats, computing: Floats) -> Floats:
         """Seconds to `steps` with these factors of the bandwidth and of the seconds of computing [draws]."""
@@ -85,6 +87,7 @@ def replayed(candidate: Candidate, profile: ClusterProfile) -> Replayed:
         low=low,
         high=high,
         steady=steady,
+        mean_error=mean_error(trace),
     )
 
 
@@ -106,6 +109,27 @@ def seconds_to(trace: "Trace", profile: ClusterProfile, steps: float) -> float:
     start = int(rounds) * trace.round_steps
     before, after = cluster_time(trace, profile, [start, start + trace.round_steps]).seconds
     return before + rest / trace.round_steps * (after - before)
+
+
+def mean_error(trace: "Trace") -> float:
+    """The standard error of the mean seconds that a recorded step computes, as a share of them.
+
+    The spread is that of steps that end no round, since an exchange computes too; if there are none, of rounds.
+    0 of a planned trace, whose steps are equal, and of a trace with fewer than two of both.
+    """
+    means, squares = 0.0, 0.0
+    for events in trace.nodes:
+        marks = np.flatnonzero(events["code"] == MARK)
+        spent = np.cumsum(np.where(events["code"] == COMPUTE, events["seconds"], 0.0))[marks]
+        kinds = events["kind"][marks]
+        ends = round_ends(kinds)
+        alike = np.setdiff1d(np.flatnonzero(kinds == STEP), ends)
+        own = np.diff(spent, prepend=0.0)[alike] if len(alike) > 1 else np.diff(spent[ends], prepend=0.0)
+        if len(own) < 2:
+            return 0.0
+        means += own.mean()
+        squares += own.var(ddof=1) / len(own)
+    return float(np.sqrt(squares) / means) if means > 0 else 0.0
 
 
 def _points(round_steps: int, probed: int) -> list[int]:

@@ -44,13 +44,14 @@ def candidate(label, *, steps=(100,), method=None, compute=0.01, size=1_000_000,
     )
 
 
-def clock(per_step, *, by_bandwidth=0.0, low=1.0, high=1.0, steady=1.0, computing=0.5):
+def clock(per_step, *, by_bandwidth=0.0, low=1.0, high=1.0, steady=1.0, computing=0.5, mean_error=0.0):
     """`per_step` seconds at the cluster's bandwidth, and the share `by_bandwidth` of them in proportion to it."""
     steps = np.array([0.0, 1000.0])
     seconds = np.array([steps * per_step * (1 - by_bandwidth + by_bandwidth / factor) for factor in BANDWIDTHS])
     return Replayed(
-        steps=steps, seconds=seconds, computing=computing, exposed=1 - computing, low=low, high=high, steady=steady
-    )
+        steps=steps, seconds=seconds, computing=computing, exposed=1 - computing, low=low, high=high, steady=steady,
+        mean_error=mean_error,
+    )  # fmt: skip
 
 
 def drawn(clocks, reached, *, draws=400, seed=0, **changed):

@@ -86,6 +86,7 @@ def test_advice_and_truth_stay_in_a_file_whose_torn_line_is_cut_off(tmp_path):
         file.write(b'{"advice":{"verd')
     keep(tmp_path, ADVICE, {"ddp": 8.0, "zero": None})
     assert path == tmp_path / LOG
+    keep(tmp_path, ADVICE, {"ddp": 8.0, "zero": None})  # the same command again adds nothing
     assert [one.truth for one in read_checked(path)] == [{"ddp": 8.0}, {"ddp": 8.0, "zero": None}]
     assert {one.advice == ADVICE for one in read_checked(path)} == {True}
     path.write_bytes(b"{}\n")

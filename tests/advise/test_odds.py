@@ -12,8 +12,9 @@ from probes import LINKS, candidate, clock, curve, drawn, straight
 from istbench.advise.candidate import Candidate
 from istbench.advise.draws import BANDWIDTH, PROBE, replay_error
 from istbench.advise.odds import first, odds
-from istbench.advise.seconds import BANDWIDTHS, replayed, seconds_to, with_bandwidth
+from istbench.advise.seconds import BANDWIDTHS, mean_error, replayed, seconds_to, with_bandwidth
 from istbench.cluster.checked import known_checks
+from istbench.cluster.trace_builder import TraceBuilder, merge
 
 SECONDS = st.lists(
     st.lists(st.sampled_from([1.0, 2.0, 3.5, math.inf]), min_size=6, max_size=6), min_size=1, max_size=5
@@ -130,6 +131,31 @@ def test_the_seconds_follow_the_replays_at_other_bandwidths():
         assert found == pytest.approx(seconds_to(one.trace, with_bandwidth(LINKS, factor), 37.0), rel=0.01)
     slower = there.at(np.array([37.0]), np.array([1.0]), np.array([1.2]))[0]
     assert slower - found == pytest.approx(37 * 0.2 * 0.01, rel=0.3)
+
+
+def test_the_spread_of_the_recorded_steps_is_in_the_draws():
+    def recorded(*seconds, exchange=0.5, local_steps):
+        builder = TraceBuilder(clock=lambda: 0.0)
+        for step, spent in enumerate(seconds, start=1):
+            builder.compute(spent)
+            if step % local_steps == 0:
+                builder.compute(exchange)
+                builder.mark("round")
+            builder.mark("step")
+        return mean_error(merge([builder.to_arrays()] * 2, gflops=100.0, batch_size=1))
+
+    # Two nodes of the same spread; neither the step that exchanges nor the mean of the exchange counts.
+    share = 2 / np.sqrt(3) / 11 / np.sqrt(2)
+    assert recorded(9.0, 11.0, 13.0, 11.0, local_steps=4) == pytest.approx(share)
+    assert recorded(9.0, 11.0, 13.0, exchange=0.0, local_steps=1) == pytest.approx(share)
+    assert recorded(9.0, local_steps=1) == 0.0
+    assert mean_error(candidate("a").trace) == pytest.approx(0.0, abs=1e-12)
+
+    some = drawn({"a": clock(1.0, mean_error=0.1), "b": clock(1.0)}, {"a": [100], "b": [100]}, seed_spread=0.0,
+                 candidates=ALIKE, draws=4000)  # fmt: skip
+    for seconds, without in ((some.seconds(), ""), (some.seconds("computing"), "computing")):
+        ratio = seconds[0] / seconds[1]
+        assert ratio.std() == pytest.approx(0.0 if without else 0.05, rel=0.1, abs=1e-9)
 
 
 def test_the_error_of_replays_is_as_wide_as_the_check_of_the_method():
