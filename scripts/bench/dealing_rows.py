@@ -103,7 +103,7 @@ def check_alike(runs: Sequence[Run]) -> None:
     for run in runs:
         names[run.header.method] |= options_of(run).keys()
     workload_names = {name for run in runs for name in kind_of(run)}
-    first: dict[str, tuple[str, str]] = {}
+    first: dict[tuple[str, int], tuple[str, str]] = {}
     seeds: dict[tuple[Cell, int], str] = {}
     for run in runs:
         name = run.header.cell
@@ -111,7 +111,9 @@ def check_alike(runs: Sequence[Run]) -> None:
         own = {option: options_of(run).get(option, "its default") for option in names[run.header.method]}
         own |= {option: kind_of(run).get(option, "its default") for option in workload_names}
         for option, value in sorted(own.items()):
-            known, other = first.setdefault(option, (value, name))
+            # By default, evaluations come after a share of the steps, which are fewer on more nodes.
+            nodes = run.header.config.nodes if option == "eval_every" else 0
+            known, other = first.setdefault((option, nodes), (value, name))
             if value != known:
                 raise UserError(
                     f"{name} has {option} {value}, and {other} has {known}. Runs of a page differ only in "

@@ -273,6 +273,14 @@ def test_runs_that_differ_in_more_than_the_cell_are_refused(changed, said, page,
     assert said in capsys.readouterr().err
 
 
+def test_runs_on_other_nodes_may_evaluate_after_other_steps(page, tmp_path):
+    for method in ("local_sgd", "ddp", "ist"):
+        for nodes, every in ((2, 390), (4, 195)):
+            end = {"config": {**head_of(method)["config"], "nodes": nodes, "eval_every": every}}
+            write(tmp_path, method, end={"cell": f"{method}-{nodes}", **end})
+    assert "2 nodes, to 0.6" in page(tmp_path)[0]
+
+
 def test_a_seed_that_is_twice_in_a_cell_is_refused(page, capsys, tmp_path):
     write(tmp_path, "ist", 1)
     write(tmp_path, "ist", 1, end={"cell": "again"})
