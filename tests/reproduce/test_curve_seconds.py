@@ -105,6 +105,23 @@ def test_without_the_points_that_fix_it_the_clock_says_so(results):
     assert rows_of(found)["ist local_steps=60", "s to accuracy 0.77"].ours is not None
 
 
+def test_the_clock_is_fitted_to_the_first_seed_with_a_readable_trace(results):
+    for method in dict(METHODS):
+        for seed in (0, 1):
+            trained(results, method, 9.0, nodes=2, seed=seed)
+    damaged = next(
+        path for path in (results / "runs").iterdir() if "-ddp-" in path.name and path.name.endswith("s0")
+    )
+    (damaged / "trace.npz").write_bytes(b"cut short")
+    own = extent(Replayed(cluster="m5.2xlarge", fitted=FITTED), seeds=2)
+    _, found = compared(results, own, Choice(nodes=2))
+    (note,) = (note for note in found.notes if "fix m5.2xlarge at" in note)
+    assert "local_sgd local_steps=20 at 0.77 (our seed 0) and layers=2 ddp at 0.77 (our seed 1)" in note
+    assert rows_of(found)["ddp", "s to accuracy 0.77"].trained == 1
+    (problem,) = found.problems
+    assert "cut short" in problem
+
+
 def test_points_that_no_cluster_gives_are_not_fitted(results):
     for method in dict(METHODS):
         trained(results, method, 9.0, nodes=2, size=8)  # the published ddp is slower by its messages
