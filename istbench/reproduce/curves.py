@@ -157,13 +157,15 @@ def _spread(rows: Sequence[Compared]) -> Iterable[str]:
     """A line for each network: the ratios of the predicted seconds, and of their speed-ups over data parallel."""
     for network in dict.fromkeys(row.network for row in rows):
         own = [row for row in rows if row.network == network]
-        ratios = [row.ratio for row in own if row.ratio is not None and not _is_fitted(row)]
+        predicted = [row for row in own if not _is_fitted(row)]
+        ratios = [row.ratio for row in predicted if row.ratio is not None]
         if not ratios:
             continue
-        speed = [value for row in own if (value := _speedup_ratio(row, own)) is not None and not _is_fitted(row)]
-        words = f"{network}: our seconds over the published ones are {_median_words(ratios)}"
+        faster = [row for row in predicted if row.method != _PARALLEL]
+        speed = [value for row in faster if (value := _speedup_ratio(row, own)) is not None]
+        words = f"{network}: our seconds over the published ones are {_median_words(ratios, len(predicted))}"
         if speed:
-            words += f"; our speed-up over ddp, over the published one, is {_median_words(speed)}"
+            words += f"; our speed-up over ddp, over the published one, is {_median_words(speed, len(faster))}"
         yield f"{words.removeprefix(': ').capitalize() if not network else words}."
 
 
@@ -175,9 +177,10 @@ def _speedup_ratio(row: Compared, rows: Sequence[Compared]) -> float | None:
     return parallel.ratio / row.ratio
 
 
-def _median_words(values: Sequence[float]) -> str:
+def _median_words(values: Sequence[float], points: int) -> str:
+    """The median of `values`, which a part of the `points` may lack."""
     middle, low, high = (number(value) for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} in the median, {low} to {high}"
+    return f"{middle} in the median of {len(values)} of {points} points, {low} to {high}"
 
 
 def left_out(figures: Sequence[Figure], subjects: Sequence[Subject]) -> Iterable[str]:

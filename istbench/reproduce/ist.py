@@ -64,6 +64,7 @@ _WORDS = Difference(
     aspect="data",
     text="without --data, 14,000 made-up clips. They have the recordings, about 84,843 training clips: more steps "
     "in an epoch.",
+    made_up=True,
 )
 
 _CIFAR_LAPTOP = Cells(
@@ -90,7 +91,9 @@ _CIFAR_NARROW = (
     Difference(aspect="width", text="our ResNet18 has width 16, a quarter of the paper's 64."),
     Difference(aspect="budget", text="ours is five epochs, so the paper's levels are out of reach."),
 )
-_CIFAR_DATA = Difference(aspect="data", text="without --data or downloaded images, ours are made-up textures.")
+_CIFAR_DATA = Difference(
+    aspect="data", text="without --data or downloaded images, ours are made-up textures.", made_up=True
+)
 _CIFAR_UNKNOWN = Difference(
     aspect="settings", text="the paper's batch size, augmentation and learning rates are not known."
 )
@@ -337,6 +340,7 @@ PAPER = Paper(
                             aspect="data",
                             text="without --data, 20,000 made-up points with 5,000 labels; theirs have 670,091. "
                             "Precisions of different data do not compare.",
+                            made_up=True,
                         ),
                         Difference(aspect="width", text="ours is 512 hidden units alone, of their 512 to 2,560."),
                         Difference(aspect="settings", text="the paper's optimizer is not known; ours is Adam."),

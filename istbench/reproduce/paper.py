@@ -20,10 +20,16 @@ PUBLISHED = Path(__file__).parent / "published"
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference from the published runs. aspect: one word, as rows name it. text: a sentence."""
+    """A difference from the published runs.
+
+    Attributes:
+        aspect: one word, as rows name it. text: a sentence.
+        made_up: whether only runs on data that istbench makes differ so.
+    """
 
     aspect: str
     text: str
+    made_up: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

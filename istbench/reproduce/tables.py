@@ -23,8 +23,8 @@ class _Row:
 
 def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subject], found: Comparison) -> Table:
     """The figures of `experiment` beside the published ones. subjects: those that trained."""
-    extent = experiment.at[scale]
-    differences = (*_data_differences(subjects, extent), *extent.differs, *found.differences)
+    own = _own_differences(subjects, experiment.at[scale])
+    differences = (*own, *found.differences)
     aspects = tuple(dict.fromkeys(difference.aspect for difference in differences if difference.aspect != "nodes"))
     rows = [_Row(compared=row, aspects=(*aspects, *row.aspects)) for row in found.rows]
     columns, entries = fill(_COLUMNS, rows)
@@ -54,11 +54,18 @@ def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
     return list(found.values())
 
 
-def _data_differences(subjects: Sequence[Subject], extent: Extent) -> Iterable[Difference]:
-    """The data that our runs saw, in place of the sentence about data without a run, where it is not the whole."""
-    for source in sources_of(subjects):
-        if source.kind == "synthetic" or (source.whole is not None and source.train + source.test < source.whole):
+def _own_differences(subjects: Sequence[Subject], extent: Extent) -> Iterable[Difference]:
+    """The data that our runs saw, unless it is a complete known data set, and the differences of `extent`.
+
+    Those of made-up data are left out if all runs saw other data.
+    """
+    sources = sources_of(subjects)
+    made_up = not sources
+    for source in sources:
+        made_up = made_up or source.kind == "synthetic"
+        if source.whole is None or source.train + source.test < source.whole:
             yield Difference(aspect="data", text=f"our runs saw {source.seen}.")
+    yield from (difference for difference in extent.differs if made_up or not difference.made_up)
 
 
 def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequence[Difference]) -> Iterable[str]:

@@ -1,5 +1,6 @@
 """Our seconds and speed-ups beside published ones: matched, fitted, counted."""
 
+import dataclasses
 import math
 
 import pytest
@@ -34,10 +35,10 @@ def extent(clock, seeds=1, methods=METHODS):
     )
 
 
-def trained(results, method, seconds, *, seed=0, best=0.9, nodes=8, size=20_000_000):
+def trained(results, method, seconds, *, seed=0, best=0.9, nodes=8, size=20_000_000, **changed):
     options = dict(METHODS)[method]
     label = " ".join(f"{name}={value}" for name, value in options.items())
-    head = header(method, nodes=nodes, seed=seed, options=label)
+    head = header(method, nodes=nodes, seed=seed, options=label, **changed)
     head["config"] |= {"workload_options": {"layers": 2}, "method_options": {"lr": 0.01, **options}}
     trace = averaging_trace(nodes, local_steps=options.get("local_steps", 1), size=size)
     return write_run(results, head, ramp(seconds, best), trace=trace)
@@ -192,6 +193,26 @@ def test_the_table_names_data_ratio_and_differences(results):
     assert any(line.startswith("Data of our runs: SYNTHETIC data") for line in table.footer)
     assert any(line.startswith("Partial: 5 of 6 cells") for line in table.footer)
     assert "Differs, width: ours is narrow." in table.footer
+
+
+@pytest.mark.parametrize(
+    ("source", "differs"),
+    [
+        ({"kind": "synthetic"}, "data, width, machine"),
+        ({"kind": "words", "name": "words in x"}, "data, width, machine"),
+        ({"kind": "speech_commands", "whole": 2000}, "data, width, machine"),
+        ({"kind": "speech_commands", "whole": 1100}, "width, machine"),
+    ],
+)
+def test_only_runs_on_the_complete_data_set_do_not_differ_in_data(results, source, differs):
+    trained(results, "ddp", 1000.0, data_source={"fingerprint": "ab", "train": 1000, "test": 100, **source})
+    made_up = Difference(aspect="data", text="made-up clips.", made_up=True)
+    own = dataclasses.replace(extent(Measured()), differs=(made_up, *extent(Measured()).differs))
+    subjects, found = compared(results, own)
+    table = compared_table(Experiment(name="speech", title="Speech", at={"laptop": own}), "laptop", subjects, found)
+    place = [column.key for column in table.columns].index("differs")
+    assert table.rows[0][place].text == differs
+    assert ("Differs, data: made-up clips." in table.footer) == (source["kind"] == "synthetic")
 
 
 def test_finals_stand_beside_every_row_of_their_method(results):
