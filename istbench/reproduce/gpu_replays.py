@@ -84,7 +84,7 @@ def model_of(run: Run) -> str:
 
 
 def read(runs: Iterable[Run]) -> tuple[dict[str, Recorded], list[str]]:
-    """The records of `runs`, by model, in the order of `MODELS`, and a line for each run without a readable trace."""
+    """The records of `runs`, by model, in the order of `MODELS`, and a line for each unreadable trace."""
     by_model: dict[str, list[tuple[Run, Trace]]] = {}
     problems: list[str] = []
     for run in runs:

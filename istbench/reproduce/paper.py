@@ -34,10 +34,16 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Cells of an experiment. hours: an estimate for one seed of all of them on two cores; None if unknown."""
+    """Cells of an experiment.
+
+    Attributes:
+        hours: an estimate for one seed of all of them on two cores, on data that istbench makes; None if unknown.
+        hours_with_data: the same on the data of `--data`, of which more take longer. A budget in steps has none.
+    """
 
     suite: Suite
     hours: float | None = None
+    hours_with_data: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,7 +225,7 @@ def list_table(title: str, rows: Sequence[Listed]) -> Table:
         rows=entries,
         footer=(
             Lead(f"{total}{hours}, without the tables that need data."),
-            "Hours are estimates for two cores; cells that are done in the results directory make them better.",
+            "Hours are estimates for two idle cores; finished cells of the results directory make them better.",
             "Tables share cells: a shared cell is trained once, and its hours stand in the first table.",
         ),
     )

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from fake_runs import header, ramp, write_run
 
+from istbench.backends.backend import Outcome
 from istbench.config.options import written_options
 from istbench.config.suite import Suite
 from istbench.door import decode_json
@@ -13,7 +14,7 @@ from istbench.errors import UserError
 from istbench.registry import build_method, build_workload
 from istbench.report.published import read_figures, read_speed_ups
 from istbench.reproduce.cells import Choice, is_run_of, of_latest_data, requests_of, select, subjects_of, with_data
-from istbench.reproduce.hours import forecast, forecasts, hours_left
+from istbench.reproduce.hours import Pace, forecast, forecasts, hours_left
 from istbench.reproduce.matching import is_like, is_of
 from istbench.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.reproduce.papers import PAPERS
@@ -140,6 +141,24 @@ def test_hours_are_those_of_the_estimate_until_a_seed_is_done(results):
     assert [(one.request.method, one.request.seed, one.done) for one in found if one.done] == [("ddp", 0, True)]
     assert {one.request.method: one.hours for one in found} == {"ddp": pytest.approx(1.0), "ist": 1.5}
     assert {one.hours for one in forecast(Cells(suite=SUITE), Choice(), [])} == {None}
+
+
+def test_runs_and_hours_without_data_are_not_those_of_a_command_with_data(results, tmp_path):
+    write_run(results, header("ddp", nodes=8, budget="20 epochs", typed_data=""), ramp(3000.0))
+    runs = load_runs(results)[0]
+    given = Choice(data={"speech": tmp_path}, seeds=1)
+    first = forecast(CELLS, Choice(seeds=1), runs)[0]
+    assert (first.done, first.hours) == (True, pytest.approx(1.0))
+    assert [(one.done, one.hours) for one in forecast(CELLS, given, runs)] == [(False, None)] * 2
+    known = dataclasses.replace(CELLS, hours_with_data=8.0)
+    assert [one.hours for one in forecast(known, given, runs)] == [4.0, 4.0]
+    steps = Cells(suite=dataclasses.replace(SUITE, run={"steps": 4}), hours=3.0)
+    assert [one.hours for one in forecast(steps, given, runs)] == [1.5, 1.5]
+
+
+def test_a_failed_cell_does_not_set_the_pace():
+    pace = Pace(forecast(CELLS, Choice(seeds=1), []))
+    assert pace.after(Outcome(cell="ddp", failure=UserError("no space"))) == ", about 1.50 hours left"
 
 
 def test_hours_of_cells_that_tables_share_count_once():
