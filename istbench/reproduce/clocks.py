@@ -127,8 +127,9 @@ class Replayed:
                     "it makes our steps as slow as theirs."
                 )
         if not fixed:
+            origin = "from its profile" if self.bandwidth is None else "the speed from its profile"
             speed = f"{profile.gflops:g} GFLOP/s and {bandwidth_text(profile.bandwidth_out)} a link"
-            notes.append(f"Replayed on {profile.name}: {speed}, from its profile. Nothing is fitted.")
+            notes.append(f"Replayed on {profile.name}: {speed}, {origin}. Nothing is fitted.")
         problems: list[str] = []
         moved = tuple(
             dataclasses.replace(subject, runs=tuple(_replays(subject.runs, profile, problems)))

@@ -14,7 +14,7 @@ from istbench.reproduce.matching import is_like, is_of, network_words, nodes_dif
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.reproduce.speedups import speedup_row
 from istbench.reproduce.tables import further_table
-from istbench.reproduce.values import estimate_of, missed_text, range_text, seconds_to
+from istbench.reproduce.values import estimate_of, is_rough, missed_text, range_text, seconds_to
 from istbench.results.metrics import level_text
 
 _FITTED = " (fitted)"
@@ -121,6 +121,7 @@ def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
         trained=len(values),
         reached=0 if ours is None else ours.reached,
         spread_text=range_text(ours, number),
+        rough=is_rough(subject, figure.metric, figure.level),
         aspects=nodes_differ(figure, subject),
     )
 

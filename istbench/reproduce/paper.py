@@ -79,6 +79,8 @@ class Compared:
         ours_text, spread_text: for readers; the spread over seeds is empty for fewer than two.
         planned, trained, reached: seeds of the experiment, those that are done, and those that reached the level;
             0 for a figure that needs no run.
+        rough: whether a seed reached the level before its first evaluation, so that its time is interpolated from
+            step 0.
         aspects: what differs, beside the differences of the whole table.
     """
 
@@ -94,6 +96,7 @@ class Compared:
     trained: int = 0
     reached: int = 0
     spread_text: str = ""
+    rough: bool = False
     aspects: tuple[str, ...] = ()
 
     @property

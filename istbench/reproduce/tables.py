@@ -1,10 +1,11 @@
 """Tables of a reproduction: our figures beside the published ones, and the list of what there is to run."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from istbench.config.data_source import DataSource
-from istbench.report.phrases import Caution, Lead
+from istbench.report.phrases import ROUGH, Caution, Lead
 from istbench.report.tables.numbers import NOTHING, machine_value, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.reproduce.cells import Choice
@@ -42,7 +43,7 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
 def further_table(title: str, found: Sequence[Compared]) -> Table:
     """A table of `found` beside the main one, whose footer names what differs."""
     columns, entries = fill(_COLUMNS, [_Row(compared=row, aspects=row.aspects) for row in found])
-    return Table(title=title, columns=columns, rows=entries, keys=4)
+    return Table(title=title, columns=columns, rows=entries, footer=tuple(_rough_line(found)), keys=4)
 
 
 def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
@@ -81,6 +82,7 @@ def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequenc
             "command goes on with them."
         )
     yield from (Caution(line) for line in found.cautions)
+    yield from _rough_line(found.rows)
     told: set[str] = set()
     for difference in differences:
         if difference.text not in told:
@@ -92,6 +94,17 @@ def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequenc
             "k of n: seeds that reached the level, of those that the experiment trains. The figure is the median "
             "over trained seeds, a miss counting as infinity; the range goes over them."
         )
+
+
+def _rough_line(rows: Iterable[Compared]) -> Iterable[str]:
+    if any(_is_rough(row) for row in rows):
+        yield Caution(
+            f"{ROUGH}: a seed reached it before its first evaluation, so its time is interpolated from step 0."
+        )
+
+
+def _is_rough(row: Compared) -> bool:
+    return row.rough and row.ours is not None and math.isfinite(row.ours.median)
 
 
 def _reached(row: _Row) -> Entry:
@@ -108,8 +121,12 @@ def _reached(row: _Row) -> Entry:
 
 def _ours(row: _Row) -> Entry:
     compared = row.compared
-    value = None if compared.ours is None else machine_value(compared.ours)
-    return Entry(text=compared.ours_text, value=compared.ours_text if value is None else value)
+    if compared.ours is None:
+        return Entry(text=compared.ours_text, value=compared.ours_text)
+    value = machine_value(compared.ours)
+    if not _is_rough(compared):
+        return Entry(text=compared.ours_text, value=value)
+    return Entry(text=ROUGH + compared.ours_text, value={**value, "before_first_evaluation": True})
 
 
 def _ratio(row: _Row) -> Entry:

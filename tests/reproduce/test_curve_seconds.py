@@ -131,6 +131,25 @@ def test_points_that_no_cluster_gives_are_not_fitted(results):
     assert not any("fitted" in row.ours_text for row in found.rows)
 
 
+def test_a_time_before_the_first_evaluation_is_marked(results):
+    trained(results, "ddp", 1000.0)
+    trained(results, "ist", 100.0)
+    early = next(path for path in (results / "runs").iterdir() if "-ist-" in path.name)
+    events = [line for line in (early / "events.jsonl").read_text().splitlines() if '"step":10,' not in line]
+    (early / "events.jsonl").write_text("\n".join([*events, ""]))
+    own = extent(Measured())
+    subjects, found = compared(results, own)
+    table = compared_table(Experiment(name="speech", title="Speech", at={"laptop": own}), "laptop", subjects, found)
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    marked = {row["method"].text for row in rows if row["ours"].text.startswith("~")}
+    assert marked == {"ist local_steps=60"}
+    assert any(
+        row["figure"].text == "times as fast as ddp to accuracy 0.77" for row in rows if "~" in row["ours"].text
+    )
+    assert any(line.startswith("~: a seed reached it before its first evaluation") for line in table.footer)
+
+
 def test_speed_ups_of_a_page_are_paired_by_seed(results):
     for seed, (base, fast) in enumerate(((1000.0, 100.0), (900.0, 180.0))):
         trained(results, "ddp", base, seed=seed)
