@@ -187,7 +187,8 @@ def _train(
                     failures.append(f"{outcome.cell}: {outcome.failure}")
                 running = running or outcome.running
                 left = pace.after(outcome)
-                display.note(f"[{number}/{len(fitting)}] {outcome.cell}: {outcome.ended}{left}")
+                why = "" if outcome.failure is None else f": {outcome.failure}"
+                display.note(f"[{number}/{len(fitting)}] {outcome.cell}: {outcome.ended}{left}{why}")
         except KeyboardInterrupt:
             display.note(f"{len(cells)} of {len(fitting)} cells ended; --report prints their tables")
             raise
@@ -214,7 +215,11 @@ def _show(
 
     with replaying():
         found = reproduction(paper, experiments, scale, choice, out, cells)
-    written = write_files(paper, scale, only, found, out / "report")
+    written, unwritten = list[Path](), None
+    try:
+        written = write_files(paper, scale, only, found, out / "report")
+    except UserError as error:  # on a full disk, the tables are still printed
+        unwritten = error
     if as_json:
         record = {
             "paper": paper.name,
@@ -230,6 +235,8 @@ def _show(
             print_table(table, sys.stdout, explain=explain)
     for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
         click.echo(f"istbench: {line}", err=True)
+    if unwritten is not None:
+        raise unwritten
     click.echo(f"istbench: wrote {', '.join(str(path) for path in written)}", err=True)
     return EXIT_FAILED if failures else 0
 

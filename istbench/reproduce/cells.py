@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.config.suite import Suite
 from istbench.errors import UserError, unknown_name
@@ -17,7 +18,7 @@ from istbench.results.header import Header
 from istbench.results.load import Run
 
 _ALWAYS_EQUAL = ("workload", "method", "nodes", "seed", "amp", "channels_last", "compile", "target", "lab")
-_EQUAL_IF_GIVEN = ("steps", "batch_size", "eval_every")
+_EQUAL_IF_GIVEN = ("steps", "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,17 +129,22 @@ def subjects_of(extent: Extent, choice: Choice, runs: Sequence[Run], fresh: Coll
 
 
 def is_run_of(request: RunRequest, header: Header) -> bool:
-    """Whether the run of `header` trained the cell of `request`. A header has no directory of the data."""
+    """Whether the run of `header` trained the cell of `request`, on any data."""
     config = header.config
     if any(getattr(config, name) != getattr(request, name) for name in _ALWAYS_EQUAL):
         return False
     if any(getattr(request, name) not in (None, getattr(config, name)) for name in _EQUAL_IF_GIVEN):
         return False
+    every = request.eval_every
+    if every is not None and every.steps is not None:  # a shorter run records its own length
+        every = Interval(steps=min(every.steps, config.steps))
+    if every not in (None, config.eval_every):
+        return False
     if request.epochs is not None and header.budget.split(",")[0] != f"{request.epochs:g} epochs":
         return False
-    return has(config.workload_options, request.workload_options) and has(
-        config.method_options, request.method_options
-    )
+    # A configuration leaves out newer options at their defaults; the header has them.
+    method_options = {**header.method_defaults, **config.method_options}
+    return has(config.workload_options, request.workload_options) and has(method_options, request.method_options)
 
 
 def of_latest_data(

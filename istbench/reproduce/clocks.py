@@ -105,26 +105,31 @@ class Replayed:
         if self.bandwidth is not None:
             profile = at_bandwidth(profile, self.bandwidth)
         notes, cautions, fixed = list[str](), list[str](), tuple[Figure, ...]()
+        clock = "our seconds are replayed, not measured"
         if self.fitted is not None:
             pairs = [_pair(point, subjects, figures) for point in self.fitted]
             fit = _fit(profile, pairs)
             if isinstance(fit, str):
+                clock += ", on a cluster that is not fitted to the published ones"
                 cautions.append(
                     f"Not fitted: {fit}. The seconds are those of {self.cluster} as its profile has it, far from "
                     "the published ones."
                 )
             else:
                 profile, fixed = fit, tuple(figure for figure, _ in pairs)
-                words = " and ".join(_words(figure) for figure in fixed)
+                words = " and ".join(
+                    f"{_words(pair[0])} (our seed {_first(*pair)[0].header.seed})" for pair in pairs
+                )
                 notes.append(
                     f"Two published points, {words}, fix {self.cluster} at {profile.gflops:.3g} GFLOP/s in "
-                    f"training and {bandwidth_text(profile.bandwidth_out, 3)} a link, with the first seed of each. "
+                    f"training and {bandwidth_text(profile.bandwidth_out, 3)} a link. "
                     "All other seconds are predicted from our steps and traces. That speed is not the hardware's: "
                     "it makes our steps as slow as theirs."
                 )
         if not fixed:
+            origin = "from its profile" if self.bandwidth is None else "the speed from its profile"
             speed = f"{profile.gflops:g} GFLOP/s and {bandwidth_text(profile.bandwidth_out)} a link"
-            notes.append(f"Replayed on {profile.name}: {speed}, from its profile. Nothing is fitted.")
+            notes.append(f"Replayed on {profile.name}: {speed}, {origin}. Nothing is fitted.")
         problems: list[str] = []
         moved = tuple(
             dataclasses.replace(subject, runs=tuple(_replays(subject.runs, profile, problems)))
@@ -134,7 +139,7 @@ class Replayed:
         cautions += [line for device in sorted(devices) for line in lower_bound_line(device, profile)]
         return Timed(
             subjects=moved,
-            difference=Difference(aspect="clock", text="our seconds are replayed, not measured."),
+            difference=Difference(aspect="clock", text=f"{clock}."),
             fixed=fixed,
             notes=tuple(notes),
             cautions=tuple(cautions),
@@ -146,12 +151,16 @@ def _replays(runs: Sequence[Run], profile: ClusterProfile, problems: list[str]) 
     moved = []
     for run in runs:
         try:
-            if not run.directory.trace.exists():
-                raise UserError("no trace to replay, which takes two whole rounds of training")
-            moved.append(run_on_cluster(run, trace_of(run.directory.trace), profile, {}))
+            moved.append(_replay(run, profile))
         except UserError as error:
             problems.append(f"{run.header.cell}: {error}")
     return moved
+
+
+def _replay(run: Run, profile: ClusterProfile) -> Run:
+    if not run.directory.trace.exists():
+        raise UserError("no trace to replay, which takes two whole rounds of training")
+    return run_on_cluster(run, trace_of(run.directory.trace), profile, {})
 
 
 def _pair(point: Point, subjects: Sequence[Subject], figures: Sequence[Figure]) -> tuple[Figure, Subject]:
@@ -162,25 +171,32 @@ def _pair(point: Point, subjects: Sequence[Subject], figures: Sequence[Figure]) 
 
 def _fit(profile: ClusterProfile, pairs: Sequence[tuple[Figure, Subject]]) -> ClusterProfile | str:
     """`profile` fitted to the figures of `pairs`; a sentence if it cannot be."""
-    missing = [_words(figure) for figure, subject in pairs if not _reaching(subject, figure)]
+    missing = [_words(figure) for figure, subject in pairs if not _reaching(figure, subject)]
     if missing:
         return f"no run of ours reaches {' and '.join(missing)} yet"
-    points = [_first(subject, figure) for figure, subject in pairs]
+    points = [_first(*pair) for pair in pairs]
     found = fitted(profile, points)
     off = [abs(_seconds(run, found, level) / seconds - 1) for run, level, seconds in points]
     return found if max(off) < _CLOSE else "no speed and bandwidth give the seconds of both points"
 
 
-def _reaching(subject: Subject, figure: Figure) -> list[Run]:
-    """The runs of `subject` that reach the level of `figure` and have a trace."""
+def _reaching(figure: Figure, subject: Subject) -> list[Run]:
+    """The runs of `subject` that reach the level of `figure` and have a readable trace."""
     assert figure.level is not None
-    return [run for run in subject.runs if run.directory.trace.exists() and run.reached(figure.level) is not None]
+    return [run for run in subject.runs if run.reached(figure.level) is not None and _is_readable(run)]
 
 
-def _first(subject: Subject, figure: Figure) -> tuple[Run, float, float]:
+def _is_readable(run: Run) -> bool:
+    try:
+        return run.directory.trace.exists() and trace_of(run.directory.trace) is not None
+    except UserError:  # `put` names it
+        return False
+
+
+def _first(figure: Figure, subject: Subject) -> tuple[Run, float, float]:
     assert figure.level is not None
     assert figure.seconds is not None
-    run = min(_reaching(subject, figure), key=lambda run: run.header.seed)
+    run = min(_reaching(figure, subject), key=lambda run: run.header.seed)
     return run, figure.level, figure.seconds
 
 
@@ -212,7 +228,7 @@ def fitted(start: ClusterProfile, points: Sequence[tuple[Run, float, float]]) ->
 
 
 def _seconds(run: Run, profile: ClusterProfile, level: float) -> float:
-    there = run_on_cluster(run, trace_of(run.directory.trace), profile, {}).reached(level)
+    there = _replay(run, profile).reached(level)
     return there.seconds if there else math.inf
 
 

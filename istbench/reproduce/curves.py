@@ -14,7 +14,7 @@ from istbench.reproduce.matching import is_like, is_of, network_words, nodes_dif
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.reproduce.speedups import speedup_row
 from istbench.reproduce.tables import further_table
-from istbench.reproduce.values import estimate_of, missed_text, range_text, seconds_to
+from istbench.reproduce.values import estimate_of, is_rough, missed_text, range_text, seconds_to
 from istbench.results.metrics import level_text
 
 _FITTED = " (fitted)"
@@ -121,6 +121,7 @@ def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
         trained=len(values),
         reached=0 if ours is None else ours.reached,
         spread_text=range_text(ours, number),
+        rough=is_rough(subject, figure.metric, figure.level),
         aspects=nodes_differ(figure, subject),
     )
 
@@ -157,13 +158,15 @@ def _spread(rows: Sequence[Compared]) -> Iterable[str]:
     """A line for each network: the ratios of the predicted seconds, and of their speed-ups over data parallel."""
     for network in dict.fromkeys(row.network for row in rows):
         own = [row for row in rows if row.network == network]
-        ratios = [row.ratio for row in own if row.ratio is not None and not _is_fitted(row)]
+        predicted = [row for row in own if not _is_fitted(row)]
+        ratios = [row.ratio for row in predicted if row.ratio is not None]
         if not ratios:
             continue
-        speed = [value for row in own if (value := _speedup_ratio(row, own)) is not None and not _is_fitted(row)]
-        words = f"{network}: our seconds over the published ones are {_median_words(ratios)}"
+        faster = [row for row in predicted if row.method != _PARALLEL]
+        speed = [value for row in faster if (value := _speedup_ratio(row, own)) is not None]
+        words = f"{network}: our seconds over the published ones are {_median_words(ratios, len(predicted))}"
         if speed:
-            words += f"; our speed-up over ddp, over the published one, is {_median_words(speed)}"
+            words += f"; our speed-up over ddp, over the published one, is {_median_words(speed, len(faster))}"
         yield f"{words.removeprefix(': ').capitalize() if not network else words}."
 
 
@@ -175,9 +178,10 @@ def _speedup_ratio(row: Compared, rows: Sequence[Compared]) -> float | None:
     return parallel.ratio / row.ratio
 
 
-def _median_words(values: Sequence[float]) -> str:
+def _median_words(values: Sequence[float], points: int) -> str:
+    """The median of `values`, which a part of the `points` may lack."""
     middle, low, high = (number(value) for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} in the median, {low} to {high}"
+    return f"{middle} in the median of {len(values)} of {points} points, {low} to {high}"
 
 
 def left_out(figures: Sequence[Figure], subjects: Sequence[Subject]) -> Iterable[str]:

@@ -61,11 +61,8 @@ class GpuGains:
 
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
         """See `Measure.compare`."""
-        recorded = {
-            name: one
-            for name, one in read(run for subject in subjects for run in subject.runs).items()
-            if BASELINE in one.traces
-        }
+        read_runs, problems = read(run for subject in subjects for run in subject.runs)
+        recorded = {name: one for name, one in read_runs.items() if BASELINE in one.traces}
         figures = [one for one in read_speed_ups(PUBLISHED / "speedups.csv") if one.paper == self.source]
         gains = {
             (name, setting): replayed(name, one, setting, self.bandwidths if setting == ESTIMATED else _SHOWN)
@@ -104,6 +101,7 @@ class GpuGains:
                 ),
                 *node_differences(pairs),
             ),
+            problems=tuple(problems),
         )
 
 
@@ -140,8 +138,8 @@ def _row(figure: SpeedUpFigure, subject: Subject, gains: Gains | None) -> Compar
         ours=ours,
         ours_text=text,
         planned=subject.seeds,
-        trained=len(subject.runs),
-        reached=len(subject.runs),
+        trained=0 if ours is None else len(subject.runs),
+        reached=0 if ours is None else len(subject.runs),
         aspects=(*aspects, *nodes_differ(figure, subject)),
     )
 

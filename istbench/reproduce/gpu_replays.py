@@ -13,6 +13,7 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
+from istbench.errors import UserError
 from istbench.reproduce.paper import PUBLISHED
 from istbench.results.load import Run
 
@@ -82,28 +83,31 @@ def model_of(run: Run) -> str:
     return str(config.workload_options.get("model", config.workload))
 
 
-def read(runs: Iterable[Run]) -> dict[str, Recorded]:
-    """The records of `runs`, by model, in the order of `MODELS`."""
-    by_model: dict[str, list[Run]] = {}
+def read(runs: Iterable[Run]) -> tuple[dict[str, Recorded], list[str]]:
+    """The records of `runs`, by model, in the order of `MODELS`, and a line for each unreadable trace."""
+    by_model: dict[str, list[tuple[Run, Trace]]] = {}
+    problems: list[str] = []
     for run in runs:
-        if run.done and run.directory.trace.exists():
-            by_model.setdefault(model_of(run), []).append(run)
-    return {name: _recorded(by_model[name]) for name in MODELS if name in by_model}
+        try:
+            by_model.setdefault(model_of(run), []).append((run, load_trace(run.directory.trace)))
+        except UserError as error:
+            problems.append(f"{run.header.cell}: {error}")
+    return {name: _recorded(by_model[name]) for name in MODELS if by_model.get(name)}, problems
 
 
-def _recorded(runs: list[Run]) -> Recorded:
+def _recorded(runs: list[tuple[Run, Trace]]) -> Recorded:
     traces, sweep = {}, {}
-    for run in runs:
-        trace = load_trace(run.directory.trace)
+    for run, trace in runs:
         options = run.header.config.method_options
         label = configuration(run.header.method, options)
         if label:
             traces[label] = trace
         if options.get("priority") and options["slice_params"]:
             sweep[options["slice_params"]] = trace
-    header = runs[0].header
+    first, _ = runs[0]
+    header = first.header
     return Recorded(
-        gflop=_gflop(runs[0]), parameters=header.parameters, batch_size=header.batch_size,
+        gflop=_gflop(first), parameters=header.parameters, batch_size=header.batch_size,
         nodes=header.nodes, traces=traces, sweep=dict(sorted(sweep.items())),
     )  # fmt: skip
 

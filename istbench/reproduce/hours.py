@@ -27,11 +27,14 @@ class Forecast:
 def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast]:
     """The cells of `cells` with their hours.
 
-    A cell takes as long as its other seeds took, else an equal share of the estimate of `cells`.
+    A cell takes as long as its other seeds took, else an equal share of the estimate of `cells`. Runs with `--data`
+    are not those of a command without it.
     """
-    done = [run for run in runs if run.done]
     requests = choice.requests(cells)
-    share = None if cells.hours is None else cells.hours / max(1, len(requests) // choice.seeds_of(cells))
+    given = any(request.data is not None for request in requests)
+    done = [run for run in runs if run.done and _typed(run) in (None, given)]
+    hours = cells.hours_with_data if given and cells.suite.run.get("steps") is None else cells.hours
+    share = None if hours is None else hours / max(1, len(requests) // choice.seeds_of(cells))
     found = []
     for request in requests:
         alike = [
@@ -43,6 +46,11 @@ def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast
         hours = sum(alike) / len(alike) if alike else share
         found.append(Forecast(request=request, done=run_of(request, done) is not None, hours=hours))
     return found
+
+
+def _typed(run: Run) -> bool | None:
+    """Whether the command of `run` had `--data`; None if an earlier version did not record it."""
+    return None if run.header.typed_data is None else run.header.typed_data != ""
 
 
 def forecasts(extents: Iterable[Extent], choice: Choice, runs: Sequence[Run]) -> list[Forecast]:
@@ -71,7 +79,7 @@ class Pace:
     """The hours that are left, at the pace of the cells so far. cells: those to run."""
 
     def __init__(self, cells: Sequence[Forecast]) -> None:
-        self._start = time.monotonic()
+        self._start = self._last = time.monotonic()
         self._waiting, self._ended = list(cells), list[Forecast]()
 
     def after(self, outcome: Outcome) -> str:
@@ -80,8 +88,13 @@ class Pace:
             return ""
         ended = next((one for one in self._waiting if _is_of(one.request, outcome)), self._waiting[0])
         self._waiting.remove(ended)
-        self._ended.append(ended)
-        elapsed = (time.monotonic() - self._start) / 3600
+        now = time.monotonic()
+        if outcome.failure is None:
+            self._ended.append(ended)
+        else:
+            self._start += now - self._last  # a failure tells nothing about the pace of the others
+        self._last = now
+        elapsed = (now - self._start) / 3600
         left = hours_left([one.hours for one in self._ended], [one.hours for one in self._waiting], elapsed)
         return f", about {number(left)} hours left" if left else ""
 

@@ -78,7 +78,9 @@ PAPER = Paper(
                     cells=_LAPTOP,
                     measure=GpuGains(source=_SOURCE),
                     differs=(
-                        Difference(aspect="data", text="noise in place of images, and made-up sentences."),
+                        Difference(
+                            aspect="data", text="noise in place of images, and made-up sentences.", made_up=True
+                        ),
                         Difference(
                             aspect="baseline",
                             text="ours is this project's parameter server, theirs MXNet's, which also copies "
@@ -90,7 +92,9 @@ PAPER = Paper(
                     cells=tuple(_timed(model) for model in ("resnet50", "vgg19", "translation")),
                     measure=MeasuredGains(sources=(_SOURCE, _SECOND_HAND)),
                     differs=(
-                        Difference(aspect="data", text="noise in place of images, and made-up sentences."),
+                        Difference(
+                            aspect="data", text="noise in place of images, and made-up sentences.", made_up=True
+                        ),
                         Difference(
                             aspect="baseline", text="ours is this project's parameter server, theirs MXNet's."
                         ),

@@ -20,18 +20,30 @@ PUBLISHED = Path(__file__).parent / "published"
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference from the published runs. aspect: one word, as rows name it. text: a sentence."""
+    """A difference from the published runs.
+
+    Attributes:
+        aspect: one word, as rows name it. text: a sentence.
+        made_up: whether only runs on data that istbench makes differ so.
+    """
 
     aspect: str
     text: str
+    made_up: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Cells of an experiment. hours: an estimate for one seed of all of them on two cores; None if unknown."""
+    """Cells of an experiment.
+
+    Attributes:
+        hours: an estimate for one seed of all of them on two cores, on data that istbench makes; None if unknown.
+        hours_with_data: the same on the data of `--data`, of which more take longer. A budget in steps has none.
+    """
 
     suite: Suite
     hours: float | None = None
+    hours_with_data: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +79,8 @@ class Compared:
         ours_text, spread_text: for readers; the spread over seeds is empty for fewer than two.
         planned, trained, reached: seeds of the experiment, those that are done, and those that reached the level;
             0 for a figure that needs no run.
+        rough: whether a seed reached the level before its first evaluation, so that its time is interpolated from
+            step 0.
         aspects: what differs, beside the differences of the whole table.
     """
 
@@ -82,6 +96,7 @@ class Compared:
     trained: int = 0
     reached: int = 0
     spread_text: str = ""
+    rough: bool = False
     aspects: tuple[str, ...] = ()
 
     @property

@@ -31,11 +31,18 @@ class Reproduction:
 
 
 def runs_in(results: Path) -> tuple[list[Run], list[str]]:
-    """The runs in `results`, and a line for each unreadable one; none if the directory has no runs yet."""
-    folder = results / "runs"
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return [], []
-    return load_runs(results)
+    """The runs in `results`, and a line for each unreadable one; none if the directory has no runs yet.
+
+    Raises:
+        UserError: if `results` is unreadable.
+    """
+    try:
+        empty = not any(path.is_dir() for path in (results / "runs").iterdir())
+    except FileNotFoundError:
+        empty = True
+    except OSError:
+        empty = False  # load_runs reports it
+    return ([], []) if empty else load_runs(results)
 
 
 def reproduction(

@@ -9,7 +9,7 @@ from istbench.report.tables.numbers import number
 from istbench.reproduce.clocks import Clock
 from istbench.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
-from istbench.reproduce.values import best_of, measuring, metric_of, range_text, seconds_to
+from istbench.reproduce.values import best_of, is_rough, measuring, metric_of, range_text, seconds_to
 from istbench.results.metrics import level_text, value_text
 from istbench.results.stats import Estimate, estimate, speed_up
 
@@ -92,6 +92,7 @@ def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subj
         trained=len({run.header.seed for run in subject.runs} & {run.header.seed for run in over.runs}),
         reached=reached,
         spread_text=range_text(ours),
+        rough=level is not None and any(is_rough(one, figure.metric, level) for one in (subject, over)),
         aspects=nodes_differ(figure, subject),
     )
 

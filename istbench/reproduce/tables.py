@@ -1,10 +1,11 @@
 """Tables of a reproduction: our figures beside the published ones, and the list of what there is to run."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from istbench.config.data_source import DataSource
-from istbench.report.phrases import Caution, Lead
+from istbench.report.phrases import ROUGH, Caution, Lead
 from istbench.report.tables.numbers import NOTHING, machine_value, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.reproduce.cells import Choice
@@ -23,8 +24,8 @@ class _Row:
 
 def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subject], found: Comparison) -> Table:
     """The figures of `experiment` beside the published ones. subjects: those that trained."""
-    extent = experiment.at[scale]
-    differences = (*_data_differences(subjects, extent), *extent.differs, *found.differences)
+    own = _own_differences(subjects, experiment.at[scale])
+    differences = (*own, *found.differences)
     aspects = tuple(dict.fromkeys(difference.aspect for difference in differences if difference.aspect != "nodes"))
     rows = [_Row(compared=row, aspects=(*aspects, *row.aspects)) for row in found.rows]
     columns, entries = fill(_COLUMNS, rows)
@@ -42,7 +43,7 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
 def further_table(title: str, found: Sequence[Compared]) -> Table:
     """A table of `found` beside the main one, whose footer names what differs."""
     columns, entries = fill(_COLUMNS, [_Row(compared=row, aspects=row.aspects) for row in found])
-    return Table(title=title, columns=columns, rows=entries, keys=4)
+    return Table(title=title, columns=columns, rows=entries, footer=tuple(_rough_line(found)), keys=4)
 
 
 def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
@@ -54,11 +55,18 @@ def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
     return list(found.values())
 
 
-def _data_differences(subjects: Sequence[Subject], extent: Extent) -> Iterable[Difference]:
-    """The data that our runs saw, in place of the sentence about data without a run, where it is not the whole."""
-    for source in sources_of(subjects):
-        if source.kind == "synthetic" or (source.whole is not None and source.train + source.test < source.whole):
+def _own_differences(subjects: Sequence[Subject], extent: Extent) -> Iterable[Difference]:
+    """The data that our runs saw, unless it is a complete known data set, and the differences of `extent`.
+
+    Those of made-up data are left out if all runs saw other data.
+    """
+    sources = sources_of(subjects)
+    made_up = not sources
+    for source in sources:
+        made_up = made_up or source.kind == "synthetic"
+        if source.whole is None or source.train + source.test < source.whole:
             yield Difference(aspect="data", text=f"our runs saw {source.seen}.")
+    yield from (difference for difference in extent.differs if made_up or not difference.made_up)
 
 
 def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequence[Difference]) -> Iterable[str]:
@@ -74,6 +82,7 @@ def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequenc
             "command goes on with them."
         )
     yield from (Caution(line) for line in found.cautions)
+    yield from _rough_line(found.rows)
     told: set[str] = set()
     for difference in differences:
         if difference.text not in told:
@@ -85,6 +94,17 @@ def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequenc
             "k of n: seeds that reached the level, of those that the experiment trains. The figure is the median "
             "over trained seeds, a miss counting as infinity; the range goes over them."
         )
+
+
+def _rough_line(rows: Iterable[Compared]) -> Iterable[str]:
+    if any(_is_rough(row) for row in rows):
+        yield Caution(
+            f"{ROUGH}: a seed reached it before its first evaluation, so its time is interpolated from step 0."
+        )
+
+
+def _is_rough(row: Compared) -> bool:
+    return row.rough and row.ours is not None and math.isfinite(row.ours.median)
 
 
 def _reached(row: _Row) -> Entry:
@@ -101,8 +121,12 @@ def _reached(row: _Row) -> Entry:
 
 def _ours(row: _Row) -> Entry:
     compared = row.compared
-    value = None if compared.ours is None else machine_value(compared.ours)
-    return Entry(text=compared.ours_text, value=compared.ours_text if value is None else value)
+    if compared.ours is None:
+        return Entry(text=compared.ours_text, value=compared.ours_text)
+    value = machine_value(compared.ours)
+    if not _is_rough(compared):
+        return Entry(text=compared.ours_text, value=value)
+    return Entry(text=ROUGH + compared.ours_text, value={**value, "before_first_evaluation": True})
 
 
 def _ratio(row: _Row) -> Entry:
@@ -218,7 +242,7 @@ def list_table(title: str, rows: Sequence[Listed]) -> Table:
         rows=entries,
         footer=(
             Lead(f"{total}{hours}, without the tables that need data."),
-            "Hours are estimates for two cores; cells that are done in the results directory make them better.",
+            "Hours are estimates for two idle cores; finished cells of the results directory make them better.",
             "Tables share cells: a shared cell is trained once, and its hours stand in the first table.",
         ),
     )

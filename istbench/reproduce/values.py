@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from istbench.report.tables.numbers import NumberForm, number
 from istbench.reproduce.paper import Subject
-from istbench.results.curves import time_to_target
+from istbench.results.curves import Reached, time_to_target
 from istbench.results.load import Run
 from istbench.results.metrics import Metric, metric_named, value_text
 from istbench.results.stats import Estimate, estimate, median
@@ -24,10 +24,16 @@ def measuring(subject: Subject, name: str) -> tuple[Run, ...]:
 
 def seconds_to(subject: Subject, name: str, level: float) -> list[float]:
     """For each run of `subject`, the seconds to `level` of the metric `name`; infinite for a miss."""
-    crossings = [
-        time_to_target(run.curve.on_metric(metric_of(run, name)), level) for run in measuring(subject, name)
-    ]
-    return [there.seconds if there else math.inf for there in crossings]
+    return [there.seconds if there else math.inf for there in _crossings(subject, name, level)]
+
+
+def is_rough(subject: Subject, name: str, level: float) -> bool:
+    """Whether a run of `subject` reached `level` before its first evaluation."""
+    return any(there is not None and there.from_start for there in _crossings(subject, name, level))
+
+
+def _crossings(subject: Subject, name: str, level: float) -> list[Reached | None]:
+    return [time_to_target(run.curve.on_metric(metric_of(run, name)), level) for run in measuring(subject, name)]
 
 
 def finals_of(subject: Subject, name: str) -> list[float]:

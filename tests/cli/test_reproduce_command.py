@@ -99,3 +99,20 @@ def test_papers_are_named(istbench):
     status, _, said = istbench("reproduce", "lora")
     assert status == 2
     assert "'ist', 'p3', 'dslide'" in said
+
+
+def test_tables_are_printed_also_where_their_files_cannot_be_written(istbench, toys):
+    toys.mkdir()
+    (toys / "report").write_text("in the way")
+    status, printed, said = istbench("reproduce", "ist", "--out", toys, "--report")
+    assert status == 2
+    assert "not trained" in printed
+    assert said.splitlines()[-1].startswith("istbench: cannot write ")
+
+
+def test_results_that_are_unreadable_end_in_one_line(istbench, toys):
+    toys.mkdir()
+    (toys / "runs").write_text("in the way")
+    status, _, said = istbench("reproduce", "ist", "--out", toys, "--report")
+    assert (status, len(said.splitlines())) == (2, 1)
+    assert said.startswith("istbench: cannot read ")

@@ -1,18 +1,25 @@
 """The cells of papers: requested once, found again, listed."""
 
+import dataclasses
+
+import msgspec
 import pytest
 from fake_runs import header, ramp, write_run
 
+from istbench.backends.backend import Outcome
+from istbench.config.options import written_options
 from istbench.config.suite import Suite
+from istbench.door import decode_json
 from istbench.errors import UserError
 from istbench.registry import build_method, build_workload
 from istbench.report.published import read_figures, read_speed_ups
-from istbench.reproduce.cells import Choice, of_latest_data, requests_of, select, subjects_of, with_data
-from istbench.reproduce.hours import forecast, forecasts, hours_left
+from istbench.reproduce.cells import Choice, is_run_of, of_latest_data, requests_of, select, subjects_of, with_data
+from istbench.reproduce.hours import Pace, forecast, forecasts, hours_left
 from istbench.reproduce.matching import is_like, is_of
 from istbench.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.reproduce.papers import PAPERS
 from istbench.reproduce.tables import list_table, listed
+from istbench.results.header import Header
 from istbench.results.load import load_runs
 
 SUITE = Suite(workload="speech", methods=(("ddp", {}), ("ist", {"local_steps": 20})), nodes=(8,), seeds=(0, 1))
@@ -40,6 +47,37 @@ def test_every_cell_of_a_paper_has_options_that_its_method_and_workload_know(nam
                 workload = build_workload(request.workload, request.workload_options)
                 build_method(request.method, request.method_options, workload=workload)
                 assert request.steps or request.epochs, "a run is found again by its budget"
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+@pytest.mark.parametrize("name", sorted(PAPERS))
+def test_every_cell_of_a_paper_is_found_again_by_its_recorded_options_and_by_no_other_cell(name, scale):
+    requests = requests_of([one.at[scale] for one in PAPERS[name].experiments], Choice(seeds=1))
+    recorded = [recorded_header(request) for request in requests]
+    for place, request in enumerate(requests):
+        assert [at for at, head in enumerate(recorded) if is_run_of(request, head)] == [place], request
+
+
+def recorded_header(request):
+    """The header of the run of `request`, as it is written and read again."""
+    workload = build_workload(request.workload, request.workload_options)
+    method = build_method(request.method, request.method_options, workload=workload)
+    written = written_options(method.options)
+    every = dataclasses.asdict(method.options)
+    steps = request.steps or 100
+    config = {
+        "workload": request.workload, "method": request.method, "nodes": request.nodes, "seed": request.seed,
+        "workload_options": written_options(workload.options), "method_options": written,
+        "batch_size": request.batch_size or workload.batch_size, "steps": steps,
+        "eval_every": min(steps, request.eval_every.steps) if request.eval_every else 10,
+        "channels_last": request.channels_last, "device": "cpu", "threads": 1,
+    }  # fmt: skip
+    head = header(
+        request.method, nodes=request.nodes, workload=request.workload, config=config,
+        budget=f"{request.epochs:g} epochs" if request.epochs else f"{steps} steps",
+        method_defaults={option: value for option, value in every.items() if option not in written},
+    )  # fmt: skip
+    return decode_json(msgspec.json.encode(head), Header, "run.json", "")
 
 
 def test_every_published_figure_has_a_table_at_paper_scale():
@@ -103,6 +141,24 @@ def test_hours_are_those_of_the_estimate_until_a_seed_is_done(results):
     assert [(one.request.method, one.request.seed, one.done) for one in found if one.done] == [("ddp", 0, True)]
     assert {one.request.method: one.hours for one in found} == {"ddp": pytest.approx(1.0), "ist": 1.5}
     assert {one.hours for one in forecast(Cells(suite=SUITE), Choice(), [])} == {None}
+
+
+def test_runs_and_hours_without_data_are_not_those_of_a_command_with_data(results, tmp_path):
+    write_run(results, header("ddp", nodes=8, budget="20 epochs", typed_data=""), ramp(3000.0))
+    runs = load_runs(results)[0]
+    given = Choice(data={"speech": tmp_path}, seeds=1)
+    first = forecast(CELLS, Choice(seeds=1), runs)[0]
+    assert (first.done, first.hours) == (True, pytest.approx(1.0))
+    assert [(one.done, one.hours) for one in forecast(CELLS, given, runs)] == [(False, None)] * 2
+    known = dataclasses.replace(CELLS, hours_with_data=8.0)
+    assert [one.hours for one in forecast(known, given, runs)] == [4.0, 4.0]
+    steps = Cells(suite=dataclasses.replace(SUITE, run={"steps": 4}), hours=3.0)
+    assert [one.hours for one in forecast(steps, given, runs)] == [1.5, 1.5]
+
+
+def test_a_failed_cell_does_not_set_the_pace():
+    pace = Pace(forecast(CELLS, Choice(seeds=1), []))
+    assert pace.after(Outcome(cell="ddp", failure=UserError("no space"))) == ", about 1.50 hours left"
 
 
 def test_hours_of_cells_that_tables_share_count_once():

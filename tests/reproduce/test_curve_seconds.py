@@ -1,5 +1,6 @@
 """Our seconds and speed-ups beside published ones: matched, fitted, counted."""
 
+import dataclasses
 import math
 
 import pytest
@@ -34,10 +35,10 @@ def extent(clock, seeds=1, methods=METHODS):
     )
 
 
-def trained(results, method, seconds, *, seed=0, best=0.9, nodes=8, size=20_000_000):
+def trained(results, method, seconds, *, seed=0, best=0.9, nodes=8, size=20_000_000, **changed):
     options = dict(METHODS)[method]
     label = " ".join(f"{name}={value}" for name, value in options.items())
-    head = header(method, nodes=nodes, seed=seed, options=label)
+    head = header(method, nodes=nodes, seed=seed, options=label, **changed)
     head["config"] |= {"workload_options": {"layers": 2}, "method_options": {"lr": 0.01, **options}}
     trace = averaging_trace(nodes, local_steps=options.get("local_steps", 1), size=size)
     return write_run(results, head, ramp(seconds, best), trace=trace)
@@ -105,12 +106,48 @@ def test_without_the_points_that_fix_it_the_clock_says_so(results):
     assert rows_of(found)["ist local_steps=60", "s to accuracy 0.77"].ours is not None
 
 
+def test_the_clock_is_fitted_to_the_first_seed_with_a_readable_trace(results):
+    for method in dict(METHODS):
+        for seed in (0, 1):
+            trained(results, method, 9.0, nodes=2, seed=seed)
+    damaged = next(
+        path for path in (results / "runs").iterdir() if "-ddp-" in path.name and path.name.endswith("s0")
+    )
+    (damaged / "trace.npz").write_bytes(b"cut short")
+    own = extent(Replayed(cluster="m5.2xlarge", fitted=FITTED), seeds=2)
+    _, found = compared(results, own, Choice(nodes=2))
+    (note,) = (note for note in found.notes if "fix m5.2xlarge at" in note)
+    assert "local_sgd local_steps=20 at 0.77 (our seed 0) and layers=2 ddp at 0.77 (our seed 1)" in note
+    assert rows_of(found)["ddp", "s to accuracy 0.77"].trained == 1
+    (problem,) = found.problems
+    assert "cut short" in problem
+
+
 def test_points_that_no_cluster_gives_are_not_fitted(results):
     for method in dict(METHODS):
         trained(results, method, 9.0, nodes=2, size=8)  # the published ddp is slower by its messages
     _, found = compared(results, extent(Replayed(cluster="m5.2xlarge", fitted=FITTED)), Choice(nodes=2))
     assert found.cautions[0].startswith("Not fitted: no speed and bandwidth give the seconds of both points")
     assert not any("fitted" in row.ours_text for row in found.rows)
+
+
+def test_a_time_before_the_first_evaluation_is_marked(results):
+    trained(results, "ddp", 1000.0)
+    trained(results, "ist", 100.0)
+    early = next(path for path in (results / "runs").iterdir() if "-ist-" in path.name)
+    events = [line for line in (early / "events.jsonl").read_text().splitlines() if '"step":10,' not in line]
+    (early / "events.jsonl").write_text("\n".join([*events, ""]))
+    own = extent(Measured())
+    subjects, found = compared(results, own)
+    table = compared_table(Experiment(name="speech", title="Speech", at={"laptop": own}), "laptop", subjects, found)
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    marked = {row["method"].text for row in rows if row["ours"].text.startswith("~")}
+    assert marked == {"ist local_steps=60"}
+    assert any(
+        row["figure"].text == "times as fast as ddp to accuracy 0.77" for row in rows if "~" in row["ours"].text
+    )
+    assert any(line.startswith("~: a seed reached it before its first evaluation") for line in table.footer)
 
 
 def test_speed_ups_of_a_page_are_paired_by_seed(results):
@@ -175,6 +212,26 @@ def test_the_table_names_data_ratio_and_differences(results):
     assert any(line.startswith("Data of our runs: SYNTHETIC data") for line in table.footer)
     assert any(line.startswith("Partial: 5 of 6 cells") for line in table.footer)
     assert "Differs, width: ours is narrow." in table.footer
+
+
+@pytest.mark.parametrize(
+    ("source", "differs"),
+    [
+        ({"kind": "synthetic"}, "data, width, machine"),
+        ({"kind": "words", "name": "words in x"}, "data, width, machine"),
+        ({"kind": "speech_commands", "whole": 2000}, "data, width, machine"),
+        ({"kind": "speech_commands", "whole": 1100}, "width, machine"),
+    ],
+)
+def test_only_runs_on_the_complete_data_set_do_not_differ_in_data(results, source, differs):
+    trained(results, "ddp", 1000.0, data_source={"fingerprint": "ab", "train": 1000, "test": 100, **source})
+    made_up = Difference(aspect="data", text="made-up clips.", made_up=True)
+    own = dataclasses.replace(extent(Measured()), differs=(made_up, *extent(Measured()).differs))
+    subjects, found = compared(results, own)
+    table = compared_table(Experiment(name="speech", title="Speech", at={"laptop": own}), "laptop", subjects, found)
+    place = [column.key for column in table.columns].index("differs")
+    assert table.rows[0][place].text == differs
+    assert ("Differs, data: made-up clips." in table.footer) == (source["kind"] == "synthetic")
 
 
 def test_finals_stand_beside_every_row_of_their_method(results):

@@ -50,6 +50,17 @@ def test_gains_are_replayed_beside_the_published_ones(traced):
     assert len(found.tables[-1].rows) == 2  # a setting each
 
 
+def test_a_damaged_trace_leaves_its_run_out_with_a_line(traced):
+    (traced / "runs" / "p3" / "trace.npz").write_bytes(b"cut short")
+    extent = PAPER.experiments[0].at["laptop"]
+    measure = GpuGains(source=SOURCE, bandwidths=(4.0, 15.0), settings=(ESTIMATED,))
+    found = measure.compare(subjects_of(extent, Choice(), load_runs(traced)[0], ()))
+    (row,) = (row for row in found.rows if row.network == "translation")
+    assert (row.ours_text, row.trained, row.reached) == ("not trained", 0, 0)
+    (problem,) = found.problems
+    assert problem.startswith("p3: ")
+
+
 def test_nothing_recorded_is_said_in_every_row():
     extent = PAPER.experiments[0].at["laptop"]
     found = GpuGains(source=SOURCE).compare(subjects_of(extent, Choice(), (), ()))
