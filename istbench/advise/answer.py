@@ -135,7 +135,7 @@ def advise(
     able = [_choice(standing, profile, nodes) for standing in found.standings]
     unable = [_without_odds(one) for one in found.without]
     best = able[0] if found.verdict != "none" else None
-    faster = tuple(_may_be_faster(found, profile)) if found.verdict == "clear" else ()
+    faster = tuple(_may_be_faster(found, profile)) if best is not None else ()
     return Advice(
         verdict="close" if faster else found.verdict,
         odds=best.odds if best else 0.0,

@@ -56,7 +56,7 @@ def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
         return [*lines, "No regret: nobody reached the target."]
     if math.isinf(found):
         return [*lines, "The recommended method did not reach the target, and another did."]
-    return [*lines, f"Regret: {found:.1%} of the fastest time."]
+    return [*lines, f"Regret: {found:.1%} of the fastest measured time."]
 
 
 def candidates_table(advice: Advice) -> Table:
@@ -157,13 +157,13 @@ def _odds(advice: Advice) -> Iterable[str]:
     if advice.may_be_faster:
         untold = ", ".join(advice.may_be_faster)
         yield f"No probe tells whether these are faster: {untold}. More --minutes train them."
-    elif advice.verdict == "close":
-        yield _decides(advice.decide)
+    if advice.verdict == "close" and (advice.decide is not None or not advice.may_be_faster):
+        yield _decides(advice.decide, " among the trained candidates" if advice.may_be_faster else "")
 
 
-def _decides(decide: Decide | None) -> str:
+def _decides(decide: Decide | None, among: str) -> str:
     if decide is None:
-        return "No single measurement decides: two runs of one candidate differ as much as the candidates do."
+        return "No single measurement decides: none is expected to raise the top odds."
     measurement = {
         "seeds": "more seeds of each candidate",
         "probe": "a longer probe (--minutes)",
@@ -173,10 +173,13 @@ def _decides(decide: Decide | None) -> str:
     }[decide.kind]
     if decide.odds < CLEAR:
         return (
-            f"No single measurement decides. The one that helps most is {measurement}: top odds of about "
+            f"No single measurement decides{among}. The one that helps most is {measurement}: top odds of about "
             f"{_two(decide.odds)}."
         )
-    return f"The measurement that would decide: {measurement}. It raises the top odds to about {_two(decide.odds)}."
+    return (
+        f"The measurement that would decide{among}: {measurement}. It raises the top odds to about "
+        f"{_two(decide.odds)}."
+    )
 
 
 def _why(advice: Advice) -> Iterable[str]:
@@ -208,12 +211,13 @@ def _flip(flip: Flip, form: NumberForm) -> str:
     if flip.value is None:
         return f"{flip.reason}{never_run}"
     apart = f" ({flip.reason})" if flip.reason else ""
-    return f"{flip.side} {form(flip.value)}, {flip.first} is first of the trained candidates{apart}{never_run}"
+    beyond = f"from {form(flip.value)} {'up' if flip.side == 'above' else 'down'}"
+    return f"{beyond}, {flip.first} becomes first of the trained candidates{apart}{never_run}"
 
 
 def _two(odds: float) -> str:
-    """Odds with two decimals, rounded towards doubt: `0.99` for 0.999."""
-    return f"{min(odds, 0.99):.2f}"
+    """Odds with two decimals, rounded towards doubt: `0.99` for 1, and `0.79` just below a clear answer."""
+    return f"{min(odds, 0.99 if odds >= CLEAR else CLEAR - 0.01):.2f}"
 
 
 def _or_nothing(value: float | None) -> Entry:
@@ -235,7 +239,7 @@ def _share(value: float | None) -> Entry:
 
 _COLUMNS: list[ColumnOf[Choice]] = [
     ColumnOf(key="candidate", title="candidate", entry=lambda one: plain(one.label), align="left"),
-    ColumnOf(key="odds", title="odds of first", entry=lambda one: Entry(text=f"{one.odds:.2f}", value=one.odds)),
+    ColumnOf(key="odds", title="odds of first", entry=lambda one: Entry(text=_two(one.odds), value=one.odds)),
     ColumnOf(key="seconds", title="seconds to target", entry=_seconds_entry),
     ColumnOf(key="dollars", title="USD", entry=lambda one: _or_nothing(one.dollars), optional=True),
     ColumnOf(

@@ -59,7 +59,7 @@ def test_the_text_has_the_order_of_a_decision(clear):
         "ddp takes ", "times as long", "ddp accumulate=4 is not expected to reach it",
         "Clear: the odds that ist local_steps=10 is first are 0.99",
         "Why:", "s of computing", "s of exposed communication", "local steps",
-        "Where the answer flips:", "Bandwidth: above ", "Latency: ", "Nodes: ",
+        "Where the answer flips:", "Bandwidth: from ", "Latency: ", "Nodes: ",
         "Not tested:", "Training beyond the 110 local steps", "learning rates", "A GPU", "Batch sizes",
     ]  # fmt: skip
     places = [text.index(part) for part in order]
@@ -83,7 +83,24 @@ def test_a_close_answer_says_how_much_a_measurement_would_help():
         helping = msgspec.structs.replace(found, decide=Decide(kind=kind, method=method, odds=0.7))
         assert "No single measurement decides. The one that helps most is " in advice_text(helping)
     undecided = advice_text(msgspec.structs.replace(found, decide=None))
-    assert "two runs of one candidate differ as much as the candidates do" in undecided
+    assert "No single measurement decides: none is expected to raise the top odds." in undecided
+
+
+def test_a_close_answer_is_of_the_trained_candidates_if_another_may_be_faster():
+    found = advice(DDP, candidate("zero", compute=0.0105), untrained("local_sgd", NO_TIME, compute=0.001, size=8))
+    assert (found.verdict, found.may_be_faster) == ("close", ("local_sgd",))
+    text = advice_text(msgspec.structs.replace(found, decide=Decide(kind="seeds", odds=0.85)))
+    assert "is first of the trained candidates are " in text
+    assert "No probe tells whether these are faster: local_sgd." in text
+    assert "The measurement that would decide among the trained candidates: more seeds" in text
+
+
+def test_odds_are_rounded_towards_doubt():
+    found = advice(IST, DDP)
+    for odds, words in ((0.799, "0.79"), (0.29, "0.29"), (1.0, "0.99")):
+        best = msgspec.structs.replace(found.best, odds=odds)
+        text = advice_text(msgspec.structs.replace(found, best=best))
+        assert f"is first are {words}; " in text
 
 
 def test_without_a_finished_probe_the_answer_claims_nothing():
