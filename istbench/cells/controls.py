@@ -40,7 +40,8 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
 
     - At a subnet's width: where a method cuts the model, `ddp` and `local_sgd` train one as wide as its subnets.
     - Of accumulation: where a method averages the model at the end of a round, `ddp` accumulates the minibatches of
-      a round, and so sends as many bytes.
+      a round, and so sends as many bytes. A `ddp` that compresses its gradients sends fewer, and
+      has no such control.
 
     Each control copies a request of the method that it trains, with its seed, so pairs by seed exist. Nobody tuned
     the options for a control. A request that cannot be built has no control.
@@ -77,10 +78,15 @@ def _alike(request: RunRequest) -> tuple[object, ...]:
 
 def _accumulating(request: RunRequest, steps: int, others: Sequence[RunRequest]) -> Iterator[Control]:
     for other in others if steps > 1 and request.nodes > 1 else ():
-        if other.method == _ACCUMULATING and "accumulate" not in other.method_options:
+        if other.method == _ACCUMULATING and _sends_whole_gradients(other.method_options):
             options = {**other.method_options, "accumulate": steps}
             purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
             yield Control(request=replace(other, method_options=options, tuned=None), purpose=purpose)
+
+
+def _sends_whole_gradients(options: Mapping[str, Any]) -> bool:
+    """Whether `ddp` with these options, as typed, sends the gradient of every minibatch as it is."""
+    return str(options.get("accumulate", 1)) == "1" and options.get("compress", "none") == "none"
 
 
 def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[RunRequest]) -> Iterator[Control]:

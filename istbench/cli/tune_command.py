@@ -117,6 +117,8 @@ def command(
     check_cells(len(counts) * trials * len(names), "the command", fewer="trials")
     if write is not None and (write.is_dir() or not write.name):
         raise UserError(f"--write {write} is a directory; name a file, such as tuned.toml")
+    if write is not None and write.exists() and not write.is_file():
+        raise UserError(f"--write {write} is no ordinary file; name another, such as tuned.toml")
     profile = _profile(cluster, given["target"])
     epochs = None if suite_epochs is None else parse_option(suite_epochs, Epochs, "--suite-epochs")
     if epochs is not None and write is None:
@@ -134,6 +136,7 @@ def command(
     backend.begin([msgspec.structs.replace(shared, method=name) for name in names])
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
+    from istbench.report.phrases import count_nodes, joined
     from istbench.tuning.judge import Judge, judge_runs
     from istbench.tuning.plan import plan_trials
 
@@ -163,8 +166,12 @@ def command(
         judgement = judge_runs(runs, plan.trials, counts, judge)
     if judgement is None:
         raise RunFailed(f"none of {len(requests)} trials finished; their errors are in {out / 'runs'}")
-    for problem in judgement.problems:
+    for problem in (*judgement.problems, *judgement.unreadable):
         click.echo(f"istbench: {problem}", err=True)
+    lost = [f"{own.method} on {count_nodes(own.nodes)}" for own in judgement.contests if own.best is None]
+    if write is not None and len(lost) == len(judgement.contests):
+        click.echo(f"istbench: no trial has a result, so {write} is not written", err=True)
+        write = None
     if write is not None:
         from istbench.tuning.suite_file import rows_of, suite_text, write_suite
 
@@ -173,7 +180,10 @@ def command(
         rows = rows_of(shared, epochs)
         text = suite_text(judgement.contests, typed_workload, rows, tuning, seeds=seeds, command=command_words)
         write_suite(write, text)
-        click.echo(f"istbench: wrote {write}; `istbench compare {write}` trains the best options", err=True)
+        next_one = shlex.join(["istbench", "compare", str(write), *(f"--plugin={path}" for path in plugins)])
+        click.echo(f"istbench: wrote {write}; `{next_one}` trains the best options", err=True)
+        if lost:
+            click.echo(f"istbench: {write} leaves out {joined(lost)}: no trial has a result", err=True)
     if as_json:
         from istbench.tuning.record import record
 
@@ -183,7 +193,7 @@ def command(
         from istbench.tuning.table import tuning_table
 
         print_table(tuning_table(judgement, judge, plan.ranges), sys.stdout, explain=explain)
-    return EXIT_FAILED if failures else 0
+    return EXIT_FAILED if failures or judgement.unreadable or len(lost) == len(judgement.contests) else 0
 
 
 def _profile(cluster: str | None, target: float | None) -> ClusterProfile | None:
@@ -197,7 +207,10 @@ def _profile(cluster: str | None, target: float | None) -> ClusterProfile | None
 
 def _diverged(outcome: Outcome) -> bool:
     """Whether the loss was no longer a number. Wide ranges have such trials; they are no failure of the tuning."""
-    return outcome.run is not None and outcome.run.exists() and is_divergence(outcome.run.header().error)
+    try:
+        return outcome.run is not None and outcome.run.exists() and is_divergence(outcome.run.header().error)
+    except UserError:  # the header is damaged, as the failure says
+        return False
 
 
 def _ended(outcome: Outcome) -> str:

@@ -15,7 +15,7 @@ from istbench.door import Locate, convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError
 
 MOST_CELLS = 10_000
-_OptionValue = bool | int | float | str | list[int | float]
+_OptionValue = bool | int | float | str | list[int | float | str]
 _RunTable = msgspec.defstruct(
     "run",
     [(option.name, option.kind | None, None) for option in RUN_OPTIONS if option.in_suites],

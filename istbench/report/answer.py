@@ -25,7 +25,7 @@ class Answer:
     """The answer for one target.
 
     outcome: one method is first, several are too close to call, or nobody reached the target.
-    verdict: the answer. basis: a sentence each about the clock, its error and the data.
+    verdict: the answer. basis: a sentence each about the clock, its error, unequal tuning and the data.
     """
 
     outcome: Outcome
@@ -139,7 +139,9 @@ def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[st
 
 def _basis(group: Group, shown: Sequence[RowTime]) -> tuple[str, ...]:
     own = "" if group.source.kind != "synthetic" else " These figures say nothing about the real dataset."
-    return (*_clock(group, shown), f"Trained on {group.source.seen}.{own}")
+    trials = group.unequal_trials
+    tuned = [f"Tuned unequally, by trials: {trials}."] if trials else []
+    return (*_clock(group, shown), *tuned, f"Trained on {group.source.seen}.{own}")
 
 
 def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:

@@ -190,6 +190,14 @@ class Group:
         return [row for row in self.contenders if not self.is_control(row)]
 
     @property
+    def unequal_trials(self) -> str:
+        """Trials of `istbench tune` of the `competing` rows, where they differ: `ddp on 2 nodes: none; ...`."""
+        counts = {f"{row.name} on {count_nodes(row.nodes)}": row.trials for row in self.competing}
+        if len(set(counts.values())) < 2:
+            return ""
+        return "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
+
+    @property
     def batch_words(self) -> str:
         """The batch size, the nodes that it is for, and the samples of an optimizer step that takes several."""
         rows = sorted({(row.accumulated, row.nodes) for row in self.contenders if row.accumulated > 1})

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from istbench.cluster.profile import ClusterProfile
-from istbench.errors import is_divergence
+from istbench.errors import UserError, is_divergence
 from istbench.report.targets import EvaluationError, evaluation_error
 from istbench.results.header import Header
 from istbench.results.load import Run, load_run
@@ -53,6 +53,7 @@ class Judgement:
     """All contests, the metric of the workload, a header that tells data and budget, and problems of replays.
 
     error: the standard error of an evaluation; None if it is unknown.
+    unreadable: a line for each run with a damaged file; its trial counts as failed.
     """
 
     contests: tuple[Contest, ...]
@@ -60,16 +61,29 @@ class Judgement:
     header: Header
     problems: tuple[str, ...]
     error: EvaluationError | None = None
+    unreadable: tuple[str, ...] = ()
 
 
 def judge_runs(
     runs: Iterable[RunDirectory], trials: Mapping[str, Sequence[Trial]], nodes: Sequence[int], judge: Judge
 ) -> Judgement | None:
-    """The judgement on the `runs` of `trials` that finished or diverged; None if none finished."""
-    runs = list(runs)
-    diverged = {_key(header): header.cell for run in runs if is_divergence((header := run.header()).error)}
-    loaded = [load_run(run) for run in runs if run.header().status == "done"]
-    done = {_key(run.header): run for run in loaded}
+    """The judgement on the `runs` of `trials` that finished or diverged; None if none finished.
+
+    Raises:
+        UserError: if none finished but runs with damaged files.
+    """
+    diverged, done, unreadable = dict[str, str](), dict[str, Run](), list[str]()
+    for directory in runs:
+        try:
+            header = directory.header()
+            if is_divergence(header.error):
+                diverged[_key(header)] = header.cell
+            elif header.status == "done":
+                done[_key(header)] = load_run(directory)
+        except UserError as damage:
+            unreadable.append(str(damage))
+    if not done and unreadable:
+        raise UserError(unreadable[0])
     if not done:
         return None
     replayed, problems = dict[str, Run](), list[str]()
@@ -89,6 +103,7 @@ def judge_runs(
         header=first.header,
         problems=tuple(problems),
         error=evaluation_error(list(done.values()), []),
+        unreadable=tuple(unreadable),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from istbench.config.run import RUN_OPTIONS, RunRequest
 from istbench.config.suite import Tuning
 from istbench.door import encode_own
-from istbench.errors import UserError
+from istbench.errors import UserError, printable
 from istbench.files import writing_whole
 from istbench.tuning.judge import Contest
 
@@ -27,7 +27,7 @@ def suite_text(
         workload: as typed. shared: a request with the fields of all rows.
         seeds: of each row. command: of the tuning, for the first line.
     """
-    lines = [f"# Written by `{command}`."]
+    lines = [f"# Written by `{printable(command)}`."]
     for nodes in dict.fromkeys(contest.nodes for contest in contests):
         methods = [
             {"method": own.method, **own.best.trial.typed_options}

@@ -55,6 +55,10 @@ def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subne
         request("noloco", nodes=4),
         request("sparseloco", nodes=4),
         request("ddp", nodes=4, accumulate=3),
+        request("ddp", nodes=4, hidden=100, compress="bf16"),
+        request("diloco", nodes=4, hidden=100, local_steps=9),
+        request("ddp", nodes=4, hidden=200, accumulate="1"),
+        request("diloco", nodes=4, hidden=200, local_steps=9),
         request("zero", nodes=4),
     ]
     found, lacking = at_equal_cost(asked)
@@ -64,6 +68,8 @@ def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subne
         request("local_sgd", nodes=4, hidden=256, warmup_rounds=2),
         request("ddp", nodes=4, hidden=256, accumulate=3),
         request("ddp", nodes=4, lr=0.3, accumulate=7),
+        request("ddp", nodes=4, hidden=100, accumulate=9),
+        request("ddp", nodes=4, hidden=200, accumulate=9),
     ]
 
 

@@ -1,6 +1,7 @@
 """`istbench tune`, on real processes."""
 
 import json
+import os
 import tomllib
 
 from tests.small_task import write_task
@@ -81,7 +82,49 @@ def test_a_trial_that_diverges_counts_and_is_no_failure(istbench, tmp_path):
     assert json.loads((tmp_path / "runs" / other["cell"] / "run.json").read_text())["status"] == "failed"
 
 
+CRASHING = """
+from dataclasses import dataclass
+from istbench.methods.data_parallel import DataParallel
+
+
+class Crash(DataParallel):
+    \"\"\"Crashes.\"\"\"
+
+    name = "crash"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(DataParallel.Options):
+        \"\"\"Options.\"\"\"
+
+    def step(self, batch):
+        raise ValueError("crashed")
+"""
+
+
+def test_a_torn_header_and_a_method_that_crashes_do_not_stop_the_others(istbench, tmp_path):
+    plugin, out, suite = tmp_path / "crash.py", tmp_path / "out", tmp_path / "tuned.toml"
+    plugin.write_text(CRASHING)
+    asked = ("tune", "--workload", "toy", "--nodes", "1", "--steps", "4", "--threads", "1", "--out", str(out))
+    status, _, err = istbench(*asked, "--methods", "ddp", "--trials", "2")
+    assert status == 0, err
+    torn = sorted((out / "runs").iterdir())[0] / "run.json"
+    torn.write_text(torn.read_text()[:100])
+    status, said, err = istbench(
+        *asked, "--methods", "ddp,crash", "--trials", "2", "--plugin", str(plugin), "--write", str(suite), "--json"
+    )
+    assert status == 1, err
+    assert "[4/4]" in err
+    assert f"{torn}: not JSON" in err
+    assert f"`istbench compare {suite} --plugin={plugin}` trains" in err
+    assert f"{suite} leaves out crash on 1 node: no trial has a result" in err
+    (ddp, crash) = json.loads(said)["methods"]
+    assert sorted(trial["failed"] for trial in ddp["trials"]) == [False, True]
+    assert crash["best"] is None
+    assert [entry["method"] for entry in tomllib.loads(suite.read_text())["suite"][0]["methods"]] == ["ddp"]
+
+
 def test_wrong_use_is_refused_before_anything_trains(istbench, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
     for arguments, expected in (
         (("--cluster", "m5.2xlarge"), "add --target LEVEL"),
         (("--range", "lerning=1:2"), "lr"),
@@ -90,6 +133,7 @@ def test_wrong_use_is_refused_before_anything_trains(istbench, tmp_path):
         (("--suite-epochs", "2"), "add --write FILE.toml"),
         (("--suite-epochs", "-2", "--write", "s.toml"), "--suite-epochs must be a number above 0"),
         (("--write", str(tmp_path)), "is a directory; name a file"),
+        (("--write", str(tmp_path / "pipe")), "is no ordinary file; name another"),
     ):
         status, _, err = istbench(
             "tune", "--methods", "ddp", "--workload", "toy", *SHORT, "--out", str(tmp_path), *arguments

@@ -32,6 +32,15 @@ def test_the_first_method_is_named_with_its_lead_seeds_and_cost(results):
     assert "say nothing about the real dataset" in text
 
 
+def test_unequal_trials_are_said_beside_the_answer(results):
+    for method, trials in (("ddp", None), ("ist", 20)):
+        head = header(method)
+        head["config"] |= {"tuned": trials} if trials else {}
+        write_run(results, head, ramp(9.0 if trials else 27.0))
+    said = "Tuned unequally, by trials: ddp on 2 nodes: none; ist on 2 nodes: 20."
+    assert said in answered(group_of(results))[0].basis
+
+
 def test_overlapping_ranges_are_too_close_to_call(results):
     for seed in range(2):
         write_run(results, header("ist", seed=seed), ramp(9.0 + 2 * seed))

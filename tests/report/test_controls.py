@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from fake_clusters import sweep_of
 from fake_runs import averaging_trace, header, ramp, write_run
@@ -160,6 +161,18 @@ def test_accumulation_is_no_baseline_and_says_its_purpose(wide):
     assert "accumulate=5 on 2 nodes takes" not in footer(table_of(wide))
     named = column(table_of(wide, "ddp accumulate=20"), "speed_up")
     assert named["ddp", 2].text.startswith("0.625×")
+
+
+def test_a_row_of_fewer_bytes_is_no_control_of_accumulation(wide):
+    run(wide, "ddp", 10.0, options="accumulate=20")
+    head = header("ddp", options="accumulate=20 compress=bf16")
+    head["config"]["method_options"] |= {"accumulate": 20}
+    head["config"]["workload_options"] = {"layers": 2, "hidden": 4096}
+    events = [msgspec.structs.replace(own, bytes_sent_per_node=own.bytes_sent_per_node // 2) for own in ramp(9.0)]
+    write_run(wide, head, events)
+    text = footer(table_of(wide))
+    assert "Controls: ddp accumulate=20 on 2 nodes takes" in text
+    assert "compress=bf16 on 2 nodes takes" not in text
 
 
 def test_an_option_at_its_default_names_a_row_whose_configuration_leaves_it_out(results):

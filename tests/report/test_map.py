@@ -65,6 +65,18 @@ def test_a_recording_on_a_busy_machine_is_named_below_the_map(results):
     assert "1 of 3 runs may be far off, for example ist on 2 nodes seed 0: others used 1.9 of 2 cores" in line
 
 
+def test_unequal_trials_are_named_below_the_map(results):
+    write_pair(results)
+    assert not [line for line in winners_table(map_of(results, FAST)).footer if "Tuned" in line]
+    head = header("ist", nodes=2)
+    head["config"]["tuned"] = 20
+    write_run(results, head, ramp(5.0), trace=averaging_trace(2))
+    (line,) = (line for line in winners_table(map_of(results, FAST)).footer if "Tuned" in line)
+    assert isinstance(line, Caution)
+    assert "ist on 2 nodes: 20" in line
+    assert "ddp on 2 nodes: none" in line
+
+
 def test_ranges_over_seeds_that_overlap_are_too_close_to_call(results):
     for seed, seconds in enumerate((0.01, 0.03)):
         write(results, "ddp", seconds, seed=seed)

@@ -25,7 +25,7 @@ def test_compare_reads_the_winners_with_their_budget_and_the_trials(tmp_path):
     contests = [
         contest("ist", 2, lr=0.00001, local_steps=7),
         contest("ddp", 2),
-        contest("ist", 4, lr=0.25, deal='a "quoted" name', streaming=True),
+        contest("ist", 4, lr=0.25, deal=("late", 'a "quoted" name'), streaming=True),
         Contest(method="ddp", nodes=4, tried=(), best=None),
     ]
     text = suite_text(
@@ -34,12 +34,12 @@ def test_compare_reads_the_winners_with_their_budget_and_the_trials(tmp_path):
         shared,
         Tuning(trials=20, seed=3, held_out=0.1, judged_by="accuracy"),
         seeds=2,
-        command="istbench tune",
+        command="istbench tune --out 'two\nlines'",
     )
     write_suite(tmp_path / "new" / "s.toml", text)
     two, four = read_suite(tmp_path / "new" / "s.toml")
     assert two.methods == (("ist", {"lr": 0.00001, "local_steps": 7}), ("ddp", {}))
-    assert four.methods == (("ist", {"lr": 0.25, "deal": 'a "quoted" name', "streaming": True}),)
+    assert four.methods == (("ist", {"lr": 0.25, "deal": ["late", 'a "quoted" name'], "streaming": True}),)
     assert (two.nodes, four.nodes, two.seeds) == ((2,), (4,), (0, 1))
     for request in (*two.requests(), *four.requests()):
         assert (request.tuned, request.held_out, request.target) == (20, None, None)

@@ -30,6 +30,7 @@ from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name
 
 _UNEQUAL_SHOWN = 6
+_ABOUT = 0.1  # bytes of a step that differ by less are about the same
 _AVERAGING = ("local_sgd", "diloco", "streaming_diloco")  # the whole model at the end of a round
 _HELD_OUT = "by `istbench tune`, judged on samples held out of the training data"
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
@@ -218,21 +219,27 @@ def _control_lines(group: Group) -> Iterable[str]:
             f"Controls: {joined(narrow)}: the whole network is as wide as a subnet on as many nodes. It shows "
             "whether the wide network is worth its cost."
         )
-    rounds = {
-        (row.nodes, row.settings["local_steps"]): row.name
-        for row in reversed(group.contenders)
-        if row.method in _AVERAGING and "local_steps" in row.settings and row.nodes > 1
-    }
     for row in group.contenders:
-        local = rounds.get((row.nodes, row.accumulated)) if row.accumulated > 1 and not row.narrowed else None
+        local = next((other for other in group.contenders if _accumulates_like(row, other)), None)
         if local is not None:
             yield Lead(
                 f"Controls: {row.name} on {count_nodes(row.nodes)} takes one optimizer step a round, for about the "
-                f"bytes of {local}. It shows the gain of the local steps between."
+                f"bytes of {local.name}. It shows the gain of the local steps between."
             )
     few = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if group.is_on_few_nodes(row)]
     if few:
         yield Lead(f"Controls: {joined(few)}. It shows how much of the gain needs no exchange.")
+
+
+def _accumulates_like(row: Contender, local: Contender) -> bool:
+    """Whether `row` accumulates the minibatches of a round of `local`, and sends about as many bytes a step."""
+    if row.accumulated == 1 or row.nodes == 1 or row.nodes != local.nodes or row.narrowed or local.narrowed:
+        return False
+    if local.method not in _AVERAGING or local.settings.get("local_steps") != row.accumulated:
+        return False
+    ends = [own.runs[0].curve.evaluations[-1] for own in (row, local)]
+    one, other = (end.bytes_sent_per_node / max(end.step, 1) for end in ends)
+    return abs(one - other) <= _ABOUT * max(one, other)
 
 
 def _control_line(group: Group) -> Iterable[str]:

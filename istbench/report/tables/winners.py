@@ -53,6 +53,8 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     yield Lead(found.words)
     yield Lead(f"Runs: {found.subtitle}.")
     yield from (line for line in seeds_line(group) if isinstance(line, Caution))
+    if group.unequal_trials:
+        yield Caution(f"Tuned unequally. Trials: {group.unequal_trials}. A lead may be the tuning.")
     if any(tile.rough for tile in tiles):
         yield ROUGH_LINE
     if found.extrapolated:
