@@ -192,7 +192,7 @@ def drawn_at(probes: list[Candidate], reach: dict[str, Reach], random: np.random
         seconds = np.array([[0.0, step_s * (1 - share + share / factor)] for factor in BANDWIDTHS])
         clocks[one.label] = Replayed(
             steps=np.array([0.0, 1.0]), seconds=seconds, computing=1 - share, exposed=share, low=1.0, high=1.0,
-            steady=1.0,
+            steady=1.0, mean_error=0.0,
         )  # fmt: skip
     spread, freedom = seed_spread(reach.values())
     return Drawn(
