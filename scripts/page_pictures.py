@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from PIL import Image
 
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome")
-KINDS = {
+KINDS: dict[str, tuple[str, int, Literal["light", "dark"]]] = {
     "light": ("page", 1000, "light"),
     "dark": ("page-dark", 1000, "dark"),
     "narrow": ("page-narrow", 360, "light"),
@@ -60,8 +61,7 @@ def draw(browser: str, address: str, kind: str, height: int | None, target: Path
     name, width, scheme = KINDS[kind]
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        size = {"width": width, "height": height or 900}
-        tab = chromium.new_page(viewport=size, color_scheme=scheme)
+        tab = chromium.new_page(viewport={"width": width, "height": height or 900}, color_scheme=scheme)
         tab.goto(address)
         for chart in tab.locator("figure:visible").all():  # a chart is drawn when the reader comes near
             chart.scroll_into_view_if_needed()

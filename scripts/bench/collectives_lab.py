@@ -48,7 +48,7 @@ def measure(fabric: Fabric, name: str, options: dict[str, str], steps: int, turn
     """Seconds of a step on the slowest node, by way and turn, its bytes from node 0, and its CPU seconds."""
     workload_name, sizes, batch_size, own = METHODS[name]
     workload = open_workload(workload_name, {**sizes, **options})
-    workload.batch_size = batch_size
+    workload.batch_size = batch_size  # type: ignore[misc]  # of this one alone
     ways: dict[str, Any] = {"gloo": ByGloo(fabric), "fabric": fabric}
     methods = {way: set_up(over, workload, name, own) for way, over in ways.items()}
     seconds: dict[str, list[float]] = {way: [] for way in methods}

@@ -53,8 +53,8 @@ class ThinBlocks(Cifar10):
         for block in model.modules():
             if isinstance(block, BasicBlock):
                 before, after = block.conv1, block.conv2
-                inner = before.out_channels // 2
-                block.conv1 = nn.Conv2d(before.in_channels, inner, 3, before.stride, padding=1, bias=False)
+                inner, stride = before.out_channels // 2, before.stride[0]
+                block.conv1 = nn.Conv2d(before.in_channels, inner, 3, stride, padding=1, bias=False)
                 block.norm1 = nn.BatchNorm2d(inner)
                 block.conv2 = nn.Conv2d(inner, after.out_channels, 3, padding=1, bias=False)
         return model

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
@@ -89,7 +90,7 @@ class DeadServer:
         hosts, number = self._hosts, self._number
         mount, name = (f"/proc/{os.getpid()}/fd/{self._kept[kind]}" for kind in ("mnt", "uts"))
         enter = ["nsenter", f"--net=/run/netns/{hosts.named(number)}", f"--mount={mount}", f"--uts={name}"]
-        sshd, config = hosts.servers[number].args[-2:]  # type: ignore[index]
+        sshd, config = cast(list[str], hosts.servers[number].args)[-2:]
         command = [*enter, sshd, "-D", "-e", "-f", config]
         hosts.servers[number] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until = time.monotonic() + _STARTS_S

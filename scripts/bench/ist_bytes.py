@@ -8,6 +8,7 @@ layers of h units, D inputs and C labels.
 """
 
 import argparse
+from typing import Literal
 
 import torch
 from cells import run_cell
@@ -25,7 +26,7 @@ def formula(hidden: int, layers: int, nodes: int) -> float:
     return BYTES * (INPUTS * hidden / nodes + between + (LABELS + 2 * (layers - 1)) * hidden / nodes)
 
 
-def least(hidden: int, layers: int, nodes: int, rounds: int) -> float:
+def least(hidden: int, layers: Literal[2, 3], nodes: int, rounds: int) -> float:
     """Least bytes in a round that the busiest node must send: holders before and after, entry by entry."""
     workload = Speech(SpeechOptions(hidden=hidden, layers=layers))
     with torch.device("meta"):

@@ -57,7 +57,9 @@ def main() -> None:
     print("| multiply-adds | | " + " | ".join(f"| {share:.3f} | 1" for share in shares) + " |")
     for layout in arguments.layouts.split(","):
         order = torch.channels_last if layout.startswith("channels-last") else torch.contiguous_format
-        networks = [network(arguments, nodes, layout).to(memory_format=order) for nodes in (1, *NODES)]
+        networks = [network(arguments, nodes, layout) for nodes in (1, *NODES)]
+        for model in networks:
+            model.to(memory_format=order)  # type: ignore[call-overload]
         steps = [step_of(model, images.to(memory_format=order), labels) for model in networks]
         seconds = in_turns(steps, arguments.repeats, arguments.steps)
         row = [f"| {layout} | {1e3 * statistics.median(seconds[0]):.0f}"]

@@ -53,7 +53,7 @@ _FAST = 3e9  # bits/s of links on which the costs of messages are measured
 _WARM = 5  # steps that no median counts
 _MEASUREMENTS = 3
 
-Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
+Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[nn.Module], Tensor]]
 """A model, its optimizer, and a function that computes the loss of the next batch by the model it is given."""
 
 _SMALL_MODEL = """

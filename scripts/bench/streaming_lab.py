@@ -39,7 +39,7 @@ def measure(
 ) -> dict[str, list[tuple[float, float]]]:
     """Seconds and CPU seconds per round of every turn by variant, on the slowest node."""
     workload = open_workload("toy", {**_SIZES, "hidden": hidden})
-    workload.batch_size = size
+    workload.batch_size = size  # type: ignore[misc]  # of this one alone
     over: Any = OverMessages(fabric)
     methods = {}
     for name, (method_name, way) in WAYS.items():

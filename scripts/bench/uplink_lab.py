@@ -9,12 +9,14 @@ cost nothing beside their bytes. The replay leaves these costs out.
 import argparse
 import statistics
 import time
+from typing import Any
 
 import torch
 
 from istbench.cluster.profile import MessageCosts, parse_bandwidth
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace_builder import TraceBuilder, merge
+from istbench.fabric.fabric import Fabric
 from istbench.lab.network import ShapedNetwork
 from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
@@ -25,7 +27,7 @@ FREE = MessageCosts(message_s=0.0, next_s=0.0, cpu_s_per_message=0.0, cpu_s_per_
 EXCHANGES = ("all-reduce", "exchange")
 
 
-def seconds_of(fabric, count: int, times: int) -> list[list[float]]:
+def seconds_of(fabric: Fabric, count: int, times: int) -> list[list[float]]:
     """Seconds of every exchange, `times` each after one that is not counted."""
     whole = torch.ones(count)
     others = [rank for rank in range(NODES) if rank != fabric.rank]
@@ -75,7 +77,7 @@ def main() -> None:
     print("| uplink | exchange | measured s, median [min-max] | replayed s | replayed / measured |")
     print("| --- | --- | ---: | ---: | ---: |")
     for text in arguments.uplinks.split(","):
-        racks = {} if text == "none" else {"racks": 2, "uplink": parse_bandwidth(text)}
+        racks: dict[str, Any] = {} if text == "none" else {"racks": 2, "uplink": parse_bandwidth(text)}
         place = ShapedNetwork(nodes=NODES, bandwidth=parse_bandwidth(arguments.bandwidth), **racks)
         launcher = LocalLauncher(place=place)
         by_node = on_nodes(seconds_of, NODES, arguments.count, arguments.times, launcher=launcher)
