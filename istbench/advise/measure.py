@@ -79,11 +79,19 @@ def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
     """
     path, line = out / LOG, msgspec.json.encode(Checked(advice=advice, truth=dict(truth)))
     try:
-        if not path.exists() or line not in path.read_bytes().splitlines():
+        if not _has_line(path, line):
             append_line(path, line)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
     return path
+
+
+def _has_line(path: Path, line: bytes) -> bool:
+    try:
+        with path.open("rb") as lines:  # line by line: nothing bounds the number of advices
+            return any(one.removesuffix(b"\n") == line for one in lines)
+    except FileNotFoundError:
+        return False
 
 
 def read_checked(path: Path) -> list[Checked]:

@@ -191,11 +191,8 @@ class Group:
 
     @property
     def unequal_trials(self) -> str:
-        """Trials of `istbench tune` of the `competing` rows, where they differ: `ddp on 2 nodes: none; ...`."""
-        counts = {f"{row.name} on {count_nodes(row.nodes)}": row.trials for row in self.competing}
-        if len(set(counts.values())) < 2:
-            return ""
-        return "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
+        """`differing_trials` of the `competing` rows."""
+        return differing_trials(self.competing)
 
     @property
     def batch_words(self) -> str:
@@ -268,6 +265,14 @@ class Group:
         readable = _file_name(self.workload_label) or "workload"
         on = f"-{_file_name(self.machine)}" if self.clock == "cluster_s" else ""
         return f"{readable}{on}-{digest}"
+
+
+def differing_trials(rows: Iterable[Contender]) -> str:
+    """Trials of `istbench tune` of `rows`, as `ddp on 2 nodes: none; ...`; empty if all have equally many."""
+    counts = {f"{row.name} on {count_nodes(row.nodes)}": row.trials for row in rows}
+    if len(set(counts.values())) < 2:
+        return ""
+    return "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
 
 
 @dataclass(frozen=True, kw_only=True)

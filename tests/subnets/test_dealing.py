@@ -39,6 +39,22 @@ def test_names_select_groups_and_layers_in_the_order_of_the_model():
     assert selected("toy", {}, "linear") == ["hidden1", "hidden2"]
 
 
+@pytest.mark.parametrize(
+    ("workload", "options", "default"),
+    [("cifar10", {}, ["block4_2.hidden1"]), ("imagenet", VGG12, ["hidden11"]), ("imagenet", {"model": "resnet18"}, None)],
+)
+def test_the_image_networks_of_the_study_deal_their_last_layer_by_default(workload, options, default):
+    built = build_workload(workload, options)
+    for method in ("ist", "streaming_ist"):
+        chosen = build_method(method, {}, workload=built).options
+        assert (chosen.coverage, chosen.warmup_rounds) == (1, 0)
+        if default is None:
+            assert chosen.deal == ("all",)
+        else:
+            assert selected(workload, options, ",".join(chosen.deal)) == default
+        assert build_method(method, {"deal": "all"}, workload=built).options.deal == ("all",)  # the paper's form
+
+
 def checked(method, options):
     workload = build_workload("toy", {})
     with torch.device("meta"):

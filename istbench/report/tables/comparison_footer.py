@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
-from istbench.report.groups import Contender, Group, split_label
+from istbench.report.groups import Contender, Group, differing_trials, split_label
 from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
@@ -133,13 +133,13 @@ def _tuning_line(group: Group, baseline: str) -> str:
 
 def _trials_words(group: Group, baseline: str) -> str | None:
     """The trials by which `istbench tune` chose the options of the rows; None if it chose none."""
-    counts = {f"{row.name} on {count_nodes(row.nodes)}": row.trials for row in group.contenders}
-    if not any(counts.values()):
+    counts = [row.trials for row in group.contenders]
+    if not any(counts):
         return None
-    if len(set(counts.values())) == 1:
-        return Lead(f"Tuned: {next(iter(counts.values()))} trials each, {_HELD_OUT}.")
-    listed = "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
-    said = f"Tuned unequally, {_HELD_OUT}. Trials: {listed}."
+    differing = differing_trials(group.contenders)
+    if not differing:
+        return Lead(f"Tuned: {counts[0]} trials each, {_HELD_OUT}.")
+    said = f"Tuned unequally, {_HELD_OUT}. Trials: {differing}."
     pairs = [(row, pair(group, baseline, row)) for row in group.contenders]
     unequal = [row for row, found in pairs if found is not None and found.against.trials != row.trials]
     if not unequal:
