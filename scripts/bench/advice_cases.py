@@ -2,8 +2,9 @@
 
 A case is a task on a network. For each case the program runs `istbench advise`, and afterwards every candidate on
 really shaped links (Linux, root). RUNS keeps all runs, a directory for each case. TARGET gets the table, README.md,
-and the lines (advice, truth), advice.jsonl. The same command goes on after a kill: finished cases stay, and an
-interrupted one resumes. --do advice and --do truth do one half only.
+the lines (advice, truth) of finished cases, advice.jsonl, and their names and wall seconds, cases.jsonl. The same
+command goes on after a kill: finished cases stay, also without RUNS, and an interrupted one resumes. --do advice
+and --do truth do one half only.
 
 The recommended candidate runs by the very command of the advice. Any other one trains until it is slower than the
 fastest one before it, so a miss means: not first. Until one has reached the target, each trains for at most four
@@ -56,6 +57,7 @@ NETWORKS = {
 }
 """Words of `istbench advise` by network."""
 TOY = {"toy": "toy --target 0.8 --methods local_sgd --seeds 1"}
+_CASES = "cases.jsonl"
 _FAILED = (1, 2)  # exit statuses of a run that failed, or that istbench refused
 _MISSED, _INTERRUPTED = 3, 130
 _PATIENCE = 1.05  # other candidates train for this many times the seconds of the fastest before
@@ -78,14 +80,30 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False
 
 
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete case in TARGET's cases.jsonl. The line of advice.jsonl with the same number has its advice."""
+
+    case: str
+    done: Done
+
+
 @dataclass(frozen=True)
 class Case:
-    """A task on a network, and its directory."""
+    """A task on a network, and its directory.
+
+    finished: its parts and its advice in TARGET, which hold if `place` has none.
+    """
 
     name: str
     task: Sequence[str]
     network: Sequence[str]
     place: Path
+    finished: tuple[Done, Advice] | None = None
+
+    @property
+    def only_in_target(self) -> bool:
+        """Whether the case is finished and its runs are elsewhere."""
+        return self.finished is not None and not self.record.exists()
 
     @property
     def record(self) -> Path:
@@ -95,7 +113,7 @@ class Case:
     def done(self) -> Done | None:
         """The finished parts; None without an advice."""
         if not self.record.exists():
-            return None
+            return self.finished and self.finished[0]
         return decode_json(self.record.read_bytes(), Done, str(self.record), "delete it")
 
     def write(self, done: Done) -> None:
@@ -104,6 +122,8 @@ class Case:
 
     def advice(self) -> Advice:
         """Its advice."""
+        if self.finished is not None and self.only_in_target:
+            return self.finished[1]
         advice = load_advice(self.place)
         if advice is None:
             raise SystemExit(f"{self.place} has no advice; delete {self.record}")
@@ -137,7 +157,7 @@ def main() -> None:
             _advise(case, arguments.minutes)
             _write(cases, arguments)
         done = case.done()
-        if arguments.do != "advice" and done is not None:
+        if arguments.do != "advice" and done is not None and not case.only_in_target:
             _measure(case, done, arguments.most)
         _write(cases, arguments)
     print((arguments.target / "README.md").read_text())
@@ -154,16 +174,33 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
         link.symlink_to(text)
     elif not arguments.toy:
         raise SystemExit("give --text FILE, a text for `text` and the task file")
+    finished = read_finished(arguments.target)
     return [
         Case(
             name=f"{task}-{network}",
             task=[str(text) if word == "TEXT" else word for word in shlex.split(words)],
             network=shlex.split(links),
             place=(arguments.runs / f"{task}-{network}").resolve(),
+            finished=finished.get(f"{task}-{network}"),
         )
         for task, words in tasks.items()
         for network, links in networks.items()
     ]
+
+
+def read_finished(target: Path) -> dict[str, tuple[Done, Advice]]:
+    """The complete cases in `target` by name."""
+    names = target / _CASES
+    if not names.exists():
+        return {}
+    cases = [
+        decode_json(line, Finished, f"{names}, line {number}", f"delete {target}")
+        for number, line in enumerate(names.read_bytes().splitlines(), start=1)
+    ]
+    checked = read_checked(target / LOG)
+    if len(cases) != len(checked):
+        raise SystemExit(f"{names} has {len(cases)} lines and {LOG} beside it {len(checked)}; delete both")
+    return {one.case: (one.done, line.advice) for one, line in zip(cases, checked, strict=True)}
 
 
 def _istbench(case: Case, *words: str) -> tuple[int, bytes]:
@@ -267,10 +304,11 @@ def _reached(printed: bytes, target: float) -> float | None:
 def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     """Write the table, and the lines of advice and truth, of all cases so far."""
     found = [(case, done, case.advice()) for case in cases if (done := case.done()) is not None]
-    checked = [Checked(advice=advice, truth=done.truth) for _, done, advice in found if done.complete]
+    complete = [one for one in found if one[1].complete]
     arguments.target.mkdir(parents=True, exist_ok=True)
     log = arguments.target / LOG
-    _write_whole(log, b"".join(msgspec.json.encode(one) + b"\n" for one in checked))
+    _write_lines(log, [Checked(advice=advice, truth=done.truth) for _, done, advice in complete])
+    _write_lines(arguments.target / _CASES, [Finished(case=case.name, done=done) for case, done, _ in complete])
     lines = [
         "# Advice and truth",
         "",
@@ -284,6 +322,10 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
         *_summary(read_checked(log)),
     ]
     _write_whole(arguments.target / "README.md", ("\n".join(lines) + "\n").encode())
+
+
+def _write_lines(path: Path, lines: Sequence[msgspec.Struct]) -> None:
+    _write_whole(path, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
 def _write_whole(path: Path, content: bytes) -> None:

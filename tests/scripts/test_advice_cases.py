@@ -149,3 +149,24 @@ def test_a_recommendation_counts_as_a_miss_though_nobody_reached_the_target(prog
     assert lines[0].startswith("Regret in time to target over 1 cases: median 0.0%, worst 0.0%.")
     assert lines[0].endswith("missed the target, or failed: 1.")
     assert math.isclose(sum(one.advised for one in program.calibration([checked, right])), 1)
+
+
+def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends, tmp_path, monkeypatch, capsys):
+    runs = ends(ist=10.0, ddp=20.0, zero=None, fsdp=None)
+    measure(program, case)
+    target, text = tmp_path / "target", tmp_path / "input.txt"
+    program._write([case], SimpleNamespace(target=target, minutes=10.0))
+    text.touch()
+    monkeypatch.setattr(program, "TASKS", {"toy": "toy"})
+    monkeypatch.setattr(program, "NETWORKS", {"1gbit": "--nodes 2"})
+    (target / "cases.jsonl").write_text((target / "cases.jsonl").read_text().replace('"toy"', '"toy-1gbit"'))
+    words = ["advice_cases", str(tmp_path / "fresh"), str(target), f"--text={text}"]
+    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr(program, "check", lambda: None)
+    program.main()
+    assert len(runs) == 4, "nothing runs again"
+    assert "| toy-1gbit | ist |" in (target / "README.md").read_text()
+    assert len((target / "advice.jsonl").read_bytes().splitlines()) == 1
+    (target / "advice.jsonl").write_bytes(b"")
+    with pytest.raises(SystemExit, match="has 1 lines and advice.jsonl beside it 0"):
+        program.read_finished(target)
