@@ -24,6 +24,8 @@ BASELINE = "*"
 RANGE: Mapping[str, Any] = {"color": "black", "linewidth": 1, "marker": "_", "markersize": 5}
 SIZES = (10, 7, 4.5)
 """Of markers, by bandwidth."""
+_MANY_TICKS = 200
+"""Bytes of the heaviest row over those of the lightest at which the axis has fewer ticks."""
 
 
 def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> None:
@@ -38,6 +40,8 @@ def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> 
     tops = {level: top_of(rows, level) for level in levels}
     for place, count in enumerate(nodes):
         own = [row for row in rows if row.cell.nodes == count]
+        sent = [row.megabytes for row in own if row.megabytes]
+        digits = (1, 2, 3, 5) if sent and max(sent) < _MANY_TICKS * min(sent) else (1, 3)
         for side, what in enumerate(("MB a node sends a round", "GFLOP of a local step")):
             column = panels[:, 2 * place + side]
             column[0].set_title(f"{count} nodes", fontsize="medium")
@@ -45,7 +49,7 @@ def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> 
             for panel in column:
                 if side == 0:
                     panel.set_xscale("log")
-                    plain_ticks(panel.xaxis, (1, 2, 3, 5))
+                    plain_ticks(panel.xaxis, digits)
                 panel.grid(alpha=0.2)
                 panel.spines[["top", "right"]].set_visible(False)
             for row in own:
