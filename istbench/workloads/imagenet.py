@@ -188,8 +188,8 @@ class ImageNet(ImageClassifier):
     def method_defaults(self, method: str) -> dict[str, Any]:
         """SGD with momentum 0.9; learning rate 0.05 for VGG12, else 0.001, which is stable on noise.
 
-        `deal` is of `ist`.
+        `deal` is of `ist`: the last hidden layer alone (docs/images.md, Which layers are dealt).
         """
         if self.options.model == "vgg12":
-            return {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 40, "deal": ("all",)}
+            return {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 40, "deal": ("hidden11",)}
         return {"lr": 0.001, "momentum": 0.9}

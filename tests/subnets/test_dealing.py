@@ -41,7 +41,11 @@ def test_names_select_groups_and_layers_in_the_order_of_the_model():
 
 @pytest.mark.parametrize(
     ("workload", "options", "default"),
-    [("cifar10", {}, ["block4_2.hidden1"]), ("imagenet", VGG12, ["hidden11"]), ("imagenet", {"model": "resnet18"}, None)],
+    [
+        ("cifar10", {}, ["block4_2.hidden1"]),
+        ("imagenet", VGG12, ["hidden11"]),
+        ("imagenet", {"model": "resnet18"}, None),
+    ],
 )
 def test_the_image_networks_of_the_study_deal_their_last_layer_by_default(workload, options, default):
     built = build_workload(workload, options)
