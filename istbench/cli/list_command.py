@@ -11,7 +11,15 @@ from istbench.cli.options import plugin_option
 from istbench.cluster.profile import load_profile, summaries
 from istbench.config.options import option_text, parse_pairs
 from istbench.errors import UserError
-from istbench.registry import Kind, build_workload, load_method, load_workload, plugin_names, registered
+from istbench.registry import (
+    Kind,
+    build_method,
+    build_workload,
+    load_method,
+    load_workload,
+    plugin_names,
+    registered,
+)
 
 _Listed = Kind | Literal["clusters", "groups"]
 
@@ -91,7 +99,7 @@ def _print_options(kind: Kind, name: str, plugins: tuple[str, ...]) -> None:
 
 
 def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) -> None:
-    from istbench.subnets.dealing import is_linear
+    from istbench.subnets.dealing import is_linear, selected_groups
     from istbench.subnets.groups import named_tensors
     from istbench.workloads.contract import blank_model
 
@@ -101,10 +109,16 @@ def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) 
     groups = workload.neuron_groups(model)
     if not groups:
         raise UserError(f"workload {name!r} declares no neuron groups, so ist cannot deal its units")
+    dealt = selected_groups(model, groups, build_method("ist", {}, workload=workload).options.deal)
+    by_default = {group.name for group in dealt} if len(dealt) < len(groups) else set()
     tensors = named_tensors(model)
     width = max(len(group.name) for group in groups)
     for group in groups:
         values = sum(tensors[tensor].numel() for tensor in {slot.tensor for slot in group.slots})
-        words = [*(["late"] if group.late else []), *(["linear"] if is_linear(model, group) else [])]
+        words = [
+            *(["late"] if group.late else []),
+            *(["linear"] if is_linear(model, group) else []),
+            *(["default"] if group.name in by_default else []),
+        ]
         line = f"{group.name:<{width}}  {group.size:>6,} units  {values:>12,} values  {' '.join(words)}"
         click.echo(line.rstrip())

@@ -123,7 +123,10 @@ def test_list_names_what_there_is(istbench, tmp_path):
     assert "Choose from: methods, workloads, clusters, groups (see istbench list --help)" in one_line(said)
     status, listed, _ = istbench("list", "groups", "imagenet", "--workload-set", "model=vgg12")
     assert status == 0
-    assert [line.split()[5:] for line in listed.splitlines()][-3:] == [[], ["late", "linear"], ["late", "linear"]]
+    words = [line.split()[5:] for line in listed.splitlines()]
+    assert words[-3:] == [[], ["late", "linear"], ["late", "linear", "default"]]
+    status, listed, _ = istbench("list", "groups", "toy")
+    assert (status, "default" in listed) == (0, False)  # ist deals all of them
     for words, way_out in (
         (["groups"], "istbench list groups WORKLOAD"),
         (["methods", "toy"], "leave out toy: only istbench list groups"),
