@@ -36,7 +36,7 @@ from istbench.advise.answer import Advice, Choice
 from istbench.advise.candidate import NO_TIME
 from istbench.advise.measure import LOG, read_checked
 from istbench.advise.reach import TOO_FEW
-from istbench.advise.saved import load_advice
+from istbench.advise.saved import load_advice, save_advice
 from istbench.advise.truth import Checked, calibration, regret
 from istbench.door import decode_json
 from istbench.files import writing_whole
@@ -89,21 +89,12 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Case:
-    """A task on a network, and its directory.
-
-    finished: its parts and its advice in TARGET, which hold if `place` has none.
-    """
+    """A task on a network, and its directory."""
 
     name: str
     task: Sequence[str]
     network: Sequence[str]
     place: Path
-    finished: tuple[Done, Advice] | None = None
-
-    @property
-    def only_in_target(self) -> bool:
-        """Whether the case is finished and its runs are elsewhere."""
-        return self.finished is not None and not self.record.exists()
 
     @property
     def record(self) -> Path:
@@ -113,7 +104,7 @@ class Case:
     def done(self) -> Done | None:
         """The finished parts; None without an advice."""
         if not self.record.exists():
-            return self.finished and self.finished[0]
+            return None
         return decode_json(self.record.read_bytes(), Done, str(self.record), "delete it")
 
     def write(self, done: Done) -> None:
@@ -122,8 +113,6 @@ class Case:
 
     def advice(self) -> Advice:
         """Its advice."""
-        if self.finished is not None and self.only_in_target:
-            return self.finished[1]
         advice = load_advice(self.place)
         if advice is None:
             raise SystemExit(f"{self.place} has no advice; delete {self.record}")
@@ -145,6 +134,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     cases = _cases(arguments)
+    restore(cases, arguments.target)
     chosen = [case for case in cases if not arguments.cases or case.name in arguments.cases]
     if unknown := set(arguments.cases or ()) - {case.name for case in cases}:
         raise SystemExit(
@@ -157,7 +147,7 @@ def main() -> None:
             _advise(case, arguments.minutes)
             _write(cases, arguments)
         done = case.done()
-        if arguments.do != "advice" and done is not None and not case.only_in_target:
+        if arguments.do != "advice" and done is not None:
             _measure(case, done, arguments.most)
         _write(cases, arguments)
     print((arguments.target / "README.md").read_text())
@@ -174,33 +164,37 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
         link.symlink_to(text)
     elif not arguments.toy:
         raise SystemExit("give --text FILE, a text for `text` and the task file")
-    finished = read_finished(arguments.target)
     return [
         Case(
             name=f"{task}-{network}",
             task=[str(text) if word == "TEXT" else word for word in shlex.split(words)],
             network=shlex.split(links),
             place=(arguments.runs / f"{task}-{network}").resolve(),
-            finished=finished.get(f"{task}-{network}"),
         )
         for task, words in tasks.items()
         for network, links in networks.items()
     ]
 
 
-def read_finished(target: Path) -> dict[str, tuple[Done, Advice]]:
-    """The complete cases in `target` by name."""
+def restore(cases: Sequence[Case], target: Path) -> None:
+    """Write the complete cases in `target` into the directories of those of `cases` that have no advice."""
     names = target / _CASES
     if not names.exists():
-        return {}
-    cases = [
+        return
+    finished = [
         decode_json(line, Finished, f"{names}, line {number}", f"delete {target}")
         for number, line in enumerate(names.read_bytes().splitlines(), start=1)
     ]
     checked = read_checked(target / LOG)
-    if len(cases) != len(checked):
-        raise SystemExit(f"{names} has {len(cases)} lines and {LOG} beside it {len(checked)}; delete both")
-    return {one.case: (one.done, line.advice) for one, line in zip(cases, checked, strict=True)}
+    if len(finished) != len(checked):
+        raise SystemExit(f"{names} has {len(finished)} lines and {LOG} beside it {len(checked)}; delete both")
+    by_name = {case.name: case for case in cases if case.done() is None}
+    for one, line in zip(finished, checked, strict=True):
+        if one.case in by_name:
+            case = by_name[one.case]
+            case.place.mkdir(parents=True, exist_ok=True)
+            save_advice(line.advice, case.place)
+            case.write(one.done)
 
 
 def _istbench(case: Case, *words: str) -> tuple[int, bytes]:

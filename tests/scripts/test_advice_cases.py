@@ -151,7 +151,7 @@ def test_a_recommendation_counts_as_a_miss_though_nobody_reached_the_target(prog
     assert math.isclose(sum(one.advised for one in program.calibration([checked, right])), 1)
 
 
-def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends, tmp_path, monkeypatch, capsys):
+def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends, tmp_path, monkeypatch):
     runs = ends(ist=10.0, ddp=20.0, zero=None, fsdp=None)
     measure(program, case)
     target, text = tmp_path / "target", tmp_path / "input.txt"
@@ -169,4 +169,4 @@ def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends
     assert len((target / "advice.jsonl").read_bytes().splitlines()) == 1
     (target / "advice.jsonl").write_bytes(b"")
     with pytest.raises(SystemExit, match="has 1 lines and advice.jsonl beside it 0"):
-        program.read_finished(target)
+        program.main()
