@@ -26,6 +26,8 @@ SIZES = (10, 7, 4.5)
 """Of markers, by bandwidth."""
 _MANY_TICKS = 200
 """Bytes of the heaviest row over those of the lightest at which the axis has fewer ticks."""
+_LEAST_SPAN = 0.03
+"""Of the axis of accuracy: less than a point must not look large."""
 
 
 def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> None:
@@ -56,6 +58,9 @@ def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> 
                 x = row.megabytes if side == 0 else row.operations and row.operations / 1e9
                 draw_row(column, row, x, levels, tops)
     panels[0, 0].set_ylabel("final accuracy", fontsize="medium")
+    low, high = panels[0, 0].get_ylim()
+    more = max(0.0, _LEAST_SPAN - (high - low)) / 2
+    panels[0, 0].set_ylim(low - more, high + more)
     for panel, level in zip(panels[1:, 0], levels, strict=True):
         panel.set_yscale("log")
         plain_ticks(panel.yaxis, (1, 1.5, 2, 3, 4, 5, 7))
