@@ -203,8 +203,8 @@ def lead_words(span: Sequence[tuple[float, Lead]]) -> str:
     more = [f"{len(names) - _MOST_CLOSE} more"] if len(names) > _MOST_CLOSE else []
     if not lead.decided:
         return f"too close to call {where}: {joined([*names[:_MOST_CLOSE], *more])}"
-    fewer = lead.rival is not None and len(lead.first.finals) < len(lead.rival.finals)
-    first = f"{names[0]} ({lead.first.seeds})" if fewer else names[0]
+    enough = max(2, len(lead.rival.finals) if lead.rival is not None else 0)
+    first = names[0] if len(lead.first.finals) >= enough else f"{names[0]} ({lead.first.seeds})"
     words = f"{first} is first {where}, {over_rival([lead for _, lead in span])}"
     if len(names) == 1:
         return words

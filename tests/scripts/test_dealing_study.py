@@ -120,10 +120,10 @@ def test_a_level_that_one_kind_alone_reaches(first, row, baselines):
     missed = (math.inf,)
     sooner, later = row(seconds=(10.0,)), row(seconds=(20.0,), coverage=2)
     assert first(sooner, later, *baselines(missed, missed)) == (
-        "`ist deal=late` is first from 10 Mbit/s to 10 Gbit/s, and no baseline reaches it."
+        "`ist deal=late` (1 seed) is first from 10 Mbit/s to 10 Gbit/s, and no baseline reaches it."
     )
     assert first(row(seconds=missed), *baselines()) == (
-        "`local_sgd` is first from 10 Mbit/s to 10 Gbit/s, and no form of `ist` reaches it; "
+        "`local_sgd` (1 seed) is first from 10 Mbit/s to 10 Gbit/s, and no form of `ist` reaches it; "
         "`ist` is clearly first at no bandwidth."
     )
     assert first(row(seconds=missed), *baselines(missed, missed)) == "no run reaches it."
@@ -131,7 +131,7 @@ def test_a_level_that_one_kind_alone_reaches(first, row, baselines):
 
 def test_a_row_of_which_two_of_three_seeds_missed_does_not_compete(first, row, baselines):
     two_missed, one_missed = (5.0, math.inf, math.inf), (5.0, 6.0, math.inf)
-    assert first(row(seconds=two_missed), *baselines()).startswith("`local_sgd` is first from")
+    assert first(row(seconds=two_missed), *baselines()).startswith("`local_sgd` (1 seed) is first from")
     assert first(row(seconds=one_missed), *baselines()).startswith(
         "too close to call from 10 Mbit/s to 10 Gbit/s: "
     )
@@ -141,7 +141,7 @@ def test_overlapping_ranges_are_too_close_to_call(first, row, baselines):
     close = "too close to call from 10 Mbit/s to 10 Gbit/s: `ist deal=late` and `local_sgd`"
     assert close in first(row(seconds=(9.0, 10.0, 20.0)), *baselines((19.0, 21.0, 22.0)))
     assert first(row(seconds=(10.0,)), *baselines((12.0,))) == (
-        "`ist deal=late` is first from 10 Mbit/s to 10 Gbit/s, 1.20 times as fast as `local_sgd`."
+        "`ist deal=late` (1 seed) is first from 10 Mbit/s to 10 Gbit/s, 1.20 times as fast as `local_sgd`."
     )
     # One seed has the error of its replays for a range: 10 s and 12 s are 20 % apart.
     assert close in first(row(seconds=(10.0,), error=0.21), *baselines((12.0,)))
@@ -155,16 +155,19 @@ def test_neighbouring_bandwidths_that_are_too_close_share_a_sentence(first, row,
 def test_forms_of_ist_that_are_close_to_each_other_still_beat_a_baseline(first, row, baselines):
     seconds = first(row(seconds=(10.0, 11.0)), row(seconds=(10.6, 12.0), moving=0.25), *baselines())
     assert seconds == (
-        "`ist deal=late` is first from 10 Mbit/s to 10 Gbit/s, 1.90 times as fast as `local_sgd` "
+        "`ist deal=late` (1 seed) is first from 10 Mbit/s to 10 Gbit/s, 1.90 times as fast as `local_sgd` "
         "(too close to call between it and `ist deal=late moving=0.25`)."
     )
 
 
-def test_a_first_of_fewer_seeds_than_its_rival_says_so(first, row, baselines):
-    assert first(row(), *baselines((20.0, 21.0, 22.0))).startswith("`ist deal=late` is first from")
+def test_a_first_of_one_seed_or_of_fewer_seeds_than_its_rival_says_so(first, row, baselines):
     local_sgd, ddp = baselines((20.0, 21.0, 22.0))
-    three = dataclasses.replace(local_sgd, finals=(0.74, 0.745, 0.75))
-    assert first(row(), three, ddp).startswith("`ist deal=late` (1 seed) is first from")
+    two, three = (dataclasses.replace(row(), finals=(0.74,) * seeds) for seeds in (2, 3))
+    of_three = dataclasses.replace(local_sgd, finals=(0.74, 0.745, 0.75))
+    assert first(row(), local_sgd, ddp).startswith("`ist deal=late` (1 seed) is first from")
+    assert first(two, local_sgd, ddp).startswith("`ist deal=late` is first from")
+    assert first(two, of_three, ddp).startswith("`ist deal=late` (2 seeds) is first from")
+    assert first(three, of_three, ddp).startswith("`ist deal=late` is first from")
 
 
 def test_the_verdict_names_bandwidths_and_the_first_names_rivals(lines, first, row, baselines):
@@ -173,8 +176,8 @@ def test_the_verdict_names_bandwidths_and_the_first_names_rivals(lines, first, r
         "lighter and first: `ist deal=late` (1 seed; to 0.6 from 10 Mbit/s to 500 Mbit/s)."
     )
     assert first(*rows) == (
-        "`ist deal=late` is first from 10 Mbit/s to 500 Mbit/s, 2.00 times as fast as `local_sgd`; "
-        "`local_sgd` is first from 1 Gbit/s to 10 Gbit/s, 1.50 times as fast as `ist deal=late`."
+        "`ist deal=late` (1 seed) is first from 10 Mbit/s to 500 Mbit/s, 2.00 times as fast as `local_sgd`; "
+        "`local_sgd` (1 seed) is first from 1 Gbit/s to 10 Gbit/s, 1.50 times as fast as `ist deal=late`."
     )
 
 
