@@ -268,11 +268,18 @@ class Group:
 
 
 def differing_trials(rows: Iterable[Contender]) -> str:
-    """Trials of `istbench tune` of `rows`, as `ddp on 2 nodes: none; ...`; empty if all have equally many."""
-    counts = {f"{row.name} on {count_nodes(row.nodes)}": row.trials for row in rows}
-    if len(set(counts.values())) < 2:
+    """Trials of `istbench tune` of `rows`: `none for ddp on 2 nodes; 20 for ist on 2 nodes`.
+
+    More than two rows with the most trials are `every other row`. Empty if all have equally many.
+    """
+    by_trials = defaultdict[int, list[str]](list)
+    for row in rows:
+        by_trials[row.trials or 0].append(f"{row.name} on {count_nodes(row.nodes)}")
+    if len(by_trials) < 2:
         return ""
-    return "; ".join(f"{name}: {count or 'none'}" for name, count in counts.items())
+    *fewer, (most, names) = sorted(by_trials.items())
+    last = "every other row" if len(names) > 2 else joined(names)
+    return "; ".join([*(f"{count or 'none'} for {joined(own)}" for count, own in fewer), f"{most} for {last}"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ def test_unequal_trials_are_said_beside_the_answer(results):
         head = header(method)
         head["config"] |= {"tuned": trials} if trials else {}
         write_run(results, head, ramp(9.0 if trials else 27.0))
-    said = "Tuned unequally, by trials: ddp on 2 nodes: none; ist on 2 nodes: 20."
+    said = "Tuned unequally, by trials: none for ddp on 2 nodes; 20 for ist on 2 nodes."
     assert said in answered(group_of(results))[0].basis
 
 

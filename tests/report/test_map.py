@@ -73,8 +73,8 @@ def test_unequal_trials_are_named_below_the_map(results):
     write_run(results, head, ramp(5.0), trace=averaging_trace(2))
     (line,) = (line for line in winners_table(map_of(results, FAST)).footer if "Tuned" in line)
     assert isinstance(line, Caution)
-    assert "ist on 2 nodes: 20" in line
-    assert "ddp on 2 nodes: none" in line
+    assert "20 for ist on 2 nodes" in line
+    assert "none for ddp on 2 nodes" in line
 
 
 def test_ranges_over_seeds_that_overlap_are_too_close_to_call(results):

@@ -272,8 +272,17 @@ def test_unequal_trials_are_a_warning_that_names_the_rows(results):
     lines = table_of(results).footer
     (line,) = [line for line in lines if line.startswith("Tuned unequally")]
     assert isinstance(line, Caution)
-    assert "Trials: ddp on 2 nodes: none; ist on 2 nodes: 20." in line
+    assert "Trials: none for ddp on 2 nodes; 20 for ist on 2 nodes." in line
     assert "The speed-ups of ist on 2 nodes also compare the tuning." in line
+
+
+def test_many_rows_with_the_most_trials_are_not_named_one_by_one(results):
+    tuned_run(results, "ddp", None)
+    tuned_run(results, "local_sgd", 5)
+    for rate in ("0.1", "0.2", "0.3"):
+        tuned_run(results, "ist", 20, options=f"lr={rate}")
+    said = footer(table_of(results))
+    assert "Trials: none for ddp on 2 nodes; 5 for local_sgd on 2 nodes; 20 for every other row." in said
 
 
 def test_tuned_and_untuned_rows_are_paired_among_themselves(results):
