@@ -22,9 +22,10 @@ TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist"]
 LONG = [*TOY, "--epochs", 100_000]
 RESUMED = ["run", "--workload", "held", "--nodes", 2, "--method", "ist", "--epochs", 12, "--set", "momentum=0.5",
            "--checkpoint-every", 0, "--json", "--set", "schedule=cosine", "--set", "warmup=0.1"]  # fmt: skip
-# Goes no further than the middle where HELD is in the environment.
+# Goes no further than the middle where HELD is in the environment: rank 0, which also evaluates, makes that file.
 HELD = """
 import os, time
+from pathlib import Path
 from istbench.workloads.toy import Toy
 
 class Held(Toy):
@@ -34,6 +35,7 @@ class Held(Toy):
     def loss(self, model, batch):
         Held.passes += 1
         if "HELD" in os.environ and Held.passes == 100:
+            Path(os.environ["HELD"]).touch()
             time.sleep(600)
         return super().loss(model, batch)
 """
@@ -198,15 +200,16 @@ def resumed(tmp_path_factory):
     return [*RESUMED, "--plugin", plugin]
 
 
+def start_held(out, held, *words):
+    """Start a run that can be held; waits until it is, so that it writes no checkpoint. Then `held` exists."""
+    return start(out, *words, until=lambda _: held.exists(), HELD=str(held))
+
+
 @pytest.fixture(scope="module")
 def killed(resumed, tmp_path_factory):
-    """Results of a run that was killed with its launcher, once there was something to resume from."""
-
-    def has_checkpoint(path):
-        return len(list(path.glob("checkpoint/*/manifest.json"))) > 1
-
+    """Results of a run that was killed with its launcher between two checkpoints. It has two to resume from."""
     out = tmp_path_factory.mktemp("killed")
-    process, run = start(out, *resumed, until=has_checkpoint, HELD="1")
+    process, run = start_held(out, tmp_path_factory.mktemp("held") / "file", *resumed)
     process.kill()
     process.communicate()
     assert group_is_gone(process.pid)  # its workers end by themselves
@@ -324,16 +327,12 @@ def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one
 )
 def test_what_a_run_leaves_follows_the_umask(tmp_path, resumed, mask, folders, files, kills):
     """As asked for by `umask`, everything of a run and of saved weights: nobody else need read them."""
-
-    def has_checkpoint(path):
-        return (path / "checkpoint" / "latest.json").exists()
-
     (tmp_path / "out").mkdir()
     before = os.umask(mask)
     try:
         words = [*resumed, "--save", tmp_path / "saved"]
         for _ in range(kills):
-            process, run = start(tmp_path / "out", *words, until=has_checkpoint, HELD="1")
+            process, run = start_held(tmp_path / "out", tmp_path / "held", *words)
             process.kill()
             process.communicate()
             assert modes(run) == {"folders": {folders}, "files": {files}}

@@ -12,6 +12,11 @@ def wait(transport, exchanges, number):
     transport.wait(lambda: not exchanges.missing(number), lambda: exchanges.missing(number))
 
 
+def missing(transport, exchanges):
+    with transport.lock:
+        return exchanges.missing(0)
+
+
 def test_what_comes_before_its_exchange_has_begun_waits_for_it():
     with transports(2) as nodes:
         early, late = (Exchanges(node) for node in nodes)
@@ -47,11 +52,11 @@ def test_a_turn_begins_after_the_messages_of_the_turn_before():
         ends[0].begin([({1: torch.ones(1)}, {2: received[2]}), ({2: torch.full((1,), 7.0)}, {1: received[1]})])
         ends[1].begin([({}, {0: torch.zeros(1)}), ({0: torch.full((1,), 5.0)}, {})])
         wait(nodes[1], ends[1], 0)
-        wait_for = time.monotonic() + 10.0
-        while not received[1] and time.monotonic() < wait_for:
+        deadline = time.monotonic() + 10.0
+        while 1 in missing(nodes[0], ends[0]) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert received[1] == 5.0  # a message of a later turn may come first
-        assert ends[0].missing(0) == {2}  # its message, and the one to it, which waits for it
+        assert missing(nodes[0], ends[0]) == {2}  # its message, and the one to it, which waits for it
         ends[2].begin([({0: torch.full((1,), 3.0)}, {}), ({}, {0: late})])
         for node, end in zip(nodes, ends, strict=True):
             wait(node, end, 0)
@@ -64,7 +69,7 @@ def test_an_exchange_is_complete_once_its_messages_have_left():
         large = torch.ones(20_000_000)  # more than the kernel keeps for a receiver that does not read
         ends[0].begin([({1: large}, {})])
         time.sleep(0.2)
-        assert ends[0].missing(0) == {1}
+        assert missing(nodes[0], ends[0]) == {1}
         ends[1].begin([({}, {0: torch.empty_like(large)})])
         for node, end in zip(nodes, ends, strict=True):
             wait(node, end, 0)
