@@ -45,10 +45,10 @@ from istbench.lab.network import check
 ROOT = Path(__file__).parents[2]
 TASKS = {
     "speech": "speech --workload-set hidden=512 --target 0.77",
-    "text": "text --data TEXT --target 2.1",
-    "task": f"{ROOT / 'configs' / 'tasks' / 'characters.py'} --target 2.3",
+    "text": "text --data data/input.txt --target 2.1",
+    "task": "characters.py --target 2.3",
 }
-"""Words of `istbench advise` by task. TEXT is the file of --text, and data/input.txt of the task file."""
+"""Words of `istbench advise` by task. Paths are relative to RUNS: advice.jsonl names none of the machine."""
 NETWORKS = {
     "100mbit": "--nodes 2 --bandwidth 100mbit",
     "1gbit": "--nodes 2 --bandwidth 1gbit",
@@ -156,24 +156,28 @@ def main() -> None:
 def _cases(arguments: argparse.Namespace) -> list[Case]:
     tasks, networks = (TOY, {"1gbit": NETWORKS["1gbit"]}) if arguments.toy else (TASKS, NETWORKS)
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    text = arguments.text and arguments.text.resolve()
-    if text is not None:
-        link = arguments.runs / "data" / "input.txt"
-        link.parent.mkdir(exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(text)
+    if arguments.text is not None:
+        _link(arguments.runs / "data" / "input.txt", arguments.text)
+        _link(arguments.runs / "characters.py", ROOT / "configs" / "tasks" / "characters.py")
     elif not arguments.toy:
         raise SystemExit("give --text FILE, a text for `text` and the task file")
     return [
         Case(
             name=f"{task}-{network}",
-            task=[str(text) if word == "TEXT" else word for word in shlex.split(words)],
+            task=shlex.split(words),
             network=shlex.split(links),
             place=(arguments.runs / f"{task}-{network}").resolve(),
         )
         for task, words in tasks.items()
         for network, links in networks.items()
     ]
+
+
+def _link(place: Path, file: Path) -> None:
+    """Make `place` a link to `file`."""
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(file.resolve())
 
 
 def restore(cases: Sequence[Case], target: Path) -> None:
