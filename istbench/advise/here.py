@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from istbench.advise.seconds import mean_step_s
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.config.defaults import DEFAULT_CLUSTER
@@ -16,7 +17,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The step of one process on this machine: the trace, and the seconds and operations of a step."""
+    """A step that a node computed on this machine: the trace, and the seconds and operations of a step."""
 
     meta: TraceMeta
     step_s: float
@@ -24,9 +25,10 @@ class Recorded:
 
     @classmethod
     def of(cls, trace: Trace, cell: DealtCell | None) -> "Recorded":
-        """The step in `trace`, of `cell` on one node; without the cell no other step has known seconds."""
-        seconds = trace.computing_s / max(1, trace.steps)
-        return cls(meta=trace.meta, step_s=seconds, operations=cell.operations if cell else None)
+        """The step in `trace` of `cell`; without the cell no other step has known seconds."""
+        # A planned trace has no warm-up, and one of another length of a round may not have that of `trace`.
+        meta = msgspec.structs.replace(trace.meta, warmup_steps=0, unlike_steps=0)
+        return cls(meta=meta, step_s=mean_step_s(trace), operations=cell.operations if cell else None)
 
 
 class NodesLikeHere(ClusterProfile):

@@ -295,10 +295,11 @@ class _Probing:
     def _on_cluster(self, label: str, run: Run) -> Curve:
         if run.directory.trace.exists():
             return run_on_cluster(run, self._load(run), self._profile).curve
-        planned = self._by_label[label].trace
+        planned = self._planned(self._by_label[label])
         if planned is None:
             raise UserError("no trace to replay: a probe has less than two whole rounds")
-        seconds = cluster_time(planned, self._profile, [at.step for at in run.curve.evaluations]).seconds
+        steps = [at.step for at in run.curve.evaluations]
+        seconds = cluster_time(planned(self._base.nodes), self._profile, steps).seconds
         return run.curve.on_clock("cluster_s", seconds)
 
     def _load(self, run: Run) -> Trace:
@@ -357,12 +358,34 @@ class _Probing:
 
     def _trace(self, one: Screened) -> "tuple[Trace | None, Redealt | None]":
         """The trace of the longest probe that has one, else the planned one, and its nodes dealt again."""
-        runs = self._runs.get(one.variant.label, {})
-        for place in sorted(runs, reverse=True):
-            if runs[place].directory.trace.exists():
-                trace = self._load(runs[place])
-                return trace, partial(_dealt, runs[place], trace)
-        return one.trace, None if one.trace is None else partial(self._screening.planned, one.variant)
+        run = self._traced(one.variant.label)
+        if run is not None:
+            trace = self._load(run)
+            return trace, partial(_dealt, run, trace)
+        planned = self._planned(one)
+        return (None, None) if planned is None else (planned(self._base.nodes), planned)
+
+    def _planned(self, one: Screened) -> "Redealt | None":
+        """Gives the trace of `one` from sizes. None if its rounds do not follow from them.
+
+        Its steps take the seconds that probes recorded of a variant that computes as it does. The operations alone
+        leave out what does not shrink with the layers, such as the making of a minibatch.
+        """
+        if one.trace is None:
+            return None
+        alike = [other for other in self._by_label.values() if other.variant.computes_as(one.variant)]
+        steps = [
+            Recorded.of(self._load(run), other.cell)
+            for other in alike
+            if other.cell is not None and (run := self._traced(other.variant.label)) is not None
+        ]
+        return partial(self._screening.planned, one.variant, recorded=steps[0] if steps else None)
+
+    def _traced(self, label: str) -> Run | None:
+        """The longest probe of `label` that recorded a trace."""
+        runs = self._runs.get(label, {})
+        longest_first = [runs[place] for place in sorted(runs, reverse=True)]
+        return next((run for run in longest_first if run.directory.trace.exists()), None)
 
     def _command(self, variant: Variant, curves: Mapping[int, Curve]) -> tuple[str, ...]:
         """The command that trains `variant` to the target: its longest probe, if that got there."""

@@ -134,16 +134,17 @@ class Screening:
             why_not=f"needs {memory.total / _GIB:.3g} GiB {has}" if fit is False else "",
         )
 
-    def planned(self, variant: Variant, nodes: int) -> Trace:
+    def planned(self, variant: Variant, nodes: int, recorded: Recorded | None = None) -> Trace:
         """The trace of `variant` on `nodes` nodes, from sizes.
+
+        recorded: a step of a variant that computes as this one does; default: that of one process.
 
         Raises:
             UserError: if the method cannot train there, or its rounds do not follow from sizes.
         """
-        return self._trace(self._cell(variant, nodes))
+        return self._trace(self._cell(variant, nodes), recorded or self._recorded)
 
-    def _trace(self, cell: DealtCell) -> Trace:
-        recorded = self._recorded
+    def _trace(self, cell: DealtCell, recorded: Recorded) -> Trace:
         if not recorded.operations:
             raise CannotDeal("the operations of the recorded step are unknown")
         return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)
@@ -163,7 +164,7 @@ class Screening:
 
     def _timed(self, found: Screened, cell: DealtCell) -> Screened:
         try:
-            trace = self._trace(cell)
+            trace = self._trace(cell, self._recorded)
             there = cluster_time(trace, self._cluster, _two_ends(trace))
             here = cluster_time(trace, self._here, _two_ends(trace))
         except UserError:

@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from istbench.advise.candidate import Candidate
 from istbench.advise.reach import FURTHEST
@@ -119,17 +120,31 @@ def mean_error(trace: "Trace") -> float:
     """
     means, squares = 0.0, 0.0
     for events in trace.nodes:
-        marks = np.flatnonzero(events["code"] == MARK)
-        spent = np.cumsum(np.where(events["code"] == COMPUTE, events["seconds"], 0.0))[marks]
-        kinds = events["kind"][marks]
-        ends = round_ends(kinds)
-        alike = np.setdiff1d(np.flatnonzero(kinds == STEP), ends)
-        own = np.diff(spent, prepend=0.0)[alike] if len(alike) > 1 else np.diff(spent[ends], prepend=0.0)
+        inside, rounds = _computed(events)
+        own = inside if len(inside) > 1 else rounds
         if len(own) < 2:
             return 0.0
         means += own.mean()
         squares += own.var(ddof=1) / len(own)
     return float(np.sqrt(squares) / means) if means > 0 else 0.0
+
+
+def mean_step_s(trace: "Trace") -> float:
+    """The mean seconds that a local step computes, over nodes: of steps that end no round, or of all if all do."""
+    steps = [inside for events in trace.nodes for inside in [_computed(events)[0]] if len(inside)]
+    if len(steps) < len(trace.nodes):
+        return trace.computing_s / max(1, trace.steps)
+    return float(np.mean([own.mean() for own in steps]))
+
+
+def _computed(events: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Seconds that a node computes in each step that ends no round, and in each round."""
+    marks = np.flatnonzero(events["code"] == MARK)
+    spent = np.cumsum(np.where(events["code"] == COMPUTE, events["seconds"], 0.0))[marks]
+    kinds = events["kind"][marks]
+    ends = round_ends(kinds)
+    inside = np.setdiff1d(np.flatnonzero(kinds == STEP), ends)
+    return np.diff(spent, prepend=0.0)[inside], np.diff(spent[ends], prepend=0.0)
 
 
 def _points(round_steps: int, probed: int) -> list[int]:

@@ -9,6 +9,8 @@ from istbench.config.options import option_text
 from istbench.config.run import RunRequest
 from istbench.plan.dealt_cell import DealtCell
 
+_ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
@@ -22,6 +24,11 @@ class Variant:
     def label(self) -> str:
         """`local_sgd local_steps=80`."""
         return " ".join([self.method, *(f"{name}={option_text(value)}" for name, value in self.options.items())])
+
+    def computes_as(self, other: "Variant") -> bool:
+        """Whether the two differ in the length of a round at most."""
+        mine, its = ({**one.options, **dict.fromkeys(_ROUNDS)} for one in (self, other))
+        return self.method == other.method and mine == its
 
     def of(self, base: RunRequest, **fields: Any) -> RunRequest:
         """The request of `base` by this method, with its options and `fields`."""

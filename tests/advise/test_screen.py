@@ -9,6 +9,7 @@ import pytest
 from istbench.advise.here import Recorded, as_there, nodes_like_here
 from istbench.advise.promise import by_promise, mark_slow
 from istbench.advise.screen import Screening
+from istbench.advise.seconds import mean_step_s
 from istbench.advise.variant import Screened, Variant
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.speed import Speed, StepWork
@@ -62,6 +63,27 @@ def test_a_step_takes_its_computing_and_its_exposed_messages():
     rounds = asked.screened(Variant(method="local_sgd", options={"local_steps": 10}))
     assert rounds.round_steps == 10
     assert rounds.step_s == pytest.approx(1e-3 + wire / 10, rel=0.05)
+
+
+def test_a_planned_step_takes_the_seconds_recorded_of_a_variant_that_computes_alike():
+    """On other nodes, in proportion to its operations."""
+    asked, long = screening(1e8), Variant(method="ist", options={"local_steps": 64})
+    cell = asked.screened(Variant(method="ist", options={"local_steps": 4})).cell
+    recorded = Recorded.of(cell.trace(META, 5e-3, 100), cell)
+    assert recorded.step_s == pytest.approx(5e-3)
+    assert mean_step_s(asked.planned(long, 2, recorded)) == pytest.approx(5e-3)
+    four = asked.planned(long, 4, recorded)
+    assert mean_step_s(four) / mean_step_s(asked.planned(long, 4)) == pytest.approx(
+        5e-3 / mean_step_s(asked.planned(long, 2))
+    )
+
+
+def test_variants_compute_alike_if_only_the_length_of_their_rounds_differs():
+    one = Variant(method="ist", options={"local_steps": 4, "lr": 0.1})
+    assert one.computes_as(Variant(method="ist", options={"lr": 0.1}))
+    assert not one.computes_as(Variant(method="ist", options={"local_steps": 4, "lr": 0.2}))
+    assert not one.computes_as(Variant(method="local_sgd", options=one.options))
+    assert Variant(method="ddp").computes_as(Variant(method="ddp", options={"accumulate": 4}, baseline=True))
 
 
 def test_rounds_grow_until_nodes_compute_most_of_the_time():
