@@ -373,13 +373,13 @@ class _Probing:
         """
         if one.trace is None:
             return None
-        alike = [other for other in self._by_label.values() if other.variant.computes_as(one.variant)]
-        steps = [
+        planned = [other for other in self._by_label.values() if other.cell is not None]
+        recorded = (
             Recorded.of(self._load(run), other.cell)
-            for other in alike
-            if other.cell is not None and (run := self._traced(other.variant.label)) is not None
-        ]
-        return partial(self._screening.planned, one.variant, recorded=steps[0] if steps else None)
+            for other in planned
+            if other.variant.computes_as(one.variant) and (run := self._traced(other.variant.label)) is not None
+        )
+        return partial(self._screening.planned, one.variant, recorded=next(recorded, None))
 
     def _traced(self, label: str) -> Run | None:
         """The longest probe of `label` that recorded a trace."""

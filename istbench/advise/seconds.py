@@ -131,8 +131,8 @@ def mean_error(trace: "Trace") -> float:
 
 def mean_step_s(trace: "Trace") -> float:
     """The mean seconds that a local step computes, over nodes: of steps that end no round, or of all if all do."""
-    steps = [inside for events in trace.nodes for inside in [_computed(events)[0]] if len(inside)]
-    if len(steps) < len(trace.nodes):
+    steps = [_computed(events)[0] for events in trace.nodes]
+    if not all(map(len, steps)):
         return trace.computing_s / max(1, trace.steps)
     return float(np.mean([own.mean() for own in steps]))
 
