@@ -47,15 +47,15 @@ def test_it_records_whole_rounds_after_the_first(local_steps, steps, rounds):
 
 def test_waiting_and_what_happens_off_the_clock_is_not_compute():
     recorder = Recorder(torch.device("cpu"))
-    train(recorder, 60, 30, work=0.001, wait=0.1)
-    spin(0.2)
+    train(recorder, 60, 30, work=0.001, wait=0.4)
+    spin(0.5)
     with recorder.waiting(-1):  # as for what evaluating sends
         pass
-    train(recorder, 60, 30, work=0.001, wait=0.1)
+    train(recorder, 60, 30, work=0.001, wait=0.4)
     events = recorder.events()
     seconds = events[events["code"] == COMPUTE]["seconds"].sum()
     assert recorder.finished
-    assert 0.09 < seconds < 0.15  # with one wait it would be 0.19
+    assert 0.09 < seconds < 0.4  # with one wait it would be 0.49
 
 
 def test_the_first_wait_of_a_sample_is_for_operations_from_before_it():
