@@ -3,6 +3,9 @@
 Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016: the
 time is divided equally among the rungs. In each rung all candidates train equally many local steps, and the better
 half goes on to the next one, which trains it longer. The last rung has two candidates and several seeds.
+
+A rung ranks by the metric at equal seconds. The answer extrapolates, so it may favour a candidate that was stopped,
+by a few steps. Before more seeds, the favourite trains as long as the last two.
 """
 
 import math
@@ -174,6 +177,9 @@ class Trainer(Protocol):
     def left_s(self) -> float:
         """Seconds left for probes."""
 
+    def favourite(self) -> str | None:
+        """The label that the answer would recommend after the probes so far; None if it would recommend none."""
+
 
 class Halving:
     """Successive halving of `labels`, the most promising first.
@@ -201,6 +207,7 @@ class Halving:
         self._labels, self._trainer, self._target, self._plan = list(labels), trainer, target, plan
         self._earlier, self._done = list(earlier), list[Rung]()
         self._wider: Rung | None = None
+        self._challenged = False  # whether a stopped candidate went on
         self._began_s = trainer.left_s()
         self._curves: dict[str, dict[int, dict[int, Curve]]] = {}  # by label, steps and seed
         self.stopped: dict[str, int] = {}
@@ -232,7 +239,7 @@ class Halving:
         """The next rung; None if there is no time, or no use."""
         if self._earlier:
             return self._earlier.pop(0)
-        rung = self._wider or self._longer(alive) or self._finer(alive) or self._another_seed(alive)
+        rung = self._wider or self._longer(alive) or self._finer(alive) or self._last(alive)
         self._wider = None
         if rung is not None:
             self._plan(rung)
@@ -245,7 +252,8 @@ class Halving:
         more candidates than planned.
         """
         if self._earlier:
-            return self._earlier[0].steps == rung.steps and self._earlier[0].seeds == rung.seeds
+            new = not {*self._earlier[0].labels} & {*self._labels_done()}
+            return new and self._earlier[0].steps == rung.steps and self._earlier[0].seeds == rung.seeds
         first = self._done[0]
         waiting = [label for label in self._labels if label not in self._labels_done()]
         if rung.steps != first.steps or rung.seeds != first.seeds or not waiting:
@@ -273,7 +281,9 @@ class Halving:
         steps = self._done[-1].steps if self._done else 0
         tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
         if steps and (
-            len(tried) <= FINALISTS or needed_steps(list(self._standings(alive, steps).values())) is not None
+            self._challenged
+            or len(tried) <= FINALISTS
+            or needed_steps(list(self._standings(alive, steps).values())) is not None
         ):
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]
@@ -302,10 +312,22 @@ class Halving:
     def _affords(self, costs: Sequence[Cost], steps: int, every: int) -> bool:
         return sum(cost.seconds(steps, -(-steps // every) + 1) for cost in costs) <= self._trainer.left_s()
 
-    def _another_seed(self, alive: Sequence[str]) -> Rung | None:
-        """The last rung with the next seed; None if there are enough, or no time."""
+    def _last(self, alive: Sequence[str]) -> Rung | None:
+        """The last rung of the favourite, if it was stopped before; else another seed of it and the best other."""
         if not self._done:
             return None
+        last, favourite = self._done[-1], self._trainer.favourite()
+        if favourite is None:
+            return self._another_seed(alive)
+        if last.steps in self._curves.get(favourite, {}):
+            best = survivors(self._standings(alive, last.steps))
+            return self._another_seed(list(dict.fromkeys([favourite, *best]))[:FINALISTS])
+        if self._affords([self._trainer.cost(favourite)], last.steps, last.every):
+            return Rung(steps=last.steps, every=last.every, seeds=(0,), labels=(favourite,))
+        return self._another_seed(alive)
+
+    def _another_seed(self, alive: Sequence[str]) -> Rung | None:
+        """The last rung with the next seed; None if there are enough, or no time."""
         last = self._done[-1]
         seed = 1 + max(seed for rung in self._done for seed in rung.seeds if rung.steps == last.steps)
         needed = 0.0
@@ -319,6 +341,8 @@ class Halving:
     def _train(self, rung: Rung) -> bool:
         """Train all probes of `rung`; False if the time was up before the end."""
         self._done.append(rung)
+        self._challenged |= bool(self.stopped.keys() & {*rung.labels})
+        self.stopped = {label: steps for label, steps in self.stopped.items() if label not in rung.labels}
         whole = True
         for seed in rung.seeds:
             for label in rung.labels:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from istbench.advise.answer import Advice, Choice
-from istbench.advise.question import Probed, enough_steps
+from istbench.advise.question import Probed
 from istbench.advise.truth import Checked
 from istbench.backends.backend import Backend, Screen
 from istbench.door import decode_json, read_bytes
@@ -56,7 +56,7 @@ def measure(
     target = probed.target
     assert target is not None
     for choice in choices:
-        request = backend.fit(probed.request(choice.label, enough_steps(choice)))
+        request = backend.fit(probed.request(choice))
         (outcome,) = backend.run([request], out, False, screen)
         if outcome.running:
             screen.note(f"{choice.label} runs on; the same command measures it later")

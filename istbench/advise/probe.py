@@ -16,6 +16,7 @@ from istbench.advise.candidate import NO_TIME, Candidate, Redealt
 from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
 from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
+from istbench.advise.odds import odds
 from istbench.advise.promise import by_promise
 from istbench.advise.question import Probed, Question
 from istbench.advise.screen import Screening
@@ -33,7 +34,7 @@ from istbench.plan.redeal import redeal
 from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
 from istbench.results.load import Run, load_run
-from istbench.results.on_cluster import run_on_cluster
+from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.validation.measure import OncePerLine
 
@@ -43,6 +44,7 @@ _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
+_DRAWS = 1000  # of the odds between two rungs
 
 
 class Clock:
@@ -127,7 +129,7 @@ class _Probing:
         self._first_cost = dataclasses.replace(
             cost, start_s=_LATER_START * cost.start_s, step_s=_UNPLANNED * crowd * cost.step_s
         )
-        few = by_promise(screened)
+        self._few = few = by_promise(screened)
         self._note_screening(screened, few)
         earlier = [rung for rung in self._journal.earlier if labels_of([rung]) <= set(self._by_label)]
         halving = Halving(
@@ -140,12 +142,11 @@ class _Probing:
             least=sum(one.variant.baseline for one in few) + FINALISTS,
         )
         halving.run()
-        curves = {label: self._own_curves(label) for label in self._by_label}
         if self._target is None:
-            self._target, target_from = self._near_best(curves), f"{_SHORT_OF_BEST:.0%} short of the best probe"
+            self._target, target_from = self._near_best(), f"{_SHORT_OF_BEST:.0%} short of the best probe"
         return Probed(
             question=self._question,
-            candidates=tuple(self._candidate(one, curves, halving, few) for one in screened),
+            candidates=tuple(self._candidate(one, halving.stopped) for one in screened),
             profile=self._profile,
             metric=recording.curve.metric,
             target=self._target,
@@ -231,6 +232,15 @@ class _Probing:
         planned = self._by_label[label].here_s
         return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
 
+    def favourite(self) -> str | None:
+        """The label that the answer would recommend now; see `Trainer.favourite`."""
+        if self._target is None or self.left_s() <= 0:
+            return None
+        candidates = [self._candidate(self._by_label[label], {}) for label in self._runs]
+        checks, _ = own_checks(self._out)
+        found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
+        return None if found.verdict == "none" else found.standings[0].candidate.label
+
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
         """Train a probe, or read it if it is finished; see `Trainer.train`."""
         cell = self._journal.cells.get((label, rung.steps, seed))
@@ -313,8 +323,8 @@ class _Probing:
         """The curve of the last probe of each seed of `label`."""
         return {seed: run.curve for (_, seed), run in self._runs.get(label, {}).items()}
 
-    def _near_best(self, curves: Mapping[str, Mapping[int, Curve]]) -> float | None:
-        found = [curve for by_seed in curves.values() for curve in by_seed.values()]
+    def _near_best(self) -> float | None:
+        found = [curve for label in self._runs for curve in self._own_curves(label).values()]
         if not found:
             return None
         metric = found[0].metric
@@ -325,19 +335,15 @@ class _Probing:
             else best * (1 + math.copysign(_SHORT_OF_BEST, -1 if metric.better(best, 0) else 1))
         )
 
-    def _candidate(
-        self,
-        one: Screened,
-        curves: Mapping[str, Mapping[int, Curve]],
-        halving: Halving,
-        few: Sequence[Screened],
-    ) -> Candidate:
+    def _candidate(self, one: Screened, after: Mapping[str, int]) -> Candidate:
+        """`one` as its probes so far tell. after: the local steps of those that were stopped, by label."""
         label = one.variant.label
         trace, redealt = self._trace(one)
+        curves = self._own_curves(label)
         stopped = ""
-        if label in halving.stopped:
-            stopped = f"behind after {halving.stopped[label]:,} local steps"
-        elif one not in few:
+        if label in after:
+            stopped = f"behind after {after[label]:,} local steps"
+        elif one not in self._few:
             stopped = one.why_not
         elif label not in self._runs:
             stopped = NO_TIME
@@ -346,8 +352,8 @@ class _Probing:
             method=one.variant.method,
             label=label,
             options=dict(one.variant.options),
-            command=self._command(one.variant, curves[label]),
-            curves=dict(curves[label]),
+            command=self._command(one.variant, curves),
+            curves=curves,
             trace=trace,
             memory_bytes=one.memory_bytes,
             baseline=one.variant.baseline,

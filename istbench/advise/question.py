@@ -21,7 +21,7 @@ from istbench.registry import load_method
 from istbench.report.phrases import joined
 from istbench.results.metrics import Metric
 
-_ENOUGH, _DIGITS = 1.5, 2
+_LEAST, _MOST, _DIGITS = 1.5, 4.0, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +74,15 @@ class Probed:
     target_from: str
     data: str
 
-    def request(self, label: str, steps: int, *, seed: int = 0) -> RunRequest:
-        """The request that trains the candidate `label` to the target, for at most that many local steps."""
-        (one,) = (one for one in self.candidates if one.label == label)
-        every = Interval(steps=max(1, -(-steps // MOST_EVALUATIONS)))
+    def request(self, choice: Choice) -> RunRequest:
+        """The request that trains `choice` to the target, for at most `enough_steps`.
+
+        It evaluates often in the steps that it should take, not in those that it may.
+        """
+        (one,) = (one for one in self.candidates if one.label == choice.label)
+        every = Interval(steps=max(1, -(-_rounded_up(_LEAST * _expected(choice)) // MOST_EVALUATIONS)))
         return Variant(method=one.method, options=one.options).of(
-            self.question.base, target=self.target, steps=steps, eval_every=every, seed=seed
+            self.question.base, target=self.target, steps=enough_steps(choice), eval_every=every, seed=0
         )
 
     @property
@@ -95,8 +98,19 @@ class Probed:
             )
         )
         there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
+        base = self.question.base
+        constant = any(
+            Variant(method=one.method, options=one.options).constant_rate(base)
+            for one in self.candidates
+            if not one.why_not
+        )
         return (
             f"Other data: the probes trained on {self.data}",
+            *(
+                [f"The learning-rate schedule of {base.workload}: all train at a constant rate, as long runs begin"]
+                if constant
+                else []
+            ),
             *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
             *(
                 [f"The controls of {joined(outer)} on one node: a gain may be that of the outer step"]
@@ -111,7 +125,7 @@ class Probed:
         def longer(choice: Choice) -> Choice:
             if choice.why_not or not choice.extrapolated or choice.steps is None:
                 return choice
-            request = self.request(choice.label, enough_steps(choice))
+            request = self.request(choice)
             return msgspec.structs.replace(choice, command=["istbench", *request.arguments()])
 
         return msgspec.structs.replace(
@@ -122,10 +136,23 @@ class Probed:
 
 
 def enough_steps(choice: Choice) -> int:
-    """Local steps in which `choice` should reach the target: half as many again as expected, rounded up."""
-    expected = max(1.0, _ENOUGH * (choice.steps or choice.steps_probed))
-    unit: int = 10 ** max(0, math.floor(math.log10(expected)) + 1 - _DIGITS)
-    return math.ceil(expected / unit) * unit
+    """Local steps in which `choice` should reach the target: those of the slow end of its range, rounded up.
+
+    At least half as many again as expected. Never more than four times as many, so also for a range without an end.
+    A run ends at the target, so steps to spare cost nothing if it gets there.
+    """
+    slow = choice.high / choice.seconds if choice.high and choice.seconds else _MOST
+    return _rounded_up(min(_MOST, max(_LEAST, slow)) * _expected(choice))
+
+
+def _expected(choice: Choice) -> float:
+    return choice.steps or choice.steps_probed
+
+
+def _rounded_up(steps: float) -> int:
+    """`steps`, at least 1, with two digits."""
+    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, steps))) + 1 - _DIGITS)
+    return math.ceil(max(1.0, steps) / unit) * unit
 
 
 def count_threads(threads: int) -> str:

@@ -1,5 +1,6 @@
 """A variant: a method with options that an advice may recommend, and what step one knows of it."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 from istbench.cluster.trace import Trace
 from istbench.config.options import option_text
 from istbench.config.run import RunRequest
+from istbench.optimizer import OptimizerOptions
 from istbench.plan.dealt_cell import DealtCell
+from istbench.registry import build_workload, load_method, suited_defaults
 
 _ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
+_SCHEDULE = ("schedule", "warmup", "decay_at", "decay", "cosine_end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +35,25 @@ class Variant:
         return self.method == other.method and mine == its
 
     def of(self, base: RunRequest, **fields: Any) -> RunRequest:
-        """The request of `base` by this method, with its options and `fields`."""
+        """The request of `base` by this method, at a constant learning rate, with its options and `fields`."""
         values = {name: getattr(base, name) for name in RunRequest.__struct_fields__}
-        return RunRequest(**{**values, "method": self.method, "method_options": dict(self.options), **fields})
+        options = {**self.constant_rate(base), **self.options}
+        return RunRequest(**{**values, "method": self.method, "method_options": options, **fields})
+
+    def constant_rate(self, base: RunRequest) -> dict[str, Any]:
+        """Options that keep the learning rate constant, where the defaults of the workload of `base` change it.
+
+        A schedule spreads over the budget of a run. With one, a probe would end at the low rate of its last steps,
+        and its curve would not be the first part of a longer run. Empty if the options choose a schedule.
+        """
+        kind = load_method(self.method, base.plugins)
+        own = {option.name: option.default for option in dataclasses.fields(kind.Options)}
+        if "schedule" not in own or {*self.options} & {*_SCHEDULE}:
+            return {}
+        workload = build_workload(base.workload, base.workload_options, base.plugins)
+        chosen = {**own, **suited_defaults(kind, workload, self.method, self.options)}
+        plain = OptimizerOptions()
+        return {name: getattr(plain, name) for name in _SCHEDULE if chosen[name] != getattr(plain, name)}
 
 
 @dataclass(frozen=True, kw_only=True)

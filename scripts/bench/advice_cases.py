@@ -64,7 +64,7 @@ _PATIENCE = 1.05  # other candidates train for this many times the seconds of th
 _MORE = 4  # times the steps of its own command, and the expected seconds if no candidate has reached the target
 _SHORTEST_S = 0.1  # that istbench limits a run to
 _LEAST_S = 600.0  # of a candidate if none has reached the target
-_EVALUATIONS = 20  # in the seconds of a candidate that step one left out
+_EVALUATIONS = 40  # in the seconds of a candidate, and in four times those that it should take
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,18 +257,16 @@ def _measure(case: Case, done: Done, most: int) -> None:
 
 
 def _longer(choice: Choice, advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
-    """Words that let a run end by its seconds, not by its steps.
+    """Words that let a run end by its seconds, not by its steps, and that evaluate often.
 
-    A run stops where it evaluates. By steps, a candidate that is too slow to train would do so minutes too late.
+    A run stops where it evaluates, and reaches a target there. Steps between evaluations that follow from a wrong
+    expectation would hide what the truth is to tell.
     """
-    best, most_s = advice.best, _most_seconds(advice, truth)
-    steps, every = (
-        _option(choice, name) or (_option(best, name) if best else "") for name in ("--steps", "--eval-every")
-    )
+    most_s = _most_seconds(advice, truth)
+    steps = _option(choice, "--steps") or (_option(advice.best, "--steps") if advice.best else "")
     words = [f"--steps={_MORE * int(steps)}"] if steps else []
-    every = f"{most_s / _EVALUATIONS:.4g}s" if choice.why_not else every
-    words += [f"--eval-every={every}"] if every else []
-    return [*words, f"--max-seconds={most_s:.4g}"]
+    every_s = min(most_s, _MORE * choice.seconds if choice.seconds else math.inf) / _EVALUATIONS
+    return [*words, f"--eval-every={every_s:.4g}s", f"--max-seconds={most_s:.4g}"]
 
 
 def _most_seconds(advice: Advice, truth: Mapping[str, float | None]) -> float:

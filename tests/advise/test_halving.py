@@ -31,10 +31,12 @@ TARGET = 0.8
 class FakeTrainer:
     """Candidates that rise in a straight line, to the target at their own step, each step as long as its own.
 
-    reached: step of the target by label. step_s: seconds of a step on the cluster by label.
+    reached: step of the target by label. step_s: seconds of a step on the cluster by label. favourites: those that
+    an answer would recommend, one after another; the last one stays.
     """
 
-    def __init__(self, seconds, reached, step_s=None, cost=None, fails=()):
+    def __init__(self, seconds, reached, step_s=None, cost=None, fails=(), favourites=(None,)):
+        self.favourites = list(favourites)
         self.left, self.reached, self.fails = seconds, reached, set(fails)
         self.step_s = step_s or dict.fromkeys(reached, 1.0)
         self.costs = cost or Cost(start_s=1.0, evaluation_s=0.01, step_s=0.01)
@@ -61,6 +63,9 @@ class FakeTrainer:
 
     def left_s(self):
         return self.left
+
+    def favourite(self):
+        return self.favourites.pop(0) if len(self.favourites) > 1 else self.favourites[0]
 
 
 def halved(trainer, labels=None, **changed):
@@ -128,6 +133,48 @@ def test_an_interrupted_command_trains_its_own_rungs_again_and_goes_on():
     assert trainer.trained[: len(before)] == before
     assert not any(rung in whole[:2] for rung in planned)
     assert set(again.stopped) == set(reached) - {"m0", "m1"}
+
+
+def test_what_the_answer_would_recommend_trains_as_long_as_the_last_two():
+    """An answer extrapolates, so it may recommend a candidate that a rung has stopped."""
+    reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
+    _, planned = halved(trainer := FakeTrainer(300.0, reached, favourites=["m5", "m4"]))
+    longest = max(rung.steps for rung in planned)
+    whole = [label for label, steps, seed in trainer.trained if (steps, seed) == (longest, 0)]
+    assert len(whole) == 5
+    assert whole[-2:] == ["m5", "m4"]
+
+
+def test_further_seeds_are_of_the_favourite_and_the_best_other():
+    reached = {f"m{number}": 20_000 + 1000 * number for number in range(5)} | {"m5": 3000}
+    step_s = dict.fromkeys(reached, 1.0) | {"m5": 100.0}  # a rung stops it by its seconds
+    halving, planned = halved(FakeTrainer(300.0, reached, step_s, favourites=["m5"]))
+    assert ["m5"] in [list(rung.labels) for rung in planned]
+    assert [set(rung.labels) for rung in planned if rung.seeds == (1,)] == [{"m5", "m0"}]
+    assert "m5" not in halving.stopped
+
+
+def test_an_interrupted_favourite_goes_on():
+    reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
+    whole, rungs = halved(FakeTrainer(300.0, reached, favourites=["m5"]))
+    (place,) = (number for number, rung in enumerate(rungs) if rung.labels == ("m5",))
+    again, planned = halved(FakeTrainer(300.0, reached, favourites=["m5"]), earlier=rungs[: place + 1])
+    assert planned == rungs[place + 1 :]
+    assert again.stopped == whole.stopped
+
+
+def test_a_favourite_that_fails_stops_nobody():
+    reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
+
+    class Failing(FakeTrainer):
+        def train(self, label, rung, seed):
+            if len(rung.labels) == 1:
+                self.fails.add(label)
+            return super().train(label, rung, seed)
+
+    _, planned = halved(Failing(300.0, reached, favourites=["m5", None]))
+    assert planned[-1].seeds != (0,)
+    assert set(planned[-1].labels) == {"m0", "m1"}
 
 
 def test_a_candidate_that_fails_stops_nobody_else():

@@ -2,13 +2,14 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from fake_runs import evaluation, header, ramp, write_run
 from probes import ACCURACY, LINKS, candidate
 
 from istbench.advise.answer import advise
 from istbench.advise.measure import LOG, Measured, first_two, keep, measure, read_checked
-from istbench.advise.question import Probed, Question
+from istbench.advise.question import Probed, Question, enough_steps
 from istbench.backends.backend import Backend, Outcome
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
@@ -47,6 +48,14 @@ class Fake(Backend):
 def screen():
     lines = []
     return SimpleNamespace(note=lines.append, lines=lines)
+
+
+@pytest.mark.parametrize(("high", "steps"), [(11.0, 150), (30.0, 300), (100.0, 400), (None, 400)])
+def test_a_command_trains_to_the_slow_end_of_its_range_and_evaluates_as_often_as_to_its_middle(high, steps):
+    choice = msgspec.structs.replace(ADVICE.best, steps=100.0, seconds=10.0, high=high)
+    request = PROBED.request(choice)
+    assert request.steps == enough_steps(choice) == steps
+    assert request.eval_every.steps == 4
 
 
 def test_the_first_two_train_to_the_target_for_longer_than_expected(tmp_path, screen):

@@ -16,6 +16,7 @@ from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import TraceMeta
 from istbench.config.run import RunRequest
 from istbench.plan.dealt_cell import DealtCell
+from istbench.registry import build_method, build_workload
 
 META = TraceMeta(
     nodes=1,
@@ -84,6 +85,20 @@ def test_variants_compute_alike_if_only_the_length_of_their_rounds_differs():
     assert not one.computes_as(Variant(method="ist", options={"local_steps": 4, "lr": 0.2}))
     assert not one.computes_as(Variant(method="local_sgd", options=one.options))
     assert Variant(method="ddp").computes_as(Variant(method="ddp", options={"accumulate": 4}, baseline=True))
+
+
+def test_a_probe_trains_at_a_constant_rate_as_a_longer_run_begins():
+    """The schedule of `text` spreads over the budget, so a short run would end at a low rate."""
+    text = RunRequest(workload="text", method="ddp", nodes=2)
+    constant = {"schedule": "constant", "warmup": 0.0, "cosine_end": 0.0}
+    for method in ("ddp", "ist"):
+        found = Variant(method=method, options={"lr": 0.01}).of(text, steps=10)
+        assert found.method_options == {**constant, "lr": 0.01}
+        options = build_method(method, found.method_options, workload=build_workload("text", {})).options
+        assert {options.rate_at(step, found.steps) for step in range(10)} == {0.01}
+    chosen = Variant(method="ddp", options={"schedule": "step"})
+    assert chosen.of(text).method_options == {"schedule": "step"}
+    assert Variant(method="ddp").of(BASE).method_options == {}
 
 
 def test_rounds_grow_until_nodes_compute_most_of_the_time():
