@@ -317,14 +317,12 @@ class Halving:
         if not self._done:
             return None
         last, favourite = self._done[-1], self._trainer.favourite()
-        if favourite is None:
-            return self._another_seed(alive)
-        if last.steps in self._curves.get(favourite, {}):
-            best = survivors(self._standings(alive, last.steps))
-            return self._another_seed(list(dict.fromkeys([favourite, *best]))[:FINALISTS])
-        if self._affords([self._trainer.cost(favourite)], last.steps, last.every):
+        finalists = list(alive)
+        if favourite is not None and last.steps in self._curves.get(favourite, {}):
+            finalists = list(dict.fromkeys([favourite, *survivors(self._standings(alive, last.steps))]))[:FINALISTS]
+        elif favourite is not None and self._affords([self._trainer.cost(favourite)], last.steps, last.every):
             return Rung(steps=last.steps, every=last.every, seeds=(0,), labels=(favourite,))
-        return self._another_seed(alive)
+        return self._another_seed(finalists)
 
     def _another_seed(self, alive: Sequence[str]) -> Rung | None:
         """The last rung with the next seed; None if there are enough, or no time."""

@@ -151,8 +151,9 @@ def _expected(choice: Choice) -> float:
 
 def _rounded_up(steps: float) -> int:
     """`steps`, at least 1, with two digits."""
-    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, steps))) + 1 - _DIGITS)
-    return math.ceil(max(1.0, steps) / unit) * unit
+    steps = max(1.0, steps)
+    unit: int = 10 ** max(0, math.floor(math.log10(steps)) + 1 - _DIGITS)
+    return math.ceil(steps / unit) * unit
 
 
 def count_threads(threads: int) -> str:

@@ -135,7 +135,7 @@ def test_an_interrupted_command_trains_its_own_rungs_again_and_goes_on():
     assert set(again.stopped) == set(reached) - {"m0", "m1"}
 
 
-def test_what_the_answer_would_recommend_trains_as_long_as_the_last_two():
+def test_the_favourite_trains_as_long_as_the_last_two():
     """An answer extrapolates, so it may recommend a candidate that a rung has stopped."""
     reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
     _, planned = halved(trainer := FakeTrainer(300.0, reached, favourites=["m5", "m4"]))
