@@ -109,7 +109,7 @@ def draw(
         UserError: if a trace cannot be replayed on `profile`.
     """
     able = sorted((one for one in candidates if not one.why_not), key=lambda one: one.label)
-    reach = {one.label: reach_of(one, target, draws=draws, seed=seed) for one in able}
+    reach = reach_of(able, target, draws=draws, seed=seed)
     spread, freedom = seed_spread(reach.values())
     return Drawn(
         candidates=tuple(able),

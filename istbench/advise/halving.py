@@ -32,6 +32,7 @@ _LONGER = 1.2  # a rung that is less than this many times as long as the one bef
 _WORTH = 2.0  # a probe trains at least this many times as long as it takes to start
 _BEYOND = 1.5  # steps of a run over those in which another seed reached the target
 _LAST_SEEDS = 2
+_LAST = 2 / 3  # of the time
 _FINER = 3  # times as many evaluations are worth a rung
 
 
@@ -102,8 +103,11 @@ def affordable(seconds: float, costs: Sequence[Cost]) -> tuple[int, int]:
 
 
 def rung_seconds(left_s: float, count: int) -> float:
-    """Seconds of the next rung, of `count` candidates. The last rung leaves time for a second seed."""
-    return left_s / rungs_of(count) if count > FINALISTS else left_s / _LAST_SEEDS
+    """Seconds of the next rung, of `count` candidates.
+
+    The last rung leaves time for a third candidate, if the answer favours one that was stopped, or for more seeds.
+    """
+    return left_s / rungs_of(count) if count > FINALISTS else left_s * _LAST
 
 
 def needed_steps(standings: Sequence[Standing]) -> int | None:

@@ -97,7 +97,7 @@ def odds(
     Raises:
         UserError: if a trace cannot be replayed on `profile`.
     """
-    candidates = [judged(one, target) for one in candidates]
+    candidates = judged(candidates, target)
     drawn = draw(candidates, profile, target, checks=checks or {}, draws=draws, seed=seed)
     seconds = drawn.seconds()
     wins = first(seconds)

@@ -17,11 +17,12 @@ from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
 from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
 from istbench.advise.odds import odds
-from istbench.advise.promise import by_promise
+from istbench.advise.progress import continued
+from istbench.advise.promise import by_promise, makes_ddp_steps
 from istbench.advise.question import Probed, Question
 from istbench.advise.screen import Screening
 from istbench.advise.time_limit import TimeUp, at_most
-from istbench.advise.variant import Screened, Variant
+from istbench.advise.variant import Screened, Variant, constant_rate
 from istbench.backends.backend import Backend, Screen
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
@@ -320,8 +321,29 @@ class _Probing:
     # The candidates.
 
     def _own_curves(self, label: str) -> dict[int, Curve]:
-        """The curve of the last probe of each seed of `label`."""
-        return {seed: run.curve for (_, seed), run in self._runs.get(label, {}).items()}
+        """The curve of each seed of `label`: of its last probe, and of shorter ones before it that tell more.
+
+        At a constant rate they are parts of one training. Without a target in sight, all their evaluations count.
+        """
+        found: dict[int, Curve] = {}
+        for (_, seed), run in sorted(self._runs.get(label, {}).items()):
+            shorter = found.get(seed) if constant_rate(run.header.config) else None
+            found[seed] = run.curve if shorter is None else continued(shorter, run.curve, self._target)
+        return found
+
+    def _probed_as(self, one: Screened) -> str:
+        """The label whose probes tell how `one` learns: that of `ddp`, if it makes its steps and trained less."""
+        label = one.variant.label
+        if makes_ddp_steps(one.variant) and one in self._few and not self.failed(label):
+            for other in self._runs:
+                ddp = self._by_label[other].variant
+                if ddp.method == "ddp" and makes_ddp_steps(ddp) and self._trained(other) > self._trained(label):
+                    return other
+        return label
+
+    def _trained(self, label: str) -> int:
+        """Local steps of the longest probe of `label`."""
+        return max((steps for steps, _ in self._runs.get(label, {})), default=0)
 
     def _near_best(self) -> float | None:
         found = [curve for label in self._runs for curve in self._own_curves(label).values()]
@@ -339,9 +361,12 @@ class _Probing:
         """`one` as its probes so far tell. after: the local steps of those that were stopped, by label."""
         label = one.variant.label
         trace, redealt = self._trace(one)
-        curves = self._own_curves(label)
+        probed = self._probed_as(one)
+        curves = self._own_curves(probed)
         stopped = ""
-        if label in after:
+        if probed != label:
+            stopped = f"learns as {probed} does"
+        elif label in after:
             stopped = f"behind after {after[label]:,} local steps"
         elif one not in self._few:
             stopped = one.why_not
@@ -352,7 +377,7 @@ class _Probing:
             method=one.variant.method,
             label=label,
             options=dict(one.variant.options),
-            command=self._command(one.variant, curves),
+            command=self._command(one.variant, probed, curves),
             curves=curves,
             trace=trace,
             memory_bytes=one.memory_bytes,
@@ -393,13 +418,13 @@ class _Probing:
         longest_first = [runs[place] for place in sorted(runs, reverse=True)]
         return next((run for run in longest_first if run.directory.trace.exists()), None)
 
-    def _command(self, variant: Variant, curves: Mapping[int, Curve]) -> tuple[str, ...]:
-        """The command that trains `variant` to the target: its longest probe, if that got there."""
+    def _command(self, variant: Variant, probed: str, curves: Mapping[int, Curve]) -> tuple[str, ...]:
+        """The command that trains `variant` to the target: as the longest probe of `probed`, if that got there."""
         target = self._target
         there = [target is not None and curve.metric.reached(curve.best(), target) for curve in curves.values()]
         budget: dict[str, Any] = {}
         if there and all(there):
-            config = list(self._runs[variant.label].values())[-1].header.config
+            config = list(self._runs[probed].values())[-1].header.config
             budget = {"steps": config.steps, "eval_every": config.eval_every}
         request = variant.of(self._question.base, target=target, seed=0, **budget)
         return ("istbench", *request.arguments())

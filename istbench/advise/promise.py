@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from istbench.advise.variant import Screened
+from istbench.advise.variant import Screened, Variant
 
 _SAME_SPEED = 0.98
 _SAME_BYTES = 0.01
@@ -20,7 +20,7 @@ def mark_slow(found: Sequence[Screened]) -> list[Screened]:
     other method learns more in a local step than they do, so one that takes as long as the fastest of them cannot
     be first either. Baselines are trained in any case.
     """
-    exact = [one for one in found if _is_exact(one) and one.step_s is not None and not one.why_not]
+    exact = [one for one in found if makes_ddp_steps(one.variant) and one.step_s is not None and not one.why_not]
     fastest = min(exact, key=lambda one: one.step_s or 0.0, default=None)
     marked = [one if fastest is None else _marked(one, fastest) for one in found]
     return [_marked_twin(one, marked[:place]) for place, one in enumerate(marked)]
@@ -45,7 +45,7 @@ def _marked(one: Screened, fastest: Screened) -> Screened:
     if one.why_not or one.variant.baseline or one is fastest or one.step_s is None:
         return one
     assert fastest.step_s is not None
-    if _is_exact(one):
+    if makes_ddp_steps(one.variant):
         return dataclasses.replace(one, why_not=f"learns as {fastest.variant.label} does, which is faster here")
     if one.step_s >= _SAME_SPEED * fastest.step_s and not _has_control(one):
         return dataclasses.replace(one, why_not=f"a step takes as long as one of {fastest.variant.label}")
@@ -57,9 +57,9 @@ def _has_control(one: Screened) -> bool:
     return one.cell is not None and one.cell.method.control_nodes is not None
 
 
-def _is_exact(one: Screened) -> bool:
-    options = one.variant.options
-    return one.variant.method in _EXACT and not {"accumulate", "compress"} & set(options)
+def makes_ddp_steps(variant: Variant) -> bool:
+    """Whether it makes the optimizer step of `ddp`, and so learns as much in each one."""
+    return variant.method in _EXACT and not {"accumulate", "compress"} & set(variant.options)
 
 
 def by_promise(found: Iterable[Screened]) -> list[Screened]:

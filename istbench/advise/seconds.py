@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.advise.candidate import Candidate
-from istbench.advise.reach import FURTHEST
+from istbench.advise.power_law import FURTHEST
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale

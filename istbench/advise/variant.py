@@ -7,7 +7,7 @@ from typing import Any
 
 from istbench.cluster.trace import Trace
 from istbench.config.options import option_text
-from istbench.config.run import RunRequest
+from istbench.config.run import RunConfig, RunRequest
 from istbench.optimizer import OptimizerOptions
 from istbench.plan.dealt_cell import DealtCell
 from istbench.registry import build_workload, load_method, suited_defaults
@@ -78,3 +78,10 @@ class Screened:
     cell: DealtCell | None = None
     trace: Trace | None = None
     why_not: str = ""
+
+
+def constant_rate(config: RunConfig) -> bool:
+    """Whether a run trained at a constant learning rate, so that a longer one begins with the same steps."""
+    plain = OptimizerOptions()
+    options = config.method_options
+    return all(options.get(name, getattr(plain, name)) == getattr(plain, name) for name in ("schedule", "warmup"))

@@ -12,6 +12,7 @@ from probes import ACCURACY, LINKS, candidate, curve, straight
 from istbench.advise.answer import Advice, Choice, Decide, advise
 from istbench.advise.candidate import NO_TIME
 from istbench.advise.flips import Flip, Flips
+from istbench.advise.reach import TOO_FEW
 from istbench.advise.words import advice_section, advice_text, candidates_table
 from istbench.door import decode_json
 
@@ -136,7 +137,7 @@ def test_candidates_that_nobody_trained_are_named():
     rest = [
         untrained("local_sgd", NO_TIME, compute=1.0), untrained("zero", "learns as ddp does", compute=0.001),
         untrained("dslide", "it trains amazon670k only", trace=None),
-        candidate("diloco", compute=1.0, curves={0: curve([(0, 0.1), (80, 0.7)])}),
+        candidate("diloco", compute=1.0, failed=TOO_FEW),
     ]  # fmt: skip
     found = advice(dataclasses.replace(IST, memory_bytes=2**20), DDP, *rest)
     assert (found.verdict, found.may_be_faster) == ("clear", ())

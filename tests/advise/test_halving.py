@@ -77,7 +77,7 @@ def halved(trainer, labels=None, **changed):
 
 def test_the_fastest_to_the_target_end_in_the_last_rung_with_several_seeds():
     reached = {f"m{number}": 2000 + 1000 * number for number in range(8)}
-    halving, planned = halved(trainer := FakeTrainer(300.0, reached))
+    halving, planned = halved(trainer := FakeTrainer(400.0, reached))
     assert planned[0].labels[0] == "m0"
     assert set(planned[-1].labels) == {"m0", "m1"}
     assert {seed for label, _, seed in trainer.trained if label == "m0"} >= {0, 1}

@@ -78,14 +78,12 @@ def test_a_candidate_that_failed_or_has_no_trace_is_never_first():
     others = [candidate("failed", failed="a worker ended"), candidate("bare", trace=None)]
     others.append(candidate("empty", curves={}))
     assert [one.why_not for one in others] == ["a worker ended", "no trace to replay", "no evaluation of a probe"]
-    others.append(candidate("short", curves={0: curve([(0, 0.1), (80, 0.7)])}))
     found = odds([*others, slow], LINKS, 0.8)
     assert [(one.candidate.label, one.odds) for one in found.standings] == [("slow", 1.0)]
     assert [(one.label, one.why_not) for one in found.without] == [
         ("bare", "no trace to replay"),
         ("empty", "no evaluation of a probe"),
         ("failed", "a worker ended"),
-        ("short", "too few evaluations to extrapolate"),
     ]
 
 

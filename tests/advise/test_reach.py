@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from probes import ACCURACY, candidate, curve
 
 from istbench.advise.candidate import Candidate
-from istbench.advise.reach import TOO_FEW, judged, reach_of, steps_to
+from istbench.advise.reach import TOO_FEW, judged, reach_of
 from istbench.results.metrics import Metric
 
+DRAWS = 400
 LOSS = Metric("loss", lower_is_better=True)
 
 
@@ -26,72 +27,125 @@ def power(exponent, steps, *, ceiling=0.95, metric=ACCURACY, noise=0.0):
     return Candidate(method="a", label="a", curves={0: curve(points, metric)})
 
 
+def reach(probe, target, *others, draws=DRAWS):
+    """The reach of `probe` beside `others`."""
+    return reach_of([probe, *others], target, draws=draws, seed=0)[probe.label]
+
+
+def quantiles(draws):
+    """The low end, the middle and the high end of draws."""
+    return np.quantile(draws, (0.1, 0.5, 0.9), method="lower").tolist()
+
+
+def shaped(label, *, scale=1.0, until=1000, every=20, metric=ACCURACY):
+    """A candidate that reaches 0.8 at step 1000, times `scale`; it ends at `until`."""
+    sign = -1 if metric.lower_is_better else 1
+    levels = [(step, 0.8 * math.log1p(step / scale) / math.log1p(1000)) for step in range(0, until + 1, every)]
+    points = [(step, sign * level) for step, level in levels]
+    return Candidate(method=label, label=label, curves={0: curve(points, metric)}, trace=object())
+
+
 def test_a_crossing_within_the_probe_is_interpolated_as_in_tables():
-    found = steps_to(candidate("a", steps=(100, 140)), 0.4)
-    assert {seed: (steps.median, steps.low, steps.high) for seed, steps in found.items()} == {
-        0: (pytest.approx(50),) * 3,
-        1: (pytest.approx(70),) * 3,
-    }
-    assert not any(steps.extrapolated for steps in found.values())
+    found = reach(candidate("a", steps=(100, 140)), 0.4)
+    assert found.by_seed == pytest.approx(np.tile([[50.0], [70.0]], DRAWS))
+    assert not found.extrapolated.any()
 
 
 @pytest.mark.parametrize("metric", [ACCURACY, LOSS])
 def test_a_power_law_is_continued_in_either_direction(metric):
     probe = power(0.5, range(10, 110, 10), metric=metric)
     level = 0.95 - 0.9 * 20**-0.5  # at step 200
-    (steps,) = steps_to(probe, -level if metric.lower_is_better else level).values()
-    assert steps.extrapolated
-    assert steps.low < 200 < steps.high
-    assert steps.median == pytest.approx(200, rel=0.1)
+    found = reach(probe, -level if metric.lower_is_better else level, draws=2000)
+    assert found.extrapolated.all()
+    low, middle, high = quantiles(found.by_seed)
+    assert low < 200 < high
+    assert middle == pytest.approx(200, rel=0.1)
 
 
 def test_a_curve_that_is_flat_below_the_target_never_reaches_it():
-    probe = power(2.0, range(10, 210, 10), ceiling=0.6, noise=0.001)
-    (steps,) = steps_to(probe, 0.7).values()
-    assert (steps.median, steps.low, steps.high, steps.extrapolated) == (math.inf, math.inf, math.inf, True)
+    found = reach(power(2.0, range(10, 210, 10), ceiling=0.6, noise=0.001), 0.7)
+    assert quantiles(found.by_seed) == [math.inf] * 3
+    assert found.extrapolated.all()
     flat = Candidate(method="a", label="a", curves={0: curve([(step, 0.6) for step in range(0, 60, 10)])})
-    assert steps_to(flat, 0.7)[0].median == math.inf
+    assert np.isinf(reach(flat, 0.7).by_seed).all()
 
 
-def test_a_single_evaluation_short_of_the_target_tells_nothing():
+def test_a_single_evaluation_short_of_the_target_tells_nothing_alone():
     """It does not tell that the target is never reached: a line through it may go anywhere."""
     single, longer = curve([(0, 0.0), (10, 0.5)]), curve([(0, 0.0), (10, 0.5), (20, 0.6)])
     one = Candidate(method="a", label="a", curves={0: single}, trace=object())
-    assert judged(one, 0.7).why_not == TOO_FEW
-    assert judged(one, 0.7).steps_probed == 10
-    assert judged(one, 0.4) == one, "a crossing before it counts"
-    assert judged(dataclasses.replace(one, curves={0: single, 1: longer}), 0.7).curves == {1: longer}
-    assert judged(dataclasses.replace(one, failed="a worker ended"), 0.7).why_not == "a worker ended"
+    (found,) = judged([one], 0.7)
+    assert (found.why_not, found.steps_probed) == (TOO_FEW, 10)
+    assert judged([one], 0.4) == [one], "a crossing before it counts"
+    (both,) = judged([dataclasses.replace(one, curves={0: curve([(0, 0.0), (10, 0.7)]), 1: longer})], 0.8)
+    assert both.curves == {1: longer}, "the single one is ahead of the longer one"
+    assert judged([dataclasses.replace(one, failed="a worker ended")], 0.7)[0].why_not == "a worker ended"
+
+
+def test_a_single_evaluation_counts_beside_a_probe_that_it_can_follow():
+    long, one = shaped("long"), shaped("one", scale=2.0, until=20)
+    assert judged([one, long], 0.7)[0] == one
+    assert judged([shaped("one", scale=0.001, until=20), long], 1.2)[0].why_not == TOO_FEW, "it is ahead"
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, LOSS])
+def test_a_short_curve_goes_on_as_a_long_one_does(metric):
+    long, short = shaped("long", metric=metric), shaped("short", scale=2.0, until=100, metric=metric)
+    level = -0.8 if metric.lower_is_better else 0.8
+    assert quantiles(reach(long, level, short).by_seed) == pytest.approx([1000] * 3)
+    found = reach(short, level, long)
+    low, middle, high = quantiles(found.by_seed)
+    assert middle == pytest.approx(2000, rel=0.05)
+    assert low < 0.9 * middle < 1.1 * middle < high
+    assert found.extrapolated.all()
+
+
+def test_two_short_curves_share_the_doubt_of_the_long_one():
+    random = np.random.default_rng(3)
+    levels = [(step, 0.95 - 0.95 * (1 + step) ** -0.3) for step in range(0, 1001, 20)]
+    noisy = [(step, level + 0.004 * random.standard_normal()) for step, level in levels]
+    long = Candidate(method="long", label="long", curves={0: curve(noisy)})
+    found = reach_of([long, shaped("a", until=60), shaped("b", until=60)], 0.87, draws=DRAWS, seed=0)
+    never = [np.isinf(one.by_seed[0]).tolist() for one in found.values()]
+    assert 0 < sum(never[0]) < DRAWS
+    assert never[0] == never[1] == never[2]
+
+
+def test_a_short_curve_ahead_of_all_others_follows_its_own_law():
+    short = power(0.5, range(10, 60, 10))
+    slow = Candidate(method="b", label="b", curves={0: curve([(step, 1e-4 * step) for step in range(0, 501, 10)])})
+    assert np.array_equal(reach(short, 0.8, slow).by_seed, reach(short, 0.8).by_seed)
 
 
 def test_a_curve_without_numbers_never_reaches_the_target():
     diverged = Candidate(
         method="a", label="a", curves={0: curve([(0, 0.1), (10, None), (20, None)])}, trace=object()
     )
-    assert judged(diverged, 0.7) == diverged
-    assert steps_to(diverged, 0.7)[0].median == math.inf
+    assert judged([diverged, shaped("long")], 0.7)[0] == diverged
+    assert np.isinf(reach(diverged, 0.7, shaped("long")).by_seed).all()
 
 
 def test_evaluations_without_a_number_do_not_count():
     points = [(step, None if step == 50 else 0.9 - 0.9 * (step / 10) ** -0.5) for step in range(10, 110, 10)]
-    (steps,) = steps_to(Candidate(method="a", label="a", curves={0: curve(points)}), 0.7).values()
-    assert steps.low < 202 < steps.high
+    low, _, high = quantiles(reach(Candidate(method="a", label="a", curves={0: curve(points)}), 0.7).by_seed)
+    assert low < 202 < high
 
 
-@given(noise=st.floats(0, 0.01), exponent=st.floats(0.2, 1.2), beyond=st.floats(1.05, 6))
-def test_ranges_are_behind_the_probe_and_widen_with_the_distance(noise, exponent, beyond):
+@given(noise=st.floats(0, 0.01), exponent=st.floats(0.2, 1.2), beyond=st.floats(1.05, 6), beside=st.booleans())
+def test_ranges_are_behind_the_probe_and_widen_with_the_distance(noise, exponent, beyond, beside):
     probe = power(exponent, range(10, 210, 10), noise=noise)
     best = probe.curves[0].best()
     level = 0.95 - 0.9 * (20 * beyond) ** -exponent
     if level <= best + 1e-6:
         return
-    near, far = (reach_of(probe, target, draws=300, seed=0).by_seed[0] for target in ((best + level) / 2, level))
+    others = [dataclasses.replace(power(exponent, range(10, 2010, 10)), label="long")] if beside else []
+    near, far = (reach(probe, target, *others).by_seed[0] for target in ((best + level) / 2, level))
     assert (near >= 200).all()
     assert np.quantile(near, 0.5, method="lower") <= np.quantile(far, 0.5, method="lower")
     assert np.isfinite(near).mean() >= np.isfinite(far).mean()
 
 
 def test_without_doubt_each_seed_has_one_number_of_steps():
-    reach = reach_of(power(0.5, range(10, 110, 10), noise=0.01), 0.8, draws=300, seed=0)
-    assert len(np.unique(reach.by_seed)) > 100
-    assert len(np.unique(reach.without_doubt().by_seed)) == 1
+    found = reach(power(0.5, range(10, 110, 10), noise=0.01), 0.8)
+    assert len(np.unique(found.by_seed)) > 100
+    assert len(np.unique(found.without_doubt().by_seed)) == 1

@@ -1,0 +1,83 @@
+"""A curve as progress: local steps, and values of which higher ones are better."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from istbench.cluster.trace import Floats
+from istbench.results.curves import Curve
+from istbench.results.metrics import Metric
+
+
+def signed(level: float, metric: Metric) -> float:
+    """`level` of `metric`, so that higher is better."""
+    return -level if metric.lower_is_better else level
+
+
+def continued(shorter: Curve, longer: Curve, target: float | None) -> Curve:
+    """`longer` with the evaluations of `shorter`, two runs of the same training, where it ends short of `target`.
+
+    A run that reaches the target stops there, and tells its step by itself.
+    """
+    metric = longer.metric
+    if target is None or metric.reached(longer.best(), target):
+        return longer
+    known = zip(shorter.evaluations, shorter.values, strict=True)
+    by_step = {one.step: one for one, value in known if not metric.reached(value, target)}
+    by_step |= {one.step: one for one in longer.evaluations}
+    evaluations = tuple(by_step[step] for step in sorted(by_step))
+    return dataclasses.replace(longer, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The evaluations of a curve after step 0 that have a number.
+
+    Attributes:
+        steps: rising [points]. values: higher is better [points].
+        start: the value at step 0; None if it has none.
+    """
+
+    steps: Floats
+    values: Floats
+    start: float | None
+
+    @classmethod
+    def of(cls, curve: Curve) -> "Progress":
+        """The progress of `curve`."""
+        points = [
+            (evaluation.step, signed(value, curve.metric))
+            for evaluation, value in zip(curve.evaluations, curve.values, strict=True)
+            if value is not None and math.isfinite(value)
+        ]
+        start = points[0][1] if points and not points[0][0] else None
+        after = np.array([point for point in points if point[0]], dtype=float).reshape(-1, 2)
+        return cls(steps=after[:, 0], values=after[:, 1], start=start)
+
+    @property
+    def last(self) -> float:
+        """The last step; 0 without points."""
+        return float(self.steps[-1]) if len(self.steps) else 0.0
+
+    @cached_property
+    def best(self) -> Floats:
+        """The best value up to each point [points]."""
+        return np.maximum.accumulate(self.values)
+
+    def step_at(self, value: float) -> float:
+        """The first step whose best value so far is `value`; infinite if none is, 0 if the start is.
+
+        Between two points the value is linear in the log of the step; up to the first one, in its root.
+        """
+        if not len(self.steps) or value > self.best[-1]:
+            return math.inf
+        after = int(np.argmax(self.best >= value))
+        if after:
+            share = (value - self.best[after - 1]) / (self.best[after] - self.best[after - 1])
+            return float(self.steps[after - 1] ** (1 - share) * self.steps[after] ** share)
+        if self.start is None or value <= self.start:
+            return 0.0
+        return float(self.steps[0] * ((value - self.start) / (self.best[0] - self.start)) ** 2)

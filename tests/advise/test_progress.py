@@ -1,0 +1,64 @@
+"""A curve as progress: where it had learned as much."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from probes import curve
+
+from istbench.advise.progress import Progress, continued, signed
+from istbench.results.metrics import Metric
+
+LOSS = Metric("loss", lower_is_better=True)
+
+
+def test_between_two_points_the_value_is_linear_in_the_log_of_the_step():
+    progress = Progress.of(curve([(0, 0.0), (10, 0.2), (1000, 0.6)]))
+    assert progress.step_at(0.4) == pytest.approx(100)
+    assert progress.step_at(0.1) == pytest.approx(2.5), "in its root up to the first point"
+    assert (progress.step_at(0.2), progress.step_at(0.6)) == (10, 1000)
+    assert (progress.step_at(0.0), progress.step_at(-1.0), progress.step_at(0.61)) == (0, 0, math.inf)
+
+
+def test_a_lower_loss_is_more_progress():
+    progress = Progress.of(curve([(0, 4.0), (10, 3.0), (20, 2.5)], LOSS))
+    assert progress.step_at(signed(2.5, LOSS)) == 20
+    assert progress.step_at(signed(3.5, LOSS)) == pytest.approx(2.5)
+
+
+def test_a_worse_value_later_changes_nothing():
+    progress = Progress.of(curve([(0, 0.0), (10, 0.5), (20, 0.3), (40, 0.6)]))
+    assert progress.step_at(0.3) == pytest.approx(3.6)
+    assert progress.step_at(0.5) == 10
+    assert 20 < progress.step_at(0.55) < 40
+    assert progress.last == 40
+
+
+def test_without_a_value_at_step_0_a_curve_starts_with_its_first_point():
+    assert Progress.of(curve([(10, 0.5), (20, 0.6)])).step_at(0.4) == 0
+
+
+def test_evaluations_without_a_number_do_not_count():
+    progress = Progress.of(curve([(0, 0.1), (10, None), (20, None)]))
+    assert (progress.last, progress.step_at(0.1)) == (0.0, math.inf)
+
+
+def test_a_longer_run_has_the_evaluations_of_a_shorter_one_of_the_same_training():
+    shorter, longer = curve([(0, 0.0), (5, 0.2), (10, 0.4)]), curve([(0, 0.0), (10, 0.4), (20, 0.5)])
+    both = continued(shorter, longer, 0.6)
+    assert [(one.step, value) for one, value in zip(both.evaluations, both.values, strict=True)] == [
+        (0, 0.0), (5, 0.2), (10, 0.4), (20, 0.5),
+    ]  # fmt: skip
+    assert len(both.seconds) == 4
+    assert continued(shorter, longer, 0.5) == longer == continued(shorter, longer, None)
+    assert continued(curve([(0, 0.0), (5, 0.7)]), longer, 0.6) == longer, "one chance evaluation does not reach it"
+
+
+@given(values=st.lists(st.floats(0, 1), min_size=1, max_size=12), value=st.floats(0, 1), more=st.floats(0, 0.5))
+def test_more_progress_takes_no_fewer_steps(values, value, more):
+    progress = Progress.of(curve([(step, own) for step, own in enumerate(values)]))
+    here, there = progress.step_at(value), progress.step_at(value + more)
+    assert here <= there
+    assert np.isinf(there) or there <= progress.last
