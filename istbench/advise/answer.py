@@ -73,7 +73,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         verdict: `clear` from odds of 0.8, `close` below them or if an untrained candidate may be faster, `none` if
             no candidate reaches the target in half of the draws.
         odds: that `best` is first; 0 without a best.
-        best: the likeliest of those that reach the target in half of the draws; None if the verdict is `none`.
+        best: the first of `Odds`; None if the verdict is `none`.
         others: first those that do so, then those that do not, then those without odds.
         may_be_faster: labels of candidates without odds that may win, since no probe tells whether. They turn a
             clear answer into a close one.
@@ -238,6 +238,9 @@ def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
         if beyond
         else ""
     )
+    for one in candidates:
+        if one.learns_as:
+            yield f"{one.label} itself: it makes the optimizer steps of {one.learns_as}, in the seconds of its plan"
     # Step one has replayed the plan of each candidate with a trace: that replay is the reason to leave it out.
     untrained = [one for one in found.without if not one.failed and not one.steps_probed and one.why_not != NO_TIME]
     for reason, unknown in (

@@ -4,8 +4,8 @@ Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter
 time is divided equally among the rungs. In each rung all candidates train equally many local steps, and the better
 half goes on to the next one, which trains it longer. The last rung has two candidates and several seeds.
 
-A rung ranks by the metric at equal seconds. The answer extrapolates, so it may favour a candidate that was stopped,
-by a few steps. Before more seeds, the favourite trains as long as the last two.
+A rung ranks by the metric at equal seconds. The answer extrapolates, so a candidate that was stopped may still be
+first by it. Before more seeds, such ones train as long as the last two.
 """
 
 import math
@@ -181,8 +181,8 @@ class Trainer(Protocol):
     def left_s(self) -> float:
         """Seconds left for probes."""
 
-    def favourite(self) -> str | None:
-        """The label that the answer would recommend after the probes so far; None if it would recommend none."""
+    def favourites(self) -> Sequence[str]:
+        """The labels that may well be first after the probes so far, that of the answer so far before others."""
 
 
 class Halving:
@@ -317,15 +317,15 @@ class Halving:
         return sum(cost.seconds(steps, -(-steps // every) + 1) for cost in costs) <= self._trainer.left_s()
 
     def _last(self, alive: Sequence[str]) -> Rung | None:
-        """The last rung of the favourite, if it was stopped before; else another seed of it and the best other."""
+        """The last rung of a favourite that was stopped before; else another seed of the first two."""
         if not self._done:
             return None
-        last, favourite = self._done[-1], self._trainer.favourite()
-        finalists = list(alive)
-        if favourite is not None and last.steps in self._curves.get(favourite, {}):
-            finalists = list(dict.fromkeys([favourite, *survivors(self._standings(alive, last.steps))]))[:FINALISTS]
-        elif favourite is not None and self._affords([self._trainer.cost(favourite)], last.steps, last.every):
-            return Rung(steps=last.steps, every=last.every, seeds=(0,), labels=(favourite,))
+        last, favourites = self._done[-1], self._trainer.favourites()
+        whole = [label for label in favourites if last.steps in self._curves.get(label, {})]
+        for label in favourites:
+            if label not in whole and self._affords([self._trainer.cost(label)], last.steps, last.every):
+                return Rung(steps=last.steps, every=last.every, seeds=(0,), labels=(label,))
+        finalists = list(dict.fromkeys([*whole, *survivors(self._standings(alive, last.steps))]))[:FINALISTS]
         return self._another_seed(finalists)
 
     def _another_seed(self, alive: Sequence[str]) -> Rung | None:

@@ -65,7 +65,9 @@ class Decider:
 class Odds:
     """The odds of all candidates: those expected to reach the target first, then the others, the likeliest first.
 
-    A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite.
+    A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite. The
+    very first one has clear odds or else the fewest expected seconds: the widest range often has the best odds, and
+    a wide range says that little is known.
 
     verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
     nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
@@ -108,6 +110,8 @@ def odds(
         ),
         key=lambda found: (math.isinf(found.seconds), -found.odds, found.seconds, found.candidate.label),
     )
+    best = min(standings, key=lambda found: (found.odds < CLEAR, found.seconds), default=None)
+    standings.sort(key=lambda found: found is not best)
     nobody = float(np.isinf(seconds).all(axis=0).mean())
     expected = bool(standings) and math.isfinite(standings[0].seconds)
     verdict: Verdict = "none" if not expected else "clear" if standings[0].odds >= CLEAR else "close"

@@ -18,7 +18,7 @@ from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
 from istbench.advise.odds import odds
 from istbench.advise.progress import continued
-from istbench.advise.promise import by_promise, makes_ddp_steps
+from istbench.advise.promise import by_promise, longest_alike
 from istbench.advise.question import Probed, Question
 from istbench.advise.screen import Screening
 from istbench.advise.time_limit import TimeUp, at_most
@@ -46,6 +46,7 @@ _LATER_START = 0.25  # of the seconds of the first start, in which the fork serv
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
 _DRAWS = 1000  # of the odds between two rungs
+_LIKELY = 0.1  # odds that are worth a longer probe
 
 
 class Clock:
@@ -233,14 +234,21 @@ class _Probing:
         planned = self._by_label[label].here_s
         return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
 
-    def favourite(self) -> str | None:
-        """The label that the answer would recommend now; see `Trainer.favourite`."""
+    def favourites(self) -> Sequence[str]:
+        """The labels that may well be first after the probes so far; see `Trainer.favourites`."""
         if self._target is None or self.left_s() <= 0:
-            return None
-        candidates = [self._candidate(self._by_label[label], {}) for label in self._runs]
+            return []
+        candidates = [self._candidate(one, {}) for one in self._few]
         checks, _ = own_checks(self._out)
         found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
-        return None if found.verdict == "none" else found.standings[0].candidate.label
+        best = found.standings[:1] if found.verdict != "none" else ()
+        likely = sorted(found.standings, key=lambda one: -one.odds)
+        labels = [one.candidate.label for one in (*best, *likely) if one in best or one.odds >= _LIKELY]
+        return [label for label in dict.fromkeys(labels) if not self._learned_as_another(label)]
+
+    def _learned_as_another(self, label: str) -> bool:
+        """Whether a probe gave the seconds of `label`, and one of `ddp` how it learns: nothing is left to probe."""
+        return label in self._runs and self._probed_as(self._by_label[label]) != label
 
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
         """Train a probe, or read it if it is finished; see `Trainer.train`."""
@@ -332,18 +340,14 @@ class _Probing:
         return found
 
     def _probed_as(self, one: Screened) -> str:
-        """The label whose probes tell how `one` learns: that of `ddp`, if it makes its steps and trained less."""
+        """The label whose probes tell how `one` learns."""
         label = one.variant.label
-        if makes_ddp_steps(one.variant) and one in self._few and not self.failed(label):
-            for other in self._runs:
-                ddp = self._by_label[other].variant
-                if ddp.method == "ddp" and makes_ddp_steps(ddp) and self._trained(other) > self._trained(label):
-                    return other
-        return label
-
-    def _trained(self, label: str) -> int:
-        """Local steps of the longest probe of `label`."""
-        return max((steps for steps, _ in self._runs.get(label, {})), default=0)
+        if one not in self._few or self.failed(label):
+            return label
+        trained = [
+            (self._by_label[other].variant, max(steps for steps, _ in runs)) for other, runs in self._runs.items()
+        ]
+        return longest_alike(one.variant, trained)
 
     def _near_best(self) -> float | None:
         found = [curve for label in self._runs for curve in self._own_curves(label).values()]
@@ -363,14 +367,13 @@ class _Probing:
         trace, redealt = self._trace(one)
         probed = self._probed_as(one)
         curves = self._own_curves(probed)
+        learns_as = "" if label in self._runs or probed == label else probed
         stopped = ""
-        if probed != label:
-            stopped = f"learns as {probed} does"
-        elif label in after:
+        if label in after:
             stopped = f"behind after {after[label]:,} local steps"
         elif one not in self._few:
             stopped = one.why_not
-        elif label not in self._runs:
+        elif label not in self._runs and not learns_as:
             stopped = NO_TIME
         unable = one.why_not if one.fits is False or one.cell is None else ""
         return Candidate(
@@ -382,6 +385,7 @@ class _Probing:
             trace=trace,
             memory_bytes=one.memory_bytes,
             baseline=one.variant.baseline,
+            learns_as=learns_as,
             stopped="" if self.failed(label) or unable else stopped,
             failed=self._failed.get(label, unable),
             redealt=redealt,

@@ -18,15 +18,13 @@ def signed(level: float, metric: Metric) -> float:
 
 
 def continued(shorter: Curve, longer: Curve, target: float | None) -> Curve:
-    """`longer` with the evaluations of `shorter`, two runs of the same training, where it ends short of `target`.
+    """`longer` with the evaluations of `shorter`, two runs of the same training.
 
-    A run that reaches the target stops there, and tells its step by itself.
+    Without those at the target: `longer` tells the step of it, or that a chance evaluation of `shorter` was there.
     """
     metric = longer.metric
-    if target is None or metric.reached(longer.best(), target):
-        return longer
     known = zip(shorter.evaluations, shorter.values, strict=True)
-    by_step = {one.step: one for one, value in known if not metric.reached(value, target)}
+    by_step = {one.step: one for one, value in known if target is None or not metric.reached(value, target)}
     by_step |= {one.step: one for one in longer.evaluations}
     evaluations = tuple(by_step[step] for step in sorted(by_step))
     return dataclasses.replace(longer, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))

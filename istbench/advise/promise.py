@@ -57,6 +57,19 @@ def _has_control(one: Screened) -> bool:
     return one.cell is not None and one.cell.method.control_nodes is not None
 
 
+def longest_alike(variant: Variant, trained: Sequence[tuple[Variant, int]]) -> str:
+    """The label of the longest probe that tells how `variant` learns: its own, or that of `ddp` with equal options.
+
+    The latter counts if `variant` makes the steps of `ddp`. trained: variants with the local steps of their probes.
+    """
+    own = max((steps for other, steps in trained if other.label == variant.label), default=0)
+    for other, steps in trained:
+        alike = other.method == "ddp" and other.options == variant.options
+        if alike and makes_ddp_steps(variant) and steps > own:
+            return other.label
+    return variant.label
+
+
 def makes_ddp_steps(variant: Variant) -> bool:
     """Whether it makes the optimizer step of `ddp`, and so learns as much in each one."""
     return variant.method in _EXACT and not {"accumulate", "compress"} & set(variant.options)

@@ -1,14 +1,15 @@
 """Local steps from the start to the target: seen in a probe, or extrapolated beyond its end.
 
-A curve that ends short of the target goes on in one of two ways:
+Methods of one workload learn in curves of a similar shape. So a curve that ends short of the target goes on as one
+that is further does, the leader: from the step at which the latter had learned as much, at the pace at which it has
+followed so far. The further it goes, the less do two methods stay in step, so the range widens.
 
-- A long probe follows a power law of its own (`power_law`).
-- A short one says too little for that. Methods of one workload learn in curves of a similar shape, so it goes on
-  as the long probes do: from the step at which such a probe had learned as much as it, in steps scaled to its own.
-  Each draw follows one of them. The further it goes, the less do two methods stay in step: the range widens.
+Leaders are the curves that reached the target. If none did, it is the one with the best value, which goes on by a
+power law of its own (`power_law`).
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.advise.candidate import Candidate
-from istbench.advise.power_law import LEAST_POINTS, steps_by_law
+from istbench.advise.power_law import FURTHEST, LEAST_POINTS, steps_by_law
 from istbench.advise.progress import Progress, signed
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
@@ -25,11 +26,11 @@ from istbench.seeds import derived_seed
 TOO_FEW = "too few evaluations to extrapolate"
 """The reason of a candidate whose curves end short of the target after a single evaluation, with none to follow."""
 
-_LONG = 0.5  # of the steps of the longest probe: such a one follows its own law
-_RECENT = 0.5  # of the steps of a short probe: the part that gives its scale
+_PACES, _LEAST_PACE = 0.2, 0.02  # spread of paces, before any evaluation tells one
+_NOISE, _PRIOR_POINTS = 0.1, 2.0  # of the log of a leader's step by one evaluation, before others tell it
 # scripts/bench/extrapolated_steps.py: how often true steps lie in the ranges that these two give.
-_SCALE = 0.25  # spread of the log of a scale at the end of a short probe
-_DRIFT = 0.2  # and of its change, over the log of how much further the longer one goes
+_SCALE = 0.15  # spread of the log of the steps at the end of a probe
+_DRIFT = 0.2  # and of how much further it goes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class _Known:
     Attributes:
         curves: each as progress. level: the target, so that higher is better.
         seen: steps to the target of the curves that reached it.
-        long: the curves that others may follow: they reached the target, or are long themselves.
+        leaders: the curves that others follow.
     """
 
     def __init__(self, candidates: Sequence[Candidate], target: float) -> None:
@@ -102,12 +103,9 @@ class _Known:
         for one in candidates:
             for seed, curve in one.curves.items():
                 self._add((one.label, seed), curve, target)
-        longest = max((progress.last for progress in self.curves.values()), default=0.0)
-        self.long = [
-            place
-            for place, progress in self.curves.items()
-            if place in self.seen or (progress.last >= _LONG * longest and len(progress.steps) >= LEAST_POINTS)
-        ]
+        furthest = max(self.curves, key=self._furthest, default=None)
+        # One law is wrong in the same way for all seeds of a candidate, so these share a leader's doubt.
+        self.leaders = list(self.seen) or [place for place in self.curves if furthest and place[0] == furthest[0]]
 
     def _add(self, place: _Place, curve: Curve, target: float) -> None:
         self.level = signed(target, curve.metric)
@@ -116,37 +114,76 @@ class _Known:
         if there is not None:
             self.seen[place] = there.step
 
+    def _furthest(self, place: _Place) -> tuple[bool, float]:
+        progress = self.curves[place]
+        return len(progress.steps) >= LEAST_POINTS, float(progress.best[-1]) if len(progress.steps) else -math.inf
+
     def tells(self, place: _Place) -> bool:
         """Whether a curve tells anything of its steps to the target. If it diverged: that it never gets there."""
         points = len(self.curves[place].steps)
-        return place in self.seen or points != 1 or bool(self.scales(place))
+        return place in self.seen or points != 1 or bool(self.paces(place))
 
-    def scales(self, place: _Place) -> "list[_Scale]":
-        """How a short curve follows each of the long ones that learned more than it."""
-        mine, found = self.curves[place], []
-        for other in self.long:
-            theirs = self.curves[other]
-            if other == place or not len(mine.steps) or not 0 < theirs.step_at(mine.best[-1]) < theirs.last:
-                continue
-            recent = mine.steps >= _RECENT * mine.last
-            steps = np.array([theirs.step_at(value) for value in mine.best[recent]])
-            logs = np.log(mine.steps[recent][steps > 0] / steps[steps > 0])
-            found.append(_Scale(place=other, log=float(logs.mean()), step=float(steps[-1])))
-        return found
+    def paces(self, place: _Place) -> "list[_Pace]":
+        """How a curve follows each of the leaders that learned more than it.
+
+        A leader that made its first evaluation after that tells little of it, so it counts only if all did.
+        """
+        found = (
+            _Pace.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place
+        )
+        paces = [pace for pace in found if pace is not None]
+        early = [pace for pace in paces if pace.there >= self.curves[pace.leader].steps[0]]
+        return early or paces
 
 
 @dataclass(frozen=True)
-class _Scale:
-    """How a short curve follows a long one.
+class _Pace:
+    """How a curve follows a leader.
 
     Attributes:
-        place: the long curve. log: of the steps of the short one over those of the long one, at equal values.
-        step: of the long one, at the value at the end of the short one.
+        leader: its place. there: the step of the leader with the value of the follower at its last step.
+        last: that step of the follower.
+        pace: change of the log of the leader's step over that of the log of the follower's. 1 for two curves of one
+            shape; less if the follower falls behind, and near 0 if it no longer learns.
     """
 
-    place: _Place
-    log: float
-    step: float
+    leader: _Place
+    there: float
+    last: float
+    pace: float
+
+    @classmethod
+    def of(cls, mine: Progress, theirs: Progress, leader: _Place) -> "_Pace | None":
+        """How `mine` follows `theirs`; None if these never were at one value."""
+        there = np.array([theirs.step_at(value) for value in mine.best])
+        if not len(there) or not 0 < there[-1] < math.inf:
+            return None
+        # Up to its first evaluation, the leader's steps are a guess.
+        known = there >= min(there[-1], theirs.steps[0])
+        now, pace = _line(np.log(mine.steps[known] / mine.last), np.log(there[known]))
+        return cls(leader=leader, there=math.exp(now), last=mine.last, pace=max(pace, _LEAST_PACE))
+
+    def steps(self, steps: Floats, doubt: Floats) -> Floats:
+        """Draws of the follower's steps, where the leader takes `steps` [draws]. doubt: standard normal numbers."""
+        finite = np.isfinite(steps)
+        further = np.log(np.where(finite, steps, self.there) / self.there) / self.pace
+        with np.errstate(over="ignore"):
+            found = self.last * np.exp(further + doubt * np.hypot(_SCALE, _DRIFT * further))
+        return np.where(finite & (found <= FURTHEST * np.maximum(steps, self.last)), found, math.inf)
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, float]:
+    """The value at 0 and the slope of a line through `y` at `x`, whose slope is 1 unless the points tell another.
+
+    x: logs, at most 0. Points near 0 weigh more: by their numbers, not the logs.
+    """
+    weights, design = np.exp(x), np.stack([np.ones_like(x), x], axis=1)
+    gram, moments = (weights[:, None] * design).T @ design, (weights * y) @ design
+    residuals = y - design @ (np.linalg.pinv(gram) @ moments)
+    noise = (weights @ residuals**2 + _PRIOR_POINTS * _NOISE**2) / (weights.sum() + _PRIOR_POINTS)
+    prior = np.diag([0.0, noise / _PACES**2])
+    now, slope = np.linalg.solve(gram + prior, moments + prior @ [0.0, 1.0]).tolist()
+    return now, slope
 
 
 class _Drawing:
@@ -154,8 +191,8 @@ class _Drawing:
 
     def __init__(self, known: _Known, draws: int, seed: int) -> None:
         self._known, self._draws, self._seed = known, draws, seed
-        self._long = {place: self._by_itself(place) for place in known.long}
-        # Draws that follow the same probe share its own doubt, which then says nothing of who is first.
+        self._leaders = {place: self._by_itself(place) for place in known.leaders}
+        # Draws that follow the same leader share its own doubt, which then says nothing of who is first.
         self._followed = self._random("followed").uniform(0, 1, draws)
 
     def _random(self, *names: object) -> np.random.Generator:
@@ -163,10 +200,10 @@ class _Drawing:
 
     def steps(self, place: _Place) -> Floats:
         """Draws of the steps of the curve at `place` [draws]."""
-        if place in self._long:
-            return self._long[place]
-        scales = self._known.scales(place)
-        return self._along(place, scales) if scales else self._by_itself(place)
+        if place in self._leaders:
+            return self._leaders[place]
+        paces = self._known.paces(place)
+        return self._along(place, paces) if paces else self._by_itself(place)
 
     def _by_itself(self, place: _Place) -> Floats:
         """The draws from that curve alone [draws]."""
@@ -177,16 +214,10 @@ class _Drawing:
         beyond = self._random("beyond", label).standard_normal(self._draws)
         return steps_by_law(self._known.curves[place], self._known.level, beyond, self._random("reach", label, own))
 
-    def _along(self, place: _Place, scales: "Sequence[_Scale]") -> Floats:
-        """The draws of a short curve, each along one of the long ones [draws]."""
-        drifted = self._random("drift", place[0]).standard_normal(self._draws)
-        rows = []
-        for one in scales:
-            steps = self._long[one.place]
-            further = np.log(np.where(np.isfinite(steps), steps, one.step) / one.step)
-            rows.append(steps * np.exp(one.log + drifted * np.hypot(_SCALE, _DRIFT * further)))
-        chosen = (self._followed * len(rows)).astype(int)
+    def _along(self, place: _Place, paces: Sequence[_Pace]) -> Floats:
+        """The draws of a curve, each along one of the leaders [draws]."""
+        doubt = self._random("pace", place[0]).standard_normal(self._draws)
+        rows = np.array([pace.steps(self._leaders[pace.leader], doubt) for pace in paces])
+        found = rows[(self._followed * len(rows)).astype(int), np.arange(self._draws)]
         # The probe saw no crossing, so the earliest is behind its last evaluation.
-        return np.asarray(
-            np.maximum(np.array(rows)[chosen, np.arange(self._draws)], self._known.curves[place].last)
-        )
+        return np.asarray(np.maximum(found, self._known.curves[place].last))

@@ -151,7 +151,8 @@ def _odds(advice: Advice) -> Iterable[str]:
     for other in rivals:
         if other.odds > best.odds:
             reaching = f"reaches the target in only {other.reaching:.0%} of the draws"
-            yield f"{other.label} has higher odds, but {reaching}."
+            later = "is expected later: its range is wider"
+            yield f"{other.label} has higher odds, but {reaching if other.seconds is None else later}."
     if advice.nobody is not None and advice.nobody >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."
     if advice.may_be_faster:

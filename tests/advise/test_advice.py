@@ -138,12 +138,14 @@ def test_candidates_that_nobody_trained_are_named():
         untrained("local_sgd", NO_TIME, compute=1.0), untrained("zero", "learns as ddp does", compute=0.001),
         untrained("dslide", "it trains amazon670k only", trace=None),
         candidate("diloco", compute=1.0, failed=TOO_FEW),
+        candidate("p3", compute=1.0, learns_as="ddp"),
     ]  # fmt: skip
     found = advice(dataclasses.replace(IST, memory_bytes=2**20), DDP, *rest)
     assert (found.verdict, found.may_be_faster) == ("clear", ())
     for line in (
         "No time to train: local_sgd", "Left out by their speed here, may win on other networks: zero",
-        "Too few evaluations to extrapolate: diloco", "The memory of a node: that of ddp is not known",
+        "Too few evaluations to extrapolate: diloco", "The memory of a node: that of ddp, p3 is not known",
+        "p3 itself: it makes the optimizer steps of ddp, in the seconds of its plan",
     ):  # fmt: skip
         assert line in found.not_tested
 

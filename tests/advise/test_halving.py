@@ -32,11 +32,11 @@ class FakeTrainer:
     """Candidates that rise in a straight line, to the target at their own step, each step as long as its own.
 
     reached: step of the target by label. step_s: seconds of a step on the cluster by label. favourites: those that
-    an answer would recommend, one after another; the last one stays.
+    may well be first, one list after another; the last one stays.
     """
 
-    def __init__(self, seconds, reached, step_s=None, cost=None, fails=(), favourites=(None,)):
-        self.favourites = list(favourites)
+    def __init__(self, seconds, reached, step_s=None, cost=None, fails=(), favourites=((),)):
+        self.answers = list(favourites)
         self.left, self.reached, self.fails = seconds, reached, set(fails)
         self.step_s = step_s or dict.fromkeys(reached, 1.0)
         self.costs = cost or Cost(start_s=1.0, evaluation_s=0.01, step_s=0.01)
@@ -64,8 +64,8 @@ class FakeTrainer:
     def left_s(self):
         return self.left
 
-    def favourite(self):
-        return self.favourites.pop(0) if len(self.favourites) > 1 else self.favourites[0]
+    def favourites(self):
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 def halved(trainer, labels=None, **changed):
@@ -135,10 +135,10 @@ def test_an_interrupted_command_trains_its_own_rungs_again_and_goes_on():
     assert set(again.stopped) == set(reached) - {"m0", "m1"}
 
 
-def test_the_favourite_trains_as_long_as_the_last_two():
-    """An answer extrapolates, so it may recommend a candidate that a rung has stopped."""
+def test_those_that_may_well_be_first_train_as_long_as_the_last_two():
+    """An answer extrapolates, so a candidate that a rung has stopped may still be first."""
     reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
-    _, planned = halved(trainer := FakeTrainer(300.0, reached, favourites=["m5", "m4"]))
+    _, planned = halved(trainer := FakeTrainer(300.0, reached, favourites=[["m0", "m5", "m4"]]))
     longest = max(rung.steps for rung in planned)
     whole = [label for label, steps, seed in trainer.trained if (steps, seed) == (longest, 0)]
     assert len(whole) == 5
@@ -148,7 +148,7 @@ def test_the_favourite_trains_as_long_as_the_last_two():
 def test_further_seeds_are_of_the_favourite_and_the_best_other():
     reached = {f"m{number}": 20_000 + 1000 * number for number in range(5)} | {"m5": 3000}
     step_s = dict.fromkeys(reached, 1.0) | {"m5": 100.0}  # a rung stops it by its seconds
-    halving, planned = halved(FakeTrainer(300.0, reached, step_s, favourites=["m5"]))
+    halving, planned = halved(FakeTrainer(300.0, reached, step_s, favourites=[["m5"]]))
     assert ["m5"] in [list(rung.labels) for rung in planned]
     assert [set(rung.labels) for rung in planned if rung.seeds == (1,)] == [{"m5", "m0"}]
     assert "m5" not in halving.stopped
@@ -156,9 +156,9 @@ def test_further_seeds_are_of_the_favourite_and_the_best_other():
 
 def test_an_interrupted_favourite_goes_on():
     reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
-    whole, rungs = halved(FakeTrainer(300.0, reached, favourites=["m5"]))
+    whole, rungs = halved(FakeTrainer(300.0, reached, favourites=[["m5"]]))
     (place,) = (number for number, rung in enumerate(rungs) if rung.labels == ("m5",))
-    again, planned = halved(FakeTrainer(300.0, reached, favourites=["m5"]), earlier=rungs[: place + 1])
+    again, planned = halved(FakeTrainer(300.0, reached, favourites=[["m5"]]), earlier=rungs[: place + 1])
     assert planned == rungs[place + 1 :]
     assert again.stopped == whole.stopped
 
@@ -172,7 +172,7 @@ def test_a_favourite_that_fails_stops_nobody():
                 self.fails.add(label)
             return super().train(label, rung, seed)
 
-    _, planned = halved(Failing(300.0, reached, favourites=["m5", None]))
+    _, planned = halved(Failing(300.0, reached, favourites=[["m5"], []]))
     assert planned[-1].seeds != (0,)
     assert set(planned[-1].labels) == {"m0", "m1"}
 

@@ -45,15 +45,18 @@ def test_evaluations_without_a_number_do_not_count():
     assert (progress.last, progress.step_at(0.1)) == (0.0, math.inf)
 
 
-def test_a_longer_run_has_the_evaluations_of_a_shorter_one_of_the_same_training():
+@pytest.mark.parametrize("target", [None, 0.6, 0.5])
+def test_a_longer_run_has_the_evaluations_of_a_shorter_one_of_the_same_training(target):
     shorter, longer = curve([(0, 0.0), (5, 0.2), (10, 0.4)]), curve([(0, 0.0), (10, 0.4), (20, 0.5)])
-    both = continued(shorter, longer, 0.6)
-    assert [(one.step, value) for one, value in zip(both.evaluations, both.values, strict=True)] == [
-        (0, 0.0), (5, 0.2), (10, 0.4), (20, 0.5),
-    ]  # fmt: skip
+    both = continued(shorter, longer, target)
+    assert [one.step for one in both.evaluations] == [0, 5, 10, 20]
+    assert both.values == (0.0, 0.2, 0.4, 0.5)
     assert len(both.seconds) == 4
-    assert continued(shorter, longer, 0.5) == longer == continued(shorter, longer, None)
-    assert continued(curve([(0, 0.0), (5, 0.7)]), longer, 0.6) == longer, "one chance evaluation does not reach it"
+
+
+def test_a_chance_evaluation_of_a_shorter_run_does_not_reach_the_target():
+    longer = curve([(0, 0.0), (10, 0.4), (20, 0.5)])
+    assert continued(curve([(0, 0.0), (5, 0.7)]), longer, 0.6) == longer
 
 
 @given(values=st.lists(st.floats(0, 1), min_size=1, max_size=12), value=st.floats(0, 1), more=st.floats(0, 0.5))

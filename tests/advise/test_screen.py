@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from istbench.advise.here import Recorded, as_there, nodes_like_here
-from istbench.advise.promise import by_promise, mark_slow
+from istbench.advise.promise import by_promise, longest_alike, mark_slow
 from istbench.advise.screen import Screening
 from istbench.advise.seconds import mean_step_s
 from istbench.advise.variant import Screened, Variant
@@ -186,6 +186,19 @@ def test_of_equally_fast_values_of_a_text_only_the_first_trains():
     plain = Screened(variant=Variant(method="ddp", baseline=True), step_s=4.0, computing=0.5)
     found = mark_slow([plain, compressed("bf16", 2.0), compressed("fp16", 2.0), compressed("powersgd", 1.0)])
     assert [one.why_not for one in found] == ["", "", "as fast as ddp compress=bf16", ""]
+
+
+def test_a_method_that_makes_the_steps_of_ddp_learns_as_its_longer_probe_did():
+    ddp, server = Variant(method="ddp"), Variant(method="parameter_server")
+    accumulating = Variant(method="ddp", options={"accumulate": 2})
+    trained = [(accumulating, 500), (ddp, 300), (server, 40)]
+    assert longest_alike(server, trained) == "ddp"
+    assert longest_alike(server, [(ddp, 300), (server, 300)]) == "parameter_server"
+    assert (
+        longest_alike(Variant(method="parameter_server", options={"lr": 0.1}), trained) == "parameter_server lr=0.1"
+    )
+    assert longest_alike(accumulating, trained) == "ddp accumulate=2"
+    assert longest_alike(Variant(method="ist"), trained) == "ist"
 
 
 def test_on_machines_like_this_one_recorded_seconds_stay():
