@@ -28,7 +28,7 @@ MOST_SEEDS = 5
 _LEAST_STEPS = 20  # of a probe
 _EVALUATING = 0.3  # of the seconds of a probe, at most
 
-_LONGER = 1.2  # a rung that is less than this many times as long as the one before tells little more
+_LONGER = 1.5  # a rung that is less than this many times as long as the one before tells little more
 _WORTH = 2.0  # a probe trains at least this many times as long as it takes to start
 _BEYOND = 1.5  # steps of a run over those in which another seed reached the target
 _LAST_SEEDS = 2
@@ -182,7 +182,7 @@ class Trainer(Protocol):
         """Seconds left for probes."""
 
     def favourites(self) -> Sequence[str]:
-        """The labels that may well be first after the probes so far, that of the answer so far before others."""
+        """The labels that are worth the longest probe, after those so far; first that of the answer so far."""
 
 
 class Halving:

@@ -18,7 +18,7 @@ from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
 from istbench.advise.odds import odds
 from istbench.advise.progress import continued
-from istbench.advise.promise import by_promise, longest_alike
+from istbench.advise.promise import by_promise, longest_alike, makes_ddp_steps
 from istbench.advise.question import Probed, Question
 from istbench.advise.screen import Screening
 from istbench.advise.time_limit import TimeUp, at_most
@@ -235,15 +235,24 @@ class _Probing:
         return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
 
     def favourites(self) -> Sequence[str]:
-        """The labels that may well be first after the probes so far; see `Trainer.favourites`."""
+        """The labels that are worth the longest probe, after those so far; see `Trainer.favourites`.
+
+        An answer beyond its probe compares with `ddp`, which learns the most in a step: others can follow it.
+        """
         if self._target is None or self.left_s() <= 0:
             return []
         candidates = [self._candidate(one, {}) for one in self._few]
         checks, _ = own_checks(self._out)
         found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
         best = found.standings[:1] if found.verdict != "none" else ()
+        beyond = not best or best[0].extrapolated
+        plain = [one for one in self._few if one.variant.method == "ddp" and makes_ddp_steps(one.variant)]
         likely = sorted(found.standings, key=lambda one: -one.odds)
-        labels = [one.candidate.label for one in (*best, *likely) if one in best or one.odds >= _LIKELY]
+        labels = [
+            *(one.candidate.label for one in best),
+            *(one.variant.label for one in plain if beyond and not self.failed(one.variant.label)),
+            *(one.candidate.label for one in likely if one.odds >= _LIKELY),
+        ]
         return [label for label in dict.fromkeys(labels) if not self._learned_as_another(label)]
 
     def _learned_as_another(self, label: str) -> bool:

@@ -105,7 +105,11 @@ class _Known:
                 self._add((one.label, seed), curve, target)
         furthest = max(self.curves, key=self._furthest, default=None)
         # One law is wrong in the same way for all seeds of a candidate, so these share a leader's doubt.
-        self.leaders = list(self.seen) or [place for place in self.curves if furthest and place[0] == furthest[0]]
+        self.leaders = list(self.seen) or [
+            place
+            for place, progress in self.curves.items()
+            if furthest and place[0] == furthest[0] and len(progress.steps) >= LEAST_POINTS
+        ]
 
     def _add(self, place: _Place, curve: Curve, target: float) -> None:
         self.level = signed(target, curve.metric)

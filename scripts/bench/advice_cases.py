@@ -64,7 +64,7 @@ _PATIENCE = 1.05  # other candidates train for this many times the seconds of th
 _MORE = 4  # times the steps of its own command, and the expected seconds if no candidate has reached the target
 _SHORTEST_S = 0.1  # that istbench limits a run to
 _LEAST_S = 600.0  # of a candidate if none has reached the target
-_EVALUATIONS = 40  # in the seconds of a candidate, and in four times those that it should take
+_EVALUATIONS = 12  # in the seconds of a candidate, and in four times those that it should take
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):

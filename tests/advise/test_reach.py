@@ -161,6 +161,30 @@ def test_ranges_are_behind_the_probe_and_widen_with_the_distance(noise, exponent
     assert np.isfinite(near).mean() >= np.isfinite(far).mean()
 
 
+VALUES = st.lists(st.one_of(st.none(), st.floats(-2, 2)), max_size=6)
+
+
+@given(curves=st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=4), every=st.integers(1, 50))
+def test_any_curves_have_draws_that_are_numbers_and_not_before_their_end(curves, every):
+    candidates = [
+        Candidate(
+            method="a",
+            label=str(number),
+            curves={
+                seed: curve([(every * place, value) for place, value in enumerate(values)])
+                for seed, values in enumerate(seeds)
+            },
+        )
+        for number, seeds in enumerate(curves)
+    ]
+    for one, found in zip(candidates, reach_of(candidates, 1.0, draws=20, seed=0).values(), strict=True):
+        assert found.by_seed.shape == (len(one.curves), 20)
+        for own, draws, beyond in zip(one.curves.values(), found.by_seed, found.extrapolated, strict=True):
+            numbers = [at.step for at, value in zip(own.evaluations, own.values, strict=True) if value is not None]
+            assert (draws >= (max(numbers, default=0) if beyond else 0)).all()
+    judged(candidates, 1.0)
+
+
 def test_without_doubt_each_seed_has_one_number_of_steps():
     found = reach(power(0.5, range(10, 110, 10), noise=0.01), 0.8)
     assert len(np.unique(found.by_seed)) > 100

@@ -87,12 +87,12 @@ def test_the_others_train_until_they_are_slower_than_the_fastest(program):
     by_label = {one.label: one for one in found.choices}
     soon = msgspec.structs.replace(by_label["ddp"], seconds=4.0)
     assert program._longer(soon, found, {"ist": 20.0, "zero": 40.0, "fsdp": None}) == [
-        "--steps=1200", "--eval-every=0.4s", "--max-seconds=21",
+        "--steps=1200", "--eval-every=1.333s", "--max-seconds=21",
     ]  # fmt: skip
     late = msgspec.structs.replace(by_label["ddp"], seconds=400.0)
-    assert program._longer(late, found, {"ist": 20.0})[1] == "--eval-every=0.525s", "also if none is expected soon"
+    assert program._longer(late, found, {"ist": 20.0})[1] == "--eval-every=1.75s", "also if none is expected soon"
     words = program._longer(by_label["fsdp"], found, {"ist": 20.0})
-    assert words == ["--steps=400", "--eval-every=0.525s", "--max-seconds=21"], "without steps, those of the advice"
+    assert words == ["--steps=400", "--eval-every=1.75s", "--max-seconds=21"], "without steps, those of the advice"
 
 
 def test_a_run_is_bounded_before_any_candidate_has_reached_the_target(program):
@@ -102,7 +102,7 @@ def test_a_run_is_bounded_before_any_candidate_has_reached_the_target(program):
     assert program._longer(late.best, late, {})[-1] == "--max-seconds=4000"
     nobody = advice([candidate("ddp", curves=NEVER, command=run("ddp")), candidate("zero", curves=NEVER)])
     assert nobody.verdict == "none"
-    assert program._longer(nobody.choices[0], nobody, {}) == ["--eval-every=15s", "--max-seconds=600"]
+    assert program._longer(nobody.choices[0], nobody, {}) == ["--eval-every=50s", "--max-seconds=600"]
 
 
 def test_the_seconds_are_those_of_the_target_of_the_advice(program):
