@@ -33,6 +33,7 @@ _WORTH = 2.0  # a probe trains at least this many times as long as it takes to s
 _BEYOND = 1.5  # steps of a run over those in which another seed reached the target
 _LAST_SEEDS = 2
 _LAST = 2 / 3  # of the time
+_ALMOST = 0.9  # of the time for one last probe: if its cost is a little more, it has no end
 _FINER = 3  # times as many evaluations are worth a rung
 
 
@@ -211,6 +212,7 @@ class Halving:
         self._labels, self._trainer, self._target, self._plan = list(labels), trainer, target, plan
         self._earlier, self._done = list(earlier), list[Rung]()
         self._wider: Rung | None = None
+        self._full: Rung | None = None  # the last one, without those that give a stopped candidate less than it had
         self._challenged = False  # whether a stopped candidate went on
         self._began_s = trainer.left_s()
         self._curves: dict[str, dict[int, dict[int, Curve]]] = {}  # by label, steps and seed
@@ -222,6 +224,8 @@ class Halving:
         while alive and (rung := self._next(alive)) is not None:
             if not self._train(rung):
                 return
+            if rung is not self._full:
+                continue
             alive = [
                 label
                 for label in self._labels_done()
@@ -282,7 +286,7 @@ class Halving:
 
     def _longer(self, alive: Sequence[str]) -> Rung | None:
         """A rung of more local steps; None if the last rung is done, or all reached the target."""
-        steps = self._done[-1].steps if self._done else 0
+        steps = self._full.steps if self._full else 0
         tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
         if steps and (
             self._challenged
@@ -301,7 +305,7 @@ class Halving:
 
     def _finer(self, alive: Sequence[str]) -> Rung | None:
         """The last rung again, with more evaluations before the target; None if it had enough, or was longer."""
-        last = self._done[-1] if self._done else None
+        last = self._full
         needed = needed_steps(list(self._standings(alive, last.steps).values())) if last else None
         if last is None or needed is None:
             return None
@@ -318,19 +322,29 @@ class Halving:
 
     def _last(self, alive: Sequence[str]) -> Rung | None:
         """The last rung of a favourite that was stopped before; else another seed of the first two."""
-        if not self._done:
+        last = self._full
+        if last is None:
             return None
-        last, favourites = self._done[-1], self._trainer.favourites()
+        favourites = self._trainer.favourites()
         whole = [label for label in favourites if last.steps in self._curves.get(label, {})]
-        for label in favourites:
-            if label not in whole and self._affords([self._trainer.cost(label)], last.steps, last.every):
-                return Rung(steps=last.steps, every=last.every, seeds=(0,), labels=(label,))
+        challenges = (self._challenge(label, last) for label in favourites if label not in whole)
         finalists = list(dict.fromkeys([*whole, *survivors(self._standings(alive, last.steps))]))[:FINALISTS]
-        return self._another_seed(finalists)
+        return next(filter(None, challenges), None) or self._another_seed(finalists, last)
 
-    def _another_seed(self, alive: Sequence[str]) -> Rung | None:
-        """The last rung with the next seed; None if there are enough, or no time."""
-        last = self._done[-1]
+    def _challenge(self, label: str, last: Rung) -> Rung | None:
+        """The rung `last` for a stopped candidate, or what there is time for; None if that tells little more."""
+        cost = self._trainer.cost(label)
+        steps, every = last.steps, last.every
+        if not self._affords([cost], steps, every):
+            steps, evaluations = affordable(_ALMOST * self._trainer.left_s(), [cost])
+            every = max(1, -(-steps // evaluations))
+        longest = max(self._curves.get(label, {}), default=0)
+        if not max(_LEAST_STEPS, math.ceil(_LONGER * longest)) <= steps <= last.steps:
+            return None
+        return Rung(steps=steps, every=every, seeds=(0,), labels=(label,))
+
+    def _another_seed(self, alive: Sequence[str], last: Rung) -> Rung | None:
+        """`last` with the next seed; None if there are enough, or no time."""
         seed = 1 + max(seed for rung in self._done for seed in rung.seeds if rung.steps == last.steps)
         needed = 0.0
         for label in alive:
@@ -343,8 +357,13 @@ class Halving:
     def _train(self, rung: Rung) -> bool:
         """Train all probes of `rung`; False if the time was up before the end."""
         self._done.append(rung)
-        self._challenged |= bool(self.stopped.keys() & {*rung.labels})
-        self.stopped = {label: steps for label, steps in self.stopped.items() if label not in rung.labels}
+        challenges = bool(self.stopped.keys() & {*rung.labels})
+        self._challenged |= challenges
+        if challenges and self._full is not None and rung.steps < self._full.steps:
+            self.stopped |= dict.fromkeys(rung.labels, rung.steps)
+        else:
+            self._full = rung
+            self.stopped = {label: steps for label, steps in self.stopped.items() if label not in rung.labels}
         whole = True
         for seed in rung.seeds:
             for label in rung.labels:

@@ -24,6 +24,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 _DRAWS = 4000
 _HELPS = 0.01
+_LIKELY = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +132,22 @@ def first(seconds: Floats) -> Floats:
     fastest = seconds.min(axis=0)
     won = (seconds == fastest) & np.isfinite(fastest)
     return np.asarray((won / np.maximum(won.sum(axis=0), 1)).mean(axis=1))
+
+
+def worth_probing(found: Odds, plain: Sequence[str]) -> list[str]:
+    """Labels whose longer probes would tell most: the first one's, and those with odds of a tenth.
+
+    plain: of `ddp`. It is one of them if the first one's target lies beyond its probe: the answer compares with it,
+    and without an outer step no method learns more in a local step, so the others can follow it.
+    """
+    first_one = [] if found.verdict == "none" else [found.standings[0]]
+    likely = sorted(found.standings, key=lambda one: -one.odds)
+    labels = [
+        *(one.candidate.label for one in first_one),
+        *([] if first_one and not first_one[0].extrapolated else plain),
+        *(one.candidate.label for one in likely if one.odds >= _LIKELY),
+    ]
+    return list(dict.fromkeys(labels))
 
 
 def _standing(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: float) -> Standing:

@@ -16,7 +16,7 @@ from istbench.advise.candidate import NO_TIME, Candidate, Redealt
 from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
 from istbench.advise.here import Recorded, as_there
 from istbench.advise.journal import Journal, labels_of
-from istbench.advise.odds import odds
+from istbench.advise.odds import odds, worth_probing
 from istbench.advise.progress import continued
 from istbench.advise.promise import by_promise, longest_alike, makes_ddp_steps
 from istbench.advise.question import Probed, Question
@@ -46,7 +46,6 @@ _LATER_START = 0.25  # of the seconds of the first start, in which the fork serv
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
 _SHORT_OF_BEST = 0.05
 _DRAWS = 1000  # of the odds between two rungs
-_LIKELY = 0.1  # odds that are worth a longer probe
 
 
 class Clock:
@@ -235,25 +234,15 @@ class _Probing:
         return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
 
     def favourites(self) -> Sequence[str]:
-        """The labels that are worth the longest probe, after those so far; see `Trainer.favourites`.
-
-        An answer beyond its probe compares with `ddp`, which learns the most in a step: others can follow it.
-        """
+        """The labels that are worth the longest probe, after those so far; see `Trainer.favourites`."""
         if self._target is None or self.left_s() <= 0:
             return []
         candidates = [self._candidate(one, {}) for one in self._few]
         checks, _ = own_checks(self._out)
         found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
-        best = found.standings[:1] if found.verdict != "none" else ()
-        beyond = not best or best[0].extrapolated
-        plain = [one for one in self._few if one.variant.method == "ddp" and makes_ddp_steps(one.variant)]
-        likely = sorted(found.standings, key=lambda one: -one.odds)
-        labels = [
-            *(one.candidate.label for one in best),
-            *(one.variant.label for one in plain if beyond and not self.failed(one.variant.label)),
-            *(one.candidate.label for one in likely if one.odds >= _LIKELY),
-        ]
-        return [label for label in dict.fromkeys(labels) if not self._learned_as_another(label)]
+        plain = [one.variant for one in self._few if one.variant.method == "ddp" and makes_ddp_steps(one.variant)]
+        labels = worth_probing(found, [one.label for one in plain if not self.failed(one.label)])
+        return [label for label in labels if not self._learned_as_another(label)]
 
     def _learned_as_another(self, label: str) -> bool:
         """Whether a probe gave the seconds of `label`, and one of `ddp` how it learns: nothing is left to probe."""

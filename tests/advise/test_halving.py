@@ -40,6 +40,7 @@ class FakeTrainer:
         self.left, self.reached, self.fails = seconds, reached, set(fails)
         self.step_s = step_s or dict.fromkeys(reached, 1.0)
         self.costs = cost or Cost(start_s=1.0, evaluation_s=0.01, step_s=0.01)
+        self.costs_of = {}
         self.trained = []
 
     def train(self, label, rung, seed):
@@ -47,7 +48,7 @@ class FakeTrainer:
             return None
         last = min(rung.steps, -(-self.reached[label] // rung.every) * rung.every)
         steps = [*range(0, last, rung.every), last]
-        seconds = self.costs.seconds(last, len(steps))
+        seconds = self.costs_of.get(label, self.costs).seconds(last, len(steps))
         if seconds > self.left:
             return None
         self.left -= seconds
@@ -59,7 +60,7 @@ class FakeTrainer:
         return label in self.fails
 
     def cost(self, label):
-        return self.costs
+        return self.costs_of.get(label, self.costs)
 
     def left_s(self):
         return self.left
@@ -143,6 +144,18 @@ def test_those_that_may_well_be_first_train_as_long_as_the_last_two():
     whole = [label for label, steps, seed in trainer.trained if (steps, seed) == (longest, 0)]
     assert len(whole) == 5
     assert whole[-2:] == ["m5", "m4"]
+
+
+def test_one_that_may_well_be_first_trains_for_the_time_that_is_left():
+    reached = {f"m{number}": 20_000 + 1000 * number for number in range(6)}
+    trainer = FakeTrainer(300.0, reached, favourites=[["m5"]])
+    trainer.costs_of["m5"] = Cost(start_s=1.0, evaluation_s=0.01, step_s=0.04)
+    halving, planned = halved(trainer)
+    longest = max(rung.steps for rung in planned)
+    (part,) = (rung for rung in planned if rung.labels == ("m5",))
+    assert longest / 4 < part.steps < longest
+    assert halving.stopped["m5"] == part.steps
+    assert {*planned[-1].labels} in ({"m5"}, {"m0", "m1"}), "then the time is up, or the finalists have more seeds"
 
 
 def test_further_seeds_are_of_the_favourite_and_the_best_other():

@@ -11,7 +11,7 @@ from probes import LINKS, candidate, clock, curve, drawn, straight
 
 from istbench.advise.candidate import Candidate
 from istbench.advise.draws import BANDWIDTH, PROBE, replay_error
-from istbench.advise.odds import first, odds
+from istbench.advise.odds import first, odds, worth_probing
 from istbench.advise.seconds import BANDWIDTHS, mean_error, replayed, seconds_to, with_bandwidth
 from istbench.cluster.checked import known_checks
 from istbench.cluster.trace_builder import TraceBuilder, merge
@@ -85,6 +85,26 @@ def test_a_candidate_that_failed_or_has_no_trace_is_never_first():
         ("empty", "no evaluation of a probe"),
         ("failed", "a worker ended"),
     ]
+
+
+def test_the_widest_range_has_the_best_odds_and_is_not_recommended():
+    rivals = [candidate(f"rival{number}", compute=0.02, curves={0: straight(102)}) for number in range(6)]
+    wide = candidate("wide", compute=0.022, curves={0: curve([(step, 0.008 * step) for step in range(0, 40, 10)])})
+    found = odds([*rivals, wide], LINKS, 0.8)
+    by_label = {one.candidate.label: one for one in found.standings}
+    assert by_label["wide"].odds == max(one.odds for one in found.standings)
+    assert found.standings[0].candidate.label != "wide"
+    assert found.standings[0].seconds == min(one.seconds for one in found.standings)
+
+
+def test_a_longer_probe_goes_to_the_first_to_ddp_beyond_the_probes_and_to_the_likely():
+    near, slow = candidate("near"), candidate("slow", compute=1.0)
+    reached = odds([near, slow, candidate("other", compute=0.0101)], LINKS, 0.8)
+    assert {*worth_probing(reached, ["slow"])} == {"near", "other"}
+    beyond = odds([near, slow], LINKS, 0.99)
+    assert worth_probing(beyond, ["slow"]) == ["near", "slow"]
+    never = candidate("never", curves={0: curve([(step, 0.5) for step in range(0, 100, 10)])})
+    assert worth_probing(odds([never], LINKS, 0.8), ["slow"]) == ["slow"]
 
 
 def test_the_order_of_candidates_changes_nothing():
