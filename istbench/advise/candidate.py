@@ -35,8 +35,8 @@ class Candidate:
         memory_bytes: that a node needs, by plan; None if unknown.
         baseline: people would use it without advice, such as `ddp` or `ddp` with accumulation. The answer compares
             the winner with every baseline.
-        learns_as: the label of the candidate whose probes gave its curves, as both make the same optimizer steps;
-            empty if it has trained itself. Its trace is a planned one then.
+        learns_as: the label of the candidate whose probes gave its curves, as both make the same optimizer steps.
+            Its trace is a planned one then. Empty if it has trained itself.
         stopped: the reason in a few words if successive halving ended its probe early; else empty. Its short curves
             count as they are.
         failed: the reason in a few words if it cannot train there, does not fit, or its probes failed or tell

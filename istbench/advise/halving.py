@@ -212,7 +212,7 @@ class Halving:
         self._labels, self._trainer, self._target, self._plan = list(labels), trainer, target, plan
         self._earlier, self._done = list(earlier), list[Rung]()
         self._wider: Rung | None = None
-        self._full: Rung | None = None  # the last one, without those that give a stopped candidate less than it had
+        self._full: Rung | None = None  # the last one that is not just a part of the one before, for one candidate
         self._challenged = False  # whether a stopped candidate went on
         self._began_s = trainer.left_s()
         self._curves: dict[str, dict[int, dict[int, Curve]]] = {}  # by label, steps and seed

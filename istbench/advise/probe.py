@@ -22,7 +22,7 @@ from istbench.advise.promise import by_promise, longest_alike, makes_ddp_steps
 from istbench.advise.question import Probed, Question
 from istbench.advise.screen import Screening
 from istbench.advise.time_limit import TimeUp, at_most
-from istbench.advise.variant import Screened, Variant, constant_rate
+from istbench.advise.variant import Screened, Variant, had_constant_rate
 from istbench.backends.backend import Backend, Screen
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
@@ -327,14 +327,14 @@ class _Probing:
     # The candidates.
 
     def _own_curves(self, label: str) -> dict[int, Curve]:
-        """The curve of each seed of `label`: of its last probe, and of shorter ones before it that tell more.
+        """The curve of each seed of `label`: of its last probe, with the evaluations of those before it.
 
-        At a constant rate they are parts of one training. Without a target in sight, all their evaluations count.
+        At a constant rate they are parts of one training.
         """
         found: dict[int, Curve] = {}
-        for (_, seed), run in sorted(self._runs.get(label, {}).items()):
-            shorter = found.get(seed) if constant_rate(run.header.config) else None
-            found[seed] = run.curve if shorter is None else continued(shorter, run.curve, self._target)
+        for (_, seed), run in self._runs.get(label, {}).items():
+            before = found.get(seed) if had_constant_rate(run.header.config) else None
+            found[seed] = run.curve if before is None else continued(before, run.curve, self._target)
         return found
 
     def _probed_as(self, one: Screened) -> str:

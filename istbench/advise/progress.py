@@ -17,17 +17,17 @@ def signed(level: float, metric: Metric) -> float:
     return -level if metric.lower_is_better else level
 
 
-def continued(shorter: Curve, longer: Curve, target: float | None) -> Curve:
-    """`longer` with the evaluations of `shorter`, two runs of the same training.
+def continued(before: Curve, last: Curve, target: float | None) -> Curve:
+    """`last` with the evaluations of `before`, two runs of the same training.
 
-    Without those at the target: `longer` tells the step of it, or that a chance evaluation of `shorter` was there.
+    Without those at the target: `last` tells the step of it, or that a chance evaluation of `before` was there.
     """
-    metric = longer.metric
-    known = zip(shorter.evaluations, shorter.values, strict=True)
+    metric = last.metric
+    known = zip(before.evaluations, before.values, strict=True)
     by_step = {one.step: one for one, value in known if target is None or not metric.reached(value, target)}
-    by_step |= {one.step: one for one in longer.evaluations}
+    by_step |= {one.step: one for one in last.evaluations}
     evaluations = tuple(by_step[step] for step in sorted(by_step))
-    return dataclasses.replace(longer, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
+    return dataclasses.replace(last, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.advise.candidate import Candidate
-from istbench.advise.power_law import FURTHEST, LEAST_POINTS, steps_by_law
+from istbench.advise.pace import Pace, Place
+from istbench.advise.power_law import LEAST_POINTS, steps_by_law
 from istbench.advise.progress import Progress, signed
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
@@ -25,12 +26,6 @@ from istbench.seeds import derived_seed
 
 TOO_FEW = "too few evaluations to extrapolate"
 """The reason of a candidate whose curves end short of the target after a single evaluation, with none to follow."""
-
-_PACES, _LEAST_PACE = 0.2, 0.02  # spread of paces, before any evaluation tells one
-_NOISE, _PRIOR_POINTS = 0.1, 2.0  # of the log of a leader's step by one evaluation, before others tell it
-# scripts/bench/extrapolated_steps.py: how often true steps lie in the ranges that these two give.
-_SCALE = 0.15  # spread of the log of the steps at the end of a probe
-_DRIFT = 0.2  # and of how much further it goes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +52,15 @@ def judged(candidates: Sequence[Candidate], target: float) -> list[Candidate]:
     Methods with long rounds may evaluate a short probe only once after step 0. Through one point goes any law, but
     it may follow a longer probe.
     """
-    known = _Known(candidates, target)
-    return [_judged(one, known) for one in candidates]
+    # Only these have draws, so others can follow no other ones.
+    known = _Known([one for one in candidates if not one.why_not], target)
+    return [one if one.why_not else _judged(one, known) for one in candidates]
 
 
 def _judged(candidate: Candidate, known: "_Known") -> Candidate:
     telling = {seed: curve for seed, curve in candidate.curves.items() if known.tells((candidate.label, seed))}
-    if telling or candidate.why_not:
-        return dataclasses.replace(candidate, curves=telling or candidate.curves)
+    if telling:
+        return dataclasses.replace(candidate, curves=telling)
     return dataclasses.replace(candidate, failed=TOO_FEW)
 
 
@@ -83,10 +79,6 @@ def reach_of(candidates: Sequence[Candidate], target: float, *, draws: int, seed
     return found
 
 
-_Place = tuple[str, int]
-"""A curve, by the label of its candidate and its seed."""
-
-
 class _Known:
     """The curves of all candidates.
 
@@ -97,8 +89,8 @@ class _Known:
     """
 
     def __init__(self, candidates: Sequence[Candidate], target: float) -> None:
-        self.curves: dict[_Place, Progress] = {}
-        self.seen: dict[_Place, float] = {}
+        self.curves: dict[Place, Progress] = {}
+        self.seen: dict[Place, float] = {}
         self.level = target
         for one in candidates:
             for seed, curve in one.curves.items():
@@ -111,83 +103,31 @@ class _Known:
             if furthest and place[0] == furthest[0] and len(progress.steps) >= LEAST_POINTS
         ]
 
-    def _add(self, place: _Place, curve: Curve, target: float) -> None:
+    def _add(self, place: Place, curve: Curve, target: float) -> None:
         self.level = signed(target, curve.metric)
         self.curves[place] = Progress.of(curve)
         there = time_to_target(curve, target)
         if there is not None:
             self.seen[place] = there.step
 
-    def _furthest(self, place: _Place) -> tuple[bool, float]:
+    def _furthest(self, place: Place) -> tuple[bool, float]:
         progress = self.curves[place]
         return len(progress.steps) >= LEAST_POINTS, float(progress.best[-1]) if len(progress.steps) else -math.inf
 
-    def tells(self, place: _Place) -> bool:
+    def tells(self, place: Place) -> bool:
         """Whether a curve tells anything of its steps to the target. If it diverged: that it never gets there."""
         points = len(self.curves[place].steps)
         return place in self.seen or points != 1 or bool(self.paces(place))
 
-    def paces(self, place: _Place) -> "list[_Pace]":
+    def paces(self, place: Place) -> list[Pace]:
         """How a curve follows each of the leaders that learned more than it.
 
         A leader that made its first evaluation after that tells little of it, so it counts only if all did.
         """
-        found = (
-            _Pace.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place
-        )
+        found = (Pace.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place)
         paces = [pace for pace in found if pace is not None]
         early = [pace for pace in paces if pace.there >= self.curves[pace.leader].steps[0]]
         return early or paces
-
-
-@dataclass(frozen=True)
-class _Pace:
-    """How a curve follows a leader.
-
-    Attributes:
-        leader: its place. there: the step of the leader with the value of the follower at its last step.
-        last: that step of the follower.
-        pace: change of the log of the leader's step over that of the log of the follower's. 1 for two curves of one
-            shape; less if the follower falls behind, and near 0 if it no longer learns.
-    """
-
-    leader: _Place
-    there: float
-    last: float
-    pace: float
-
-    @classmethod
-    def of(cls, mine: Progress, theirs: Progress, leader: _Place) -> "_Pace | None":
-        """How `mine` follows `theirs`; None if these never were at one value."""
-        there = np.array([theirs.step_at(value) for value in mine.best])
-        if not len(there) or not 0 < there[-1] < math.inf:
-            return None
-        # Up to its first evaluation, the leader's steps are a guess.
-        known = there >= min(there[-1], theirs.steps[0])
-        now, pace = _line(np.log(mine.steps[known] / mine.last), np.log(there[known]))
-        return cls(leader=leader, there=math.exp(now), last=mine.last, pace=max(pace, _LEAST_PACE))
-
-    def steps(self, steps: Floats, doubt: Floats) -> Floats:
-        """Draws of the follower's steps, where the leader takes `steps` [draws]. doubt: standard normal numbers."""
-        finite = np.isfinite(steps)
-        further = np.log(np.where(finite, steps, self.there) / self.there) / self.pace
-        with np.errstate(over="ignore"):
-            found = self.last * np.exp(further + doubt * np.hypot(_SCALE, _DRIFT * further))
-        return np.where(finite & (found <= FURTHEST * np.maximum(steps, self.last)), found, math.inf)
-
-
-def _line(x: Floats, y: Floats) -> tuple[float, float]:
-    """The value at 0 and the slope of a line through `y` at `x`, whose slope is 1 unless the points tell another.
-
-    x: logs, at most 0. Points near 0 weigh more: by their numbers, not the logs.
-    """
-    weights, design = np.exp(x), np.stack([np.ones_like(x), x], axis=1)
-    gram, moments = (weights[:, None] * design).T @ design, (weights * y) @ design
-    residuals = y - design @ (np.linalg.pinv(gram) @ moments)
-    noise = (weights @ residuals**2 + _PRIOR_POINTS * _NOISE**2) / (weights.sum() + _PRIOR_POINTS)
-    prior = np.diag([0.0, noise / _PACES**2])
-    now, slope = np.linalg.solve(gram + prior, moments + prior @ [0.0, 1.0]).tolist()
-    return now, slope
 
 
 class _Drawing:
@@ -202,14 +142,14 @@ class _Drawing:
     def _random(self, *names: object) -> np.random.Generator:
         return np.random.default_rng(derived_seed(names[0], self._seed, *names[1:]))
 
-    def steps(self, place: _Place) -> Floats:
+    def steps(self, place: Place) -> Floats:
         """Draws of the steps of the curve at `place` [draws]."""
         if place in self._leaders:
             return self._leaders[place]
         paces = self._known.paces(place)
         return self._along(place, paces) if paces else self._by_itself(place)
 
-    def _by_itself(self, place: _Place) -> Floats:
+    def _by_itself(self, place: Place) -> Floats:
         """The draws from that curve alone [draws]."""
         label, own = place
         if place in self._known.seen:
@@ -218,7 +158,7 @@ class _Drawing:
         beyond = self._random("beyond", label).standard_normal(self._draws)
         return steps_by_law(self._known.curves[place], self._known.level, beyond, self._random("reach", label, own))
 
-    def _along(self, place: _Place, paces: Sequence[_Pace]) -> Floats:
+    def _along(self, place: Place, paces: Sequence[Pace]) -> Floats:
         """The draws of a curve, each along one of the leaders [draws]."""
         doubt = self._random("pace", place[0]).standard_normal(self._draws)
         rows = np.array([pace.steps(self._leaders[pace.leader], doubt) for pace in paces])

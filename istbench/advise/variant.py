@@ -80,7 +80,7 @@ class Screened:
     why_not: str = ""
 
 
-def constant_rate(config: RunConfig) -> bool:
+def had_constant_rate(config: RunConfig) -> bool:
     """Whether a run trained at a constant learning rate, so that a longer one begins with the same steps."""
     plain = OptimizerOptions()
     options = config.method_options

@@ -43,7 +43,7 @@ from istbench.results.metrics import Metric, metric_named
 
 RESULTS = Path(__file__).parents[2] / "results"
 METRICS = {"extreme": ["precision@1"]}
-_FEWEST = 4  # evaluations of a probe, with that of step 0
+FEWEST = 4  # evaluations of a probe, with that of step 0
 LEVELS = [0.05 * step for step in range(4, 20)]
 
 
@@ -154,7 +154,7 @@ def extrapolated(curves: list[Curve], cuts: list[float], draws: int) -> list[Tol
     return [
         told_of(reach_of([probe], value, draws=draws, seed=0)[probe.label].by_seed[0], true)
         for number, curve in enumerate(curves)
-        for kept in sorted({max(_FEWEST, int(len(curve.evaluations) * cut)) for cut in cuts})
+        for kept in sorted({max(FEWEST, int(len(curve.evaluations) * cut)) for cut in cuts})
         for probe in [Candidate(method="probe", label=f"{number} {kept}", curves={0: begun(curve, kept)})]
         for value, true in later(curve, kept)
     ]
@@ -270,7 +270,7 @@ def answered(
 def probe_of(row: Row, curves: list[Curve], left: int, share: float) -> Candidate:
     """The seeds of `row` other than `left`, up to a share of their evaluations."""
     kept = {
-        seed: begun(curve, max(_FEWEST, int(len(curve.evaluations) * share)))
+        seed: begun(curve, max(FEWEST, int(len(curve.evaluations) * share)))
         for seed, curve in enumerate(curves)
         if seed != left
     }

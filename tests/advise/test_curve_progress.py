@@ -59,6 +59,11 @@ def test_a_chance_evaluation_of_a_shorter_run_does_not_reach_the_target():
     assert continued(curve([(0, 0.0), (5, 0.7)]), longer, 0.6) == longer
 
 
+def test_a_finer_run_to_the_target_tells_its_step_and_not_a_coarser_one_before_it():
+    coarse, fine = curve([(0, 0.0), (50, 0.4), (100, 0.9)]), curve([(0, 0.0), (40, 0.3), (60, 0.5), (80, 0.6)])
+    assert [one.step for one in continued(coarse, fine, 0.6).evaluations] == [0, 40, 50, 60, 80]
+
+
 @given(values=st.lists(st.floats(0, 1), min_size=1, max_size=12), value=st.floats(0, 1), more=st.floats(0, 0.5))
 def test_more_progress_takes_no_fewer_steps(values, value, more):
     progress = Progress.of(curve([(step, own) for step, own in enumerate(values)]))

@@ -86,6 +86,8 @@ def test_a_single_evaluation_counts_beside_a_curve_that_is_further():
     long, one = shaped("long"), shaped("one", scale=2.0, until=20)
     assert judged([one, long], 0.7)[0] == one
     assert judged([shaped("one", scale=0.001, until=20), long], 1.2)[0].why_not == TOO_FEW, "it is ahead"
+    bare = dataclasses.replace(long, trace=None)
+    assert judged([one, bare], 0.7)[0].why_not == TOO_FEW, "a candidate without seconds has no draws to follow"
 
 
 @pytest.mark.parametrize("metric", [ACCURACY, LOSS])
