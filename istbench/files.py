@@ -17,6 +17,22 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def is_directory(path: Path) -> bool:
+    """Whether `path` is a directory; False if it cannot be seen, for instance without permission."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Whether something is at `path`; False if it cannot be seen."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Append `line` and a newline to the lines in `path`, and return when they are on disk.
 

@@ -81,6 +81,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         decide: the measurement that would decide a close answer; None if none would.
         nobody: odds that no candidate reaches the target; None if no probe has trained.
         workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
+        target_from: the origin of the target in a few words; empty if the user gave it.
     """
 
     verdict: Verdict
@@ -97,6 +98,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     lower_is_better: bool = False
     unit: str = ""
+    target_from: str = ""
     cluster: str
     nodes: int
 
@@ -119,12 +121,14 @@ def advise(
     nodes: int,
     metric: Metric,
     target: float,
+    target_from: str = "",
     not_tested: Iterable[str] = (),
     checks: Mapping[str, Check] | None = None,
     seed: int = 0,
 ) -> Advice:
     """The advice on `workload` on `nodes` nodes of `profile` to the level `target` of `metric`.
 
+    target_from: its origin, as in `Advice`.
     not_tested: lines of the caller, after those that follow from the probes.
     checks: of replays by the user, by method.
 
@@ -148,6 +152,7 @@ def advise(
         nobody=found.nobody if found.standings else None,
         workload=workload,
         target=target,
+        target_from=target_from,
         metric=metric.name,
         lower_is_better=metric.lower_is_better,
         unit=metric.unit,

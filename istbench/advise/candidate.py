@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 NO_TIME = "no time left to train it"
 """The reason of a candidate that could be first and that no probe has trained."""
 
+NO_EVALUATION = "no evaluation of a probe"
+"""The reason of a candidate whose probes ended before an evaluation."""
+
+NO_TRACE = "no trace to replay"
+"""The reason of a candidate without a trace, recorded or planned."""
+
+AT_ONCE = "at the target before the first step"
+"""The reason of a candidate whose probe ended at step 0, as its weights had reached the target."""
+
 Redealt: TypeAlias = "Callable[[int], Trace]"
 """The trace of a candidate on another number of nodes; raises UserError where its method cannot be dealt again."""
 
@@ -73,5 +82,6 @@ class Candidate:
         if self.failed:
             return self.failed
         if not self.steps_probed:
-            return self.stopped or "no evaluation of a probe"
-        return "" if self.trace is not None else "no trace to replay"
+            began = any(curve.evaluations for curve in self.curves.values())
+            return self.stopped or (AT_ONCE if began else NO_EVALUATION)
+        return "" if self.trace is not None else NO_TRACE

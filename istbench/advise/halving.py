@@ -214,6 +214,7 @@ class Halving:
         self._wider: Rung | None = None
         self._full: Rung | None = None  # the last one that is not just a part of the one before, for one candidate
         self._challenged = False  # whether a stopped candidate went on
+        self._repeats = False  # whether all rungs so far are those of an earlier command
         self._began_s = trainer.left_s()
         self._curves: dict[str, dict[int, dict[int, Curve]]] = {}  # by label, steps and seed
         self.stopped: dict[str, int] = {}
@@ -229,7 +230,9 @@ class Halving:
             alive = [
                 label
                 for label in self._labels_done()
-                if rung.steps in self._curves.get(label, {}) and label not in self.stopped
+                if rung.steps in self._curves.get(label, {})
+                and label not in self.stopped
+                and not self._trainer.failed(label)
             ]
             if not self._widens(rung) and len(alive) > FINALISTS:
                 kept = survivors(self._standings(alive, rung.steps))
@@ -246,10 +249,12 @@ class Halving:
     def _next(self, alive: Sequence[str]) -> Rung | None:
         """The next rung; None if there is no time, or no use."""
         if self._earlier:
+            self._repeats = True
             return self._earlier.pop(0)
         rung = self._wider or self._longer(alive) or self._finer(alive) or self._last(alive)
         self._wider = None
         if rung is not None:
+            self._repeats = False
             self._plan(rung)
         return rung
 
@@ -285,14 +290,14 @@ class Halving:
         return list(dict.fromkeys(label for rung in self._done for label in rung.labels))
 
     def _longer(self, alive: Sequence[str]) -> Rung | None:
-        """A rung of more local steps; None if the last rung is done, or all reached the target."""
+        """A rung of more local steps; None if the last rung is done, or all reached the target.
+
+        After the last rung of an earlier command, more time makes a longer one.
+        """
         steps = self._full.steps if self._full else 0
         tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
-        if steps and (
-            self._challenged
-            or len(tried) <= FINALISTS
-            or needed_steps(list(self._standings(alive, steps).values())) is not None
-        ):
+        was_last = (self._challenged or len(tried) <= FINALISTS) and not self._repeats
+        if steps and (was_last or needed_steps(list(self._standings(alive, steps).values())) is not None):
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]
         more, evaluations = affordable(rung_seconds(left, len(alive)), costs)

@@ -36,6 +36,23 @@ class NodesLikeHere(ClusterProfile):
 
     payload = 1448 / 1514  # bytes of a TCP segment in a full Ethernet frame
 
+    def seen(self, trace: Trace) -> Trace:
+        """`trace` with the speeds of these nodes, so that a replay keeps its seconds of computing.
+
+        Shapes of matrix products differ by method, and so do speeds measured by them.
+        """
+        meta = msgspec.structs.replace(
+            trace.meta,
+            gflops=self.gflops,
+            memory_gb_per_s=self.memory_gb_per_s,
+            gather_gb_per_s=self.gather_gb_per_s,
+        )
+        return dataclasses.replace(trace, meta=meta)
+
+    def with_bandwidth(self, bits_per_second: float) -> ClusterProfile:
+        """See `ClusterProfile.with_bandwidth`; headers take a share of it."""
+        return super().with_bandwidth(bits_per_second * self.payload)
+
 
 def nodes_like_here(
     recorded: TraceMeta, *, bandwidth: float | None, latency_s: float | None, crowd: float = 1.0
@@ -67,20 +84,6 @@ def nodes_like_here(
         price_source="",
     )
     return NodesLikeHere(**vars(like))
-
-
-def as_there(trace: Trace, profile: ClusterProfile) -> Trace:
-    """`trace` with the speeds of `profile`, so that a replay there keeps its seconds of computing.
-
-    Shapes of matrix products differ by method, and so do speeds measured by them.
-    """
-    meta = msgspec.structs.replace(
-        trace.meta,
-        gflops=profile.gflops,
-        memory_gb_per_s=profile.memory_gb_per_s,
-        gather_gb_per_s=profile.gather_gb_per_s,
-    )
-    return dataclasses.replace(trace, meta=meta)
 
 
 def _memory_here(recorded: TraceMeta) -> int:

@@ -35,6 +35,15 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     cell: _Label
 
 
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """A probe of `label` failed, for `reason`."""
+
+    label: _Label
+    steps: Count
+    seed: Seed
+    reason: Annotated[str, Meta(max_length=100_000)]
+
+
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
     """Step one finished as the cell named `cell`."""
 
@@ -48,7 +57,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):
     seconds: Duration
 
 
-_Line = Recorded | Planned | Trained | Spent
+_Line = Recorded | Planned | Trained | Failed | Spent
 
 
 @dataclass
@@ -57,6 +66,7 @@ class Journal:
 
     Attributes:
         earlier: the rungs of earlier commands. cells: names of finished probes by (label, steps, seed).
+        failures: reasons of failed probes, by the same.
         recorded: name of the cell of step one; None before it has finished.
         spent_s: seconds of earlier commands. command: the name of this one. Containers repeat process ids.
     """
@@ -64,6 +74,7 @@ class Journal:
     path: Path
     earlier: list[Rung] = field(default_factory=list)
     cells: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    failures: dict[tuple[str, int, int], str] = field(default_factory=dict)
     recorded: str | None = None
     spent_s: float = 0.0
     command: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -94,6 +105,11 @@ class Journal:
         self.cells[label, steps, seed] = cell
         self._append(Trained(label=label, steps=steps, seed=seed, cell=cell))
 
+    def failed(self, label: str, steps: int, seed: int, reason: str) -> None:
+        """Write that a probe failed."""
+        self.failures[label, steps, seed] = reason
+        self._append(Failed(label=label, steps=steps, seed=seed, reason=reason))
+
     def spent(self, seconds: float) -> None:
         """Write the seconds of this command so far."""
         self._append(Spent(command=self.command, seconds=seconds))
@@ -111,6 +127,8 @@ class Journal:
                 self.earlier.append(line.rung)
             elif isinstance(line, Trained):
                 self.cells[line.label, line.steps, line.seed] = line.cell
+            elif isinstance(line, Failed):
+                self.failures[line.label, line.steps, line.seed] = line.reason
             elif isinstance(line, Recorded):
                 self.recorded = line.cell
             else:

@@ -14,7 +14,7 @@ import msgspec
 
 from istbench.advise.candidate import NO_TIME, Candidate, Redealt
 from istbench.advise.halving import FINALISTS, Cost, Halving, Rung
-from istbench.advise.here import Recorded, as_there
+from istbench.advise.here import Recorded
 from istbench.advise.journal import Journal, labels_of
 from istbench.advise.odds import odds, worth_probing
 from istbench.advise.progress import continued
@@ -40,6 +40,7 @@ from istbench.results.store import RunDirectory
 from istbench.validation.measure import OncePerLine
 
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
+_EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends
 _STOPPING_S = 10.0
 _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
@@ -113,13 +114,15 @@ class _Probing:
         self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
         self._failed: dict[str, str] = {}
         self._costs: dict[str, Cost] = {}
+        self._data = ""  # the fingerprint of the data of step one
 
     def run(self, replaying: Callable[[], AbstractContextManager[None]]) -> Probed:
         recording, cost = self._record()
         recorded = self._recorded(recording)
+        self._data = recording.header.data_source.fingerprint
         self._profile = self._question.profile(recorded)
         targets = recording.header.targets
-        self._target, target_from = self._base.target, "given"
+        self._target, target_from = self._base.target, ""
         if self._target is None and targets:
             self._target, target_from = targets[-1], f"the hardest of {recording.header.workload}"
         self._screening = Screening(self._base, recorded, self._profile, self._question.given)
@@ -163,7 +166,7 @@ class _Probing:
         recorded = self._done(self._journal.recorded)
         if recorded is not None:
             return recorded, cost_of(recorded, None)
-        request = self._variant("ddp").of(
+        request = self._recorded_variant().of(
             self._base,
             nodes=1,
             steps=_RECORDED_STEPS,
@@ -194,7 +197,7 @@ class _Probing:
                 base.workload,
                 base.workload_options,
                 "ddp",
-                self._question.given.get("ddp", {}),
+                self._recorded_variant().options,
                 plugins=base.plugins,
                 batch_size=base.batch_size,
                 nodes=1,
@@ -204,8 +207,11 @@ class _Probing:
             cell = None
         return Recorded.of(load_trace(run.directory.trace), cell)
 
-    def _variant(self, method: str) -> Variant:
-        return Variant(method=method, options=self._question.given.get(method, {}))
+    def _recorded_variant(self) -> Variant:
+        """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
+        given = self._question.given.get("ddp", {})
+        kept = {name: value for name, value in given.items() if name not in _EXCHANGING}
+        return Variant(method="ddp", options=kept)
 
     def _note_screening(self, screened: Sequence[Screened], few: Sequence[Screened]) -> None:
         for one in screened:
@@ -250,8 +256,11 @@ class _Probing:
 
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
         """Train a probe, or read it if it is finished; see `Trainer.train`."""
-        cell = self._journal.cells.get((label, rung.steps, seed))
-        run = self._done(cell) or self._train(label, rung, seed)
+        run = self._done(self._journal.cells.get((label, rung.steps, seed)))
+        if run is None:
+            run = self._train(label, rung, seed)
+        elif label not in self._costs:
+            self._costs[label] = dataclasses.replace(cost_of(run, None), start_s=self._first_cost.start_s)
         if run is None:
             return None
         self._runs.setdefault(label, {})[rung.steps, seed] = run
@@ -273,6 +282,9 @@ class _Probing:
     def _train(self, label: str, rung: Rung, seed: int) -> Run | None:
         began, known = time.monotonic(), bool(self._costs)
         if self.left_s() <= 0 or (known and self.cost(label).seconds(1, 1) > self.left_s()):
+            before = self._journal.failures.get((label, rung.steps, seed))
+            if before is not None:  # with time, it is tried again
+                self._failed[label] = before
             return None
         request = self._by_label[label].variant.of(
             self._base,
@@ -291,11 +303,16 @@ class _Probing:
         except (UserError, RunFailed) as error:
             self._failed[label] = str(error).splitlines()[0]
             self._screen.note(f"{label}: {self._failed[label]}")
+            self._journal.failed(label, rung.steps, seed, self._failed[label])
             return None
         if outcome.fresh:
             self._costs[label] = found = cost_of(run, time.monotonic() - began)
             self._first_cost = dataclasses.replace(
                 self._first_cost, start_s=found.start_s, evaluation_s=found.evaluation_s
+            )
+        if seed == 0 and run.header.data_source.fingerprint != self._data:
+            raise UserError(
+                f"the data have changed since step one; delete {self._journal.path} to probe again, or restore them"
             )
         self._journal.trained(label, rung.steps, seed, outcome.cell)
         self._journal.spent(self._clock.spent_s())  # kill -9 loses the time of one probe at most
@@ -320,9 +337,7 @@ class _Probing:
         return run.curve.on_clock("cluster_s", seconds)
 
     def _load(self, run: Run) -> Trace:
-        """The trace of `run`. On machines like this one, its seconds of computing stay."""
-        trace = load_trace(run.directory.trace)
-        return trace if self._question.cluster is not None else as_there(trace, self._profile)
+        return self._profile.seen(load_trace(run.directory.trace))
 
     # The candidates.
 
@@ -442,7 +457,8 @@ def cost_of(run: Run, wall_s: float | None) -> Cost:
     ]
     evaluation = sum(pauses) / len(pauses) if pauses else 0.0
     inside = last.train_s + len(evaluations) * evaluation
-    whole = wall_s if wall_s is not None else last.wall_s
+    # A run that an earlier command began has trained longer than this one took.
+    whole = wall_s if wall_s is not None and wall_s > inside else last.wall_s
     return Cost(
         start_s=max(0.5, whole - inside),
         evaluation_s=evaluation,

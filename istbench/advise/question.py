@@ -17,8 +17,9 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.door import encode_own
-from istbench.registry import load_method
-from istbench.report.phrases import joined
+from istbench.errors import UserError
+from istbench.registry import build_method, code_of, load_method
+from istbench.report.phrases import count_threads, joined
 from istbench.results.metrics import Metric
 
 _LEAST, _MOST, _DIGITS = 1.5, 4.0, 2
@@ -44,10 +45,14 @@ class Question:
     seeds: int
 
     def as_json(self) -> Any:
-        """A JSON value that differs for another question."""
+        """A JSON value that differs for another question, and after a change in a task file or a plug-in."""
         cluster = None if self.cluster is None else dataclasses.asdict(self.cluster)
+        plugins = self.base.plugins
+        code = [code_of("workloads", self.base.workload, plugins)]
+        code += [code_of("methods", method, plugins) for method in self.methods]
         return msgspec.to_builtins(
-            [self.base, self.methods, self.given, cluster, self.bandwidth, self.latency_s], enc_hook=encode_own
+            [self.base, self.methods, self.given, cluster, self.bandwidth, self.latency_s, *filter(None, code)],
+            enc_hook=encode_own,
         )
 
     def profile(self, recorded: Recorded) -> ClusterProfile:
@@ -62,7 +67,8 @@ class Probed:
     """The candidates after both steps.
 
     Attributes:
-        target: level of the metric; None if the probes have none. target_from: its origin in a few words.
+        target: level of the metric; None if the probes have none. target_from: its origin in a few words;
+            empty if the user gave it.
         data: the data, in words.
     """
 
@@ -135,6 +141,25 @@ class Probed:
         )
 
 
+def check_given(question: Question) -> None:
+    """Refuse a method option that every method with it refuses. One that suits some of them leaves out the rest.
+
+    Raises:
+        UserError: as the first of these methods does.
+    """
+    refused: dict[str, UserError | None] = {}
+    for method, given in question.given.items():
+        refusal = None
+        try:
+            build_method(method, given, plugins=question.base.plugins)
+        except UserError as error:
+            refusal = error
+        for option in given:
+            refused[option] = refusal and refused.get(option, refusal)
+    for refusal in filter(None, refused.values()):
+        raise refusal
+
+
 def enough_steps(choice: Choice) -> int:
     """Local steps in which `choice` should reach the target: those of the slow end of its range, rounded up.
 
@@ -154,8 +179,3 @@ def _rounded_up(steps: float) -> int:
     steps = max(1.0, steps)
     unit: int = 10 ** max(0, math.floor(math.log10(steps)) + 1 - _DIGITS)
     return math.ceil(steps / unit) * unit
-
-
-def count_threads(threads: int) -> str:
-    """`1 thread`, `2 threads`."""
-    return f"{threads} thread{'s' if threads > 1 else ''}"

@@ -5,8 +5,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from istbench.advise.answer import Advice, Choice, Decide
+from istbench.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE
 from istbench.advise.flips import Flip
 from istbench.advise.odds import CLEAR
+from istbench.advise.reach import TOO_FEW
 from istbench.advise.truth import regret
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.page import Section
@@ -17,6 +19,7 @@ from istbench.results.metrics import level_text
 
 _RANGE = "Ranges in brackets hold 8 of 10 draws."
 _SHOWN = 0.01
+_NAMED = 3
 
 
 def advice_text(advice: Advice) -> str:
@@ -82,9 +85,7 @@ def _target(advice: Advice) -> str:
 def _expected(advice: Advice) -> Iterable[str]:
     best = advice.best
     if best is None and advice.nobody is None:
-        probed = any(choice.steps_probed for choice in advice.others)
-        reason = "no probe tells enough" if probed else "no probe finished"
-        yield f"No advice on {_question(advice)}: {reason} in the time. Give more --minutes."
+        yield f"No advice on {_question(advice)}: {_no_advice(advice)}."
         return
     if best is None:
         assert advice.nobody is not None
@@ -104,6 +105,21 @@ def _expected(advice: Advice) -> Iterable[str]:
     )
     if best.extrapolated:
         yield f"The target lies beyond its probe of {best.steps_probed:,} local steps, so its time is extrapolated."
+    if advice.target_from:
+        yield f"The target is {advice.target_from}; --target names another."
+
+
+def _no_advice(advice: Advice) -> str:
+    """The reason why no candidate has odds, and the way out."""
+    reasons = list(dict.fromkeys(choice.why_not for choice in advice.others))
+    if AT_ONCE in reasons:
+        return "the model is at the target before it trains. Give a harder --target"
+    if {TOO_FEW, NO_TRACE} & {*reasons}:
+        return "no probe tells enough in the time. Give more --minutes"
+    if not reasons or {NO_TIME, NO_EVALUATION} & {*reasons}:
+        return "no probe finished in the time. Give more --minutes"
+    told = "; ".join(f"{choice.label}: {choice.why_not}" for choice in advice.others[:_NAMED])
+    return f"no method can train there. {told}" + ("; ..." if len(advice.others) > _NAMED else "")
 
 
 def _compared(advice: Advice) -> Iterable[str]:

@@ -27,6 +27,7 @@ from istbench.config.numbers import MOST_NODES
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
+from istbench.files import is_directory
 from istbench.registry import check_name, registered
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def command(
     given["nodes"] = nodes
     backend = take_backend(given)
     question = _question(workload, bandwidth, latency, cluster, methods, seeds, plugins, given)
-    if page is not None and page.is_dir():
+    if page is not None and is_directory(page):
         raise UserError(f"--html {page} is a directory; name a file in it")
     truth_backend = _truth_backend(backend, question, measures)
     from istbench.cli.progress import Display
@@ -130,7 +131,7 @@ def _question(
     plugins: tuple[str, ...],
     given: dict[str, Any],
 ) -> "Question":
-    """The question as typed. Everything that is wrong without torch is refused here."""
+    """The question as typed. Everything that is wrong without data is refused here."""
     bits = None if bandwidth is None else parse_bandwidth(bandwidth)
     seconds = None if latency is None else parse_time(latency, "--latency")
     if bits is None and cluster is None:
@@ -147,9 +148,9 @@ def _question(
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)
-    from istbench.advise.question import Question
+    from istbench.advise.question import Question, check_given
 
-    return Question(
+    question = Question(
         base=base,
         methods=tuple(chosen),
         given={method: own_options(method, list(chosen), shared, base.plugins) for method in chosen},
@@ -158,6 +159,8 @@ def _question(
         latency_s=seconds,
         seeds=seeds,
     )
+    check_given(question)
+    return question
 
 
 def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> "Backend | None":
@@ -169,6 +172,7 @@ def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> 
             raise UserError(f"{backend.chosen_by} is for --measure: all probes run on this machine; add --measure")
         return None
     if not isinstance(backend, Here):
+        backend.fit(question.base)  # refused now, and not after the minutes
         return backend
     if question.cluster is not None or question.bandwidth is None:
         raise UserError(
@@ -223,6 +227,7 @@ def _advise(
             nodes=question.base.nodes,
             metric=probed.metric,
             target=probed.target,
+            target_from=probed.target_from,
             not_tested=probed.not_tested,
             checks=checks,
         )

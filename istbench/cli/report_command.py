@@ -8,6 +8,7 @@ import click
 from istbench.cli.options import PathType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
 from istbench.errors import UserError
+from istbench.files import is_directory
 
 if TYPE_CHECKING:
     from istbench.report.output import Format
@@ -53,7 +54,7 @@ def command(
     from istbench.report.published import read_figures
     from istbench.report.report import build_report
 
-    if page is not None and page.is_dir():
+    if page is not None and is_directory(page):
         raise UserError(f"--html {page} is a directory; name a file in it")
     figures = read_figures(published) if published else []
     with replaying():

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,9 @@ from istbench.cluster.collectives import Backend
 from istbench.config.numbers import MOST_NODES
 from istbench.door import convert, parse_toml, read_text, toml_lines
 from istbench.errors import UserError, shown, unknown_name
+
+if TYPE_CHECKING:
+    from istbench.cluster.trace import Trace
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _READABLE = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
@@ -146,6 +149,10 @@ class ClusterProfile:
         """Computing speed of each of `nodes` nodes, relative to `gflops`."""
         speeds = self.speeds or (1.0,)
         return tuple(speeds[rank % len(speeds)] for rank in range(nodes))
+
+    def seen(self, trace: "Trace") -> "Trace":
+        """`trace` as a replay on this cluster should see it."""
+        return trace
 
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
         """The same cluster with another bandwidth of the hosts' links, in both directions, at all times."""

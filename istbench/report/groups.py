@@ -295,7 +295,8 @@ class Sweep:
     @property
     def bandwidths(self) -> tuple[float, ...]:
         """Bandwidths of a node's link in bits/s, rising."""
-        return tuple(group.profile.bandwidth_out for group in self.groups if group.profile is not None)
+        profiles = [group.profile for group in self.groups if group.profile is not None]
+        return tuple(profile.bandwidth_out / profile.payload for profile in profiles)
 
     @property
     def stem(self) -> str:

@@ -38,6 +38,11 @@ def count_nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
+def count_threads(count: int) -> str:
+    """`1 thread`, `2 threads`."""
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
 def data_line(source: DataSource) -> str:
     """A line of a footer: the data, its share of the whole, and its fingerprint."""
     line = f"Data: {source.seen}, fingerprint {source.fingerprint[:12]}."

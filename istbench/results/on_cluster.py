@@ -33,7 +33,7 @@ def run_on_cluster(
     Raises:
         UserError: if the trace cannot be replayed.
     """
-    time = cluster_time(trace, profile, [evaluation.step for evaluation in run.curve.evaluations])
+    time = cluster_time(profile.seen(trace), profile, [evaluation.step for evaluation in run.curve.evaluations])
     own = own_checks(_results(run))[0] if checks is None else checks
     time = dataclasses.replace(time, check=replay_check(_checked_method(run), own))
     return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", time.seconds), cluster=time)

@@ -69,6 +69,33 @@ def test_the_text_has_the_order_of_a_decision(clear):
     assert text.splitlines()[0] == "istbench run speech --method ist"
 
 
+AT_ZERO = {0: curve([(0, 0.9)])}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "said"),
+    [
+        ([candidate("ddp", stopped=NO_TIME, curves={})], "no probe finished in the time. Give more --minutes."),
+        ([candidate("ddp", curves={}), candidate("ist", failed="diverged")], "no probe finished in the time"),
+        (
+            [candidate("ddp", curves=AT_ZERO)],
+            "the model is at the target before it trains. Give a harder --target.",
+        ),
+        (
+            [candidate(name, failed="needs 9 GiB") for name in ("ddp", "fsdp", "ist", "zero")],
+            "no method can train there. ddp: needs 9 GiB; fsdp: needs 9 GiB; ist: needs 9 GiB; ...",
+        ),
+    ],
+)
+def test_without_an_answer_the_text_says_why(candidates, said):
+    assert said in advice_text(advice(*candidates))
+
+
+def test_the_text_says_where_a_target_comes_from():
+    assert "The target is the hardest of speech;" in advice_text(advice(DDP, target_from="the hardest of speech"))
+    assert "--target" not in advice_text(advice(DDP))
+
+
 def test_a_close_answer_says_how_much_a_measurement_would_help():
     found = advice(DDP, candidate("zero", compute=0.0105))
     assert found.verdict == "close"

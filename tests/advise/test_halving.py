@@ -190,6 +190,36 @@ def test_a_favourite_that_fails_stops_nobody():
     assert set(planned[-1].labels) == {"m0", "m1"}
 
 
+def test_a_finalist_that_fails_in_a_later_seed_has_no_further_ones():
+    class Failing(FakeTrainer):
+        def train(self, label, rung, seed):
+            if (label, seed) == ("m0", 1):
+                self.fails.add(label)
+            return super().train(label, rung, seed)
+
+    _, planned = halved(Failing(2000.0, {"m0": 500, "m1": 600}))
+    assert [set(rung.labels) for rung in planned if rung.seeds == (1,)] == [{"m0", "m1"}]
+    assert [set(rung.labels) for rung in planned if rung.seeds == (2,)] == [{"m1"}]
+
+
+def test_more_time_makes_the_last_two_train_longer():
+    reached = {f"m{number}": 200_000 + 1000 * number for number in range(6)}
+    _, before = halved(FakeTrainer(300.0, reached))
+    longest = max(rung.steps for rung in before)
+    trainer = FakeTrainer(3000.0, reached)
+    _, planned = halved(trainer, earlier=before)
+    assert planned[0].steps > 2 * longest
+    assert set(planned[0].labels) == {"m0", "m1"}
+    assert [rung for rung in planned if rung.seeds == (0,)] == planned[:1], "then the time is used up, or for seeds"
+
+
+def test_the_same_time_again_makes_nobody_train_longer():
+    reached = {f"m{number}": 200_000 + 1000 * number for number in range(6)}
+    _, before = halved(FakeTrainer(300.0, reached, favourites=[["m5"]]))
+    _, planned = halved(FakeTrainer(300.0, reached, favourites=[["m5"]]), earlier=before)
+    assert planned == []
+
+
 def test_a_candidate_that_fails_stops_nobody_else():
     reached = {f"m{number}": 1000 + 100 * number for number in range(4)}
     trainer = FakeTrainer(200.0, reached, fails={"m0"})

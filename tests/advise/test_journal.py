@@ -21,6 +21,11 @@ def test_another_command_reads_the_rungs_the_cells_and_the_seconds(tmp_path):
     assert Journal.of(tmp_path, {"nodes": 4}).earlier == [], "another question has a journal of its own"
 
 
+def test_another_command_knows_the_probes_that_failed(tmp_path):
+    Journal.of(tmp_path, 1).failed("ist", 100, 0, "diverged: loss nan in step 3")
+    assert Journal.of(tmp_path, 1).failures == {("ist", 100, 0): "diverged: loss nan in step 3"}
+
+
 def test_the_seconds_of_two_commands_add_up_though_they_have_the_same_process_id(tmp_path):
     first, second = Journal.of(tmp_path, 1), Journal.of(tmp_path, 1)
     first.spent(4.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from istbench.advise.here import Recorded, as_there, nodes_like_here
+from istbench.advise.here import Recorded, nodes_like_here
 from istbench.advise.promise import by_promise, longest_alike, mark_slow
 from istbench.advise.screen import Screening
 from istbench.advise.seconds import mean_step_s
@@ -208,7 +208,12 @@ def test_on_machines_like_this_one_recorded_seconds_stay():
     cluster = nodes_like_here(META, bandwidth=1e12, latency_s=0.0)
     other = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, gflops=2.5))
     first, moved, kept = (
-        cluster_time(each, cluster, [40]).seconds[0] for each in (trace, other, as_there(other, cluster))
+        cluster_time(each, cluster, [40]).seconds[0] for each in (trace, other, cluster.seen(other))
     )
     assert moved < 0.9 * first
     assert kept == pytest.approx(first)
+
+
+def test_a_bandwidth_that_the_page_names_leaves_out_headers_too():
+    slow, fast = (nodes_like_here(META, bandwidth=bits, latency_s=0.0) for bits in (1e8, 1e9))
+    assert slow.with_bandwidth(1e9).bandwidth_out == fast.bandwidth_out

@@ -23,6 +23,12 @@ ASKED = ("toy", "--nodes", 2, "--methods", "local_sgd", "--seeds", 1, "--target"
         (("toyy", "--nodes", 2, "--bandwidth", "1gbit"), "toyy"),
         (("toy", "--nodes", 2, "--bandwidth", "1gbit", "--methods", "istt"), "istt"),
         (("toy", "--nodes", 2, "--bandwidth", "1gbit", "--set", "local_stepz=4"), "local_stepz"),
+        (("toy", "--nodes", 2, "--bandwidth", "1gbit", "--set", "local_steps=many"), "local_steps"),
+        (
+            ("toy", "--nodes", 2, "--bandwidth", "1gbit", "--methods", "local_sgd", "--set", "local_steps=0"),
+            "local_steps",
+        ),
+        (("toy", "--nodes", 4, "--bandwidth", "1gbit", "--measure", "--hosts", "a,b"), "4"),
         (("toy", "--nodes", 2, "--bandwidth", "fast"), "fast"),
         (("toy", "--nodes", 2), "give --bandwidth 1gbit, or --cluster"),
         (("toy", "--nodes", 2, "--cluster", "m5.2xlarge", "--measure"), "leave out --cluster"),

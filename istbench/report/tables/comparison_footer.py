@@ -105,7 +105,7 @@ def _extrapolated_lines(group: Group) -> Iterable[str]:
 
 def node_line(profile: ClusterProfile) -> str:
     """A node of `profile`: its speed and its links."""
-    out, into = bandwidth_text(profile.bandwidth_out), bandwidth_text(profile.bandwidth_in)
+    out, into = (bandwidth_text(bits / profile.payload) for bits in (profile.bandwidth_out, profile.bandwidth_in))
     link = f"{out} out and in" if out == into else f"{out} out, {into} in"
     shared = "" if profile.full_duplex else " together"
     memory = "" if profile.memory_gb_per_s is None else f" {profile.memory_gb_per_s:g} GB/s of memory,"
