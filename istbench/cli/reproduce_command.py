@@ -23,6 +23,7 @@ from istbench.config.run import OF_MACHINE
 from istbench.config.suite import MOST_CELLS
 from istbench.door import utf8_path
 from istbench.errors import UserError, shown
+from istbench.files import is_there
 
 if TYPE_CHECKING:
     from istbench.reproduce.cells import Choice
@@ -92,6 +93,8 @@ def command(
     from istbench.reproduce.papers import PAPERS
 
     backend = take_backend(given)
+    if again and (as_list or only_report):
+        raise UserError(f"--again runs cells, and {'--list' if as_list else '--report'} runs none; leave one out")
     chosen = PAPERS[paper]
     names = split_list(only, "--only", "--list names the tables") if only is not None else []
     asked = select(chosen, names)
@@ -132,7 +135,7 @@ def _directories(texts: tuple[str, ...], experiments: "tuple[Experiment, ...]", 
     for text in texts:
         name, separator, directory = text.partition("=")
         if not separator or name not in workloads:
-            if len(workloads) != 1 or (separator and not Path(text).exists()):
+            if len(workloads) != 1 or (separator and not is_there(Path(text))):
                 raise UserError(
                     f"--data {shown(text)}: name its workload, one of {', '.join(workloads) or 'none'}: "
                     f"--data {workloads[0] if workloads else 'WORKLOAD'}=DIR"
@@ -238,7 +241,7 @@ def _show(
     if unwritten is not None:
         raise unwritten
     click.echo(f"istbench: wrote {', '.join(str(path) for path in written)}", err=True)
-    return EXIT_FAILED if failures else 0
+    return EXIT_FAILED if failures or found.unreadable else 0
 
 
 def _print_list(

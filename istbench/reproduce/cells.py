@@ -12,13 +12,14 @@ from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.config.suite import Suite
 from istbench.errors import UserError, unknown_name
+from istbench.report.phrases import count_threads
 from istbench.reproduce.matching import has
 from istbench.reproduce.paper import Cells, Experiment, Extent, Paper, Scale, Subject
 from istbench.results.header import Header
 from istbench.results.load import Run
 
 _ALWAYS_EQUAL = ("workload", "method", "nodes", "seed", "amp", "channels_last", "compile", "target", "lab")
-_EQUAL_IF_GIVEN = ("steps", "batch_size")
+_EQUAL_IF_GIVEN = ("steps", "batch_size", "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,8 @@ def is_run_of(request: RunRequest, header: Header) -> bool:
         return False
     if any(getattr(request, name) not in (None, getattr(config, name)) for name in _EQUAL_IF_GIVEN):
         return False
+    if request.device not in ("auto", config.device):
+        return False
     every = request.eval_every
     if every is not None and every.steps is not None:  # a shorter run records its own length
         every = Interval(steps=min(every.steps, config.steps))
@@ -150,9 +153,11 @@ def is_run_of(request: RunRequest, header: Header) -> bool:
 def of_latest_data(
     extents: Iterable[Extent], choice: Choice, runs: Sequence[Run], fresh: Collection[str]
 ) -> tuple[list[Run], list[str]]:
-    """The `runs` without those on other data than the latest run of their cells, and a line for each of these.
+    """The `runs` without those on other data or threads than the latest run of their cells, and a line for each.
 
-    Seeds on different data have no median. fresh: names of cells of this command, which count as the latest.
+    Seeds on different data have no median, and those on more threads are faster.
+
+    fresh: names of cells of this command, which count as the latest.
     """
     others: dict[str, str] = {}
     for extent in extents:
@@ -165,6 +170,14 @@ def of_latest_data(
                 if run.header.data_source.fingerprint != latest.header.data_source.fingerprint:
                     data = run.header.data_source.seen, latest.header.data_source.seen
                     others[run.header.cell] = f"{run.header.cell}: its data are {data[0]}; the latest are {data[1]}"
+                    continue
+                alike = [other for other in own if other.header.nodes == run.header.nodes]
+                threads = max(alike, key=lambda other: _age(other, fresh)).header.config.threads
+                if run.header.config.threads != threads:
+                    own_threads = count_threads(run.header.config.threads)
+                    others[run.header.cell] = (
+                        f"{run.header.cell}: its nodes have {own_threads}; those of the latest have {threads}"
+                    )
     return [run for run in runs if run.header.cell not in others], list(others.values())
 
 

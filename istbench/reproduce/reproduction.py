@@ -22,12 +22,13 @@ class Reproduction:
 
     Attributes:
         tables: of each experiment its comparison, then further ones. plots: pictures.
-        problems: a line for each run that is left out.
+        problems: a line for each run that is left out. unreadable: those for damaged ones.
     """
 
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...]
     problems: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 def runs_in(results: Path) -> tuple[list[Run], list[str]]:
@@ -60,9 +61,9 @@ def reproduction(
     Raises:
         UserError: if `results` is unreadable.
     """
-    runs, problems = runs_in(results)
+    runs, unreadable = runs_in(results)
     runs, others = of_latest_data((experiment.at[scale] for experiment in experiments), choice, runs, fresh)
-    problems += others
+    problems = [*unreadable, *others]
     tables: list[Table] = []
     plots: list[Plot] = []
     for experiment in experiments:
@@ -72,7 +73,12 @@ def reproduction(
         tables += [compared_table(experiment, scale, subjects, found), *found.tables]
         plots += found.plots
         problems += found.problems
-    return Reproduction(tables=tuple(tables), plots=tuple(plots), problems=tuple(dict.fromkeys(problems)))
+    return Reproduction(
+        tables=tuple(tables),
+        plots=tuple(plots),
+        problems=tuple(dict.fromkeys(problems)),
+        unreadable=tuple(unreadable),
+    )
 
 
 def write_files(paper: Paper, scale: Scale, only: Sequence[str], found: Reproduction, folder: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """Speed-ups of a method over another one, beside those that a paper claims."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,15 @@ from istbench.report.tables.numbers import number
 from istbench.reproduce.clocks import Clock
 from istbench.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
-from istbench.reproduce.values import best_of, is_rough, measuring, metric_of, range_text, seconds_to
+from istbench.reproduce.values import (
+    best_of,
+    is_rough,
+    measuring,
+    metric_of,
+    missed_text,
+    range_text,
+    seconds_to,
+)
 from istbench.results.metrics import level_text, value_text
 from istbench.results.stats import Estimate, estimate, speed_up
 
@@ -77,7 +86,7 @@ def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subj
     if over is None:
         return None
     level = figure.level if figure.level is not None else _level_of(over, figure.metric)
-    ours, text, reached = _ours(subject, over, figure.metric, level)
+    ours, text, reached, spread_text = _ours(subject, over, figure.metric, level)
     where = "" if level is None else f" to {figure.metric} {_level_words(figure, level)}"
     return Compared(
         method=subject.label,
@@ -91,7 +100,7 @@ def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subj
         planned=min(subject.seeds, over.seeds),
         trained=len({run.header.seed for run in subject.runs} & {run.header.seed for run in over.runs}),
         reached=reached,
-        spread_text=range_text(ours),
+        spread_text=spread_text,
         rough=level is not None and any(is_rough(one, figure.metric, level) for one in (subject, over)),
         aspects=nodes_differ(figure, subject),
     )
@@ -109,24 +118,31 @@ def _level_of(over: Subject, metric: str) -> float | None:
     return best / _SHARE_OF_BEST if falls else best * _SHARE_OF_BEST
 
 
-def _ours(subject: Subject, over: Subject, metric: str, level: float | None) -> tuple[Estimate | None, str, int]:
-    """The speed-up over the seeds that both trained, its text, and the number of seeds where both reach `level`."""
+def _ours(
+    subject: Subject, over: Subject, metric: str, level: float | None
+) -> tuple[Estimate | None, str, int, str]:
+    """The speed-up over the seeds that both trained, its text, how many of them reach `level`, and their range.
+
+    In the range, 0 is a miss of `subject`.
+    """
     if level is None:
-        return None, "not trained", 0
+        return None, "not trained", 0, ""
     theirs = dict(zip(_seeds(over, metric), seconds_to(over, metric, level), strict=True))
     own = dict(zip(_seeds(subject, metric), seconds_to(subject, metric, level), strict=True))
     found = speed_up(theirs, own)
     if found is None:
-        return None, "not trained", 0
-    both = theirs.keys() & own.keys()
+        return None, "not trained", 0, ""
+    both = sorted(theirs.keys() & own.keys())
     reached = sum(math.isfinite(theirs[seed]) and math.isfinite(own[seed]) for seed in both)
     if found.ratio is not None:
-        return found.ratio, number(found.ratio.median), reached
+        ours = dataclasses.replace(found.ratio, reached=reached)
+        return ours, number(ours.median), reached, range_text(ours)
     if found.baseline_missed:
-        return None, f"{over.request.method} did not reach it", reached
-    best = best_of(subject, metric)
-    known = "" if best is None else f", best {value_text(best)}"
-    return estimate([math.inf] * found.pairs), f"not reached{known}", reached
+        return None, f"{over.request.method} did not reach it", reached, ""
+    missed = estimate([own[seed] for seed in both])
+    ratios = estimate([0.0 if math.isinf(own[seed]) else theirs[seed] / own[seed] for seed in both])
+    ours = dataclasses.replace(estimate([math.inf] * found.pairs), reached=reached)
+    return ours, missed_text(subject, metric, missed), reached, range_text(ratios)
 
 
 def _seeds(subject: Subject, metric: str) -> list[int]:

@@ -13,6 +13,8 @@ from istbench.reproduce.hours import forecast
 from istbench.reproduce.paper import Compared, Comparison, Difference, Experiment, Extent, Scale, Subject
 from istbench.results.load import Run
 
+_KEYS = 5  # a paper may give two figures of one row, and they differ in the published value
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
@@ -34,7 +36,7 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
         columns=columns,
         rows=entries,
         footer=tuple(_footer(subjects, found, differences)),
-        keys=4,
+        keys=_KEYS,
         empty="Nothing of this scale stands beside a published figure.",
         context={"table": experiment.name, "scale": scale},
     )
@@ -43,7 +45,7 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
 def further_table(title: str, found: Sequence[Compared]) -> Table:
     """A table of `found` beside the main one, whose footer names what differs."""
     columns, entries = fill(_COLUMNS, [_Row(compared=row, aspects=row.aspects) for row in found])
-    return Table(title=title, columns=columns, rows=entries, footer=tuple(_rough_line(found)), keys=4)
+    return Table(title=title, columns=columns, rows=entries, footer=tuple(_rough_line(found)), keys=_KEYS)
 
 
 def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
@@ -78,8 +80,8 @@ def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequenc
     missing = sum(one.seeds - len(one.runs) for one in subjects)
     if missing:
         yield Caution(
-            f"Partial: {missing} of {sum(one.seeds for one in subjects)} cells are not trained yet. The same "
-            "command goes on with them."
+            f"Partial: {missing} of {sum(one.seeds for one in subjects)} cells are not trained, or unreadable. The "
+            "same command trains the former, and names the latter."
         )
     yield from (Caution(line) for line in found.cautions)
     yield from _rough_line(found.rows)

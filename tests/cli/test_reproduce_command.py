@@ -76,6 +76,12 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
         "ist-laptop.md", "ist-laptop.csv", "points.png", "points.svg",
     }  # fmt: skip
     assert istbench(*asked, "--report", "--only", "points")[0] == 0
+    (damaged, *_) = (toys / "runs").glob("*/events.jsonl")
+    damaged.write_text("{")
+    status, printed, said = istbench(*asked, "--report", "--only", "points")
+    assert status == 1
+    assert "cells are not trained, or unreadable" in printed
+    assert damaged.parent.name in said
     assert (toys / "report" / "ist-laptop-points.md").exists()
 
 
@@ -87,6 +93,7 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
         (["--data", "speech=x"], "--data 'speech=x': name its workload, one of toy: --data toy=DIR"),
         (["--data", "toy=a", "--data", "toy=b"], "--data names toy twice; leave one out"),
         (["--only", ","], "--only is empty"),
+        (["--again"], "--again runs cells, and --list runs none"),
     ],
 )
 def test_wrong_use_is_refused_in_one_line(istbench, toys, arguments, message):

@@ -189,6 +189,23 @@ def test_runs_on_other_data_than_the_latest_are_left_out_with_a_line(results):
     assert [run.header.seed for run in kept] == [0]
 
 
+def test_runs_with_other_threads_than_the_latest_are_left_out_with_a_line(results):
+    for seed, (threads, day) in enumerate(((1, 1), (2, 3), (2, 2))):
+        head = header("ddp", nodes=8, seed=seed, budget="20 epochs")
+        head["config"] |= {"threads": threads}
+        write_run(results, {**head, "finished_at": f"2026-01-0{day}T00:00:00+00:00"}, ramp(9.0))
+    runs = load_runs(results)[0]
+    kept, (line,) = of_latest_data([extent(CELLS)], Choice(seeds=3), runs, ())
+    assert [run.header.seed for run in kept] == [1, 2]
+    assert line.endswith("its nodes have 1 thread; those of the latest have 2")
+    chosen = Choice(seeds=3, run={"threads": 1})
+    assert [one.done for one in forecast(CELLS, chosen, runs) if one.request.method == "ddp"] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_the_list_counts_shared_cells_once_and_names_missing_data():
     tables = (
         Experiment(name="one", title="One", at={"laptop": extent(CELLS)}),

@@ -163,6 +163,20 @@ def test_speed_ups_of_a_page_are_paired_by_seed(results):
     assert (over_none.ours, over_none.ours_text) == (None, "not trained")
 
 
+@pytest.mark.parametrize(
+    ("missed", "text", "spread"), [(1, "5.00", "0–10.0"), (2, "reached by 1 of 3 seeds", "0–5.00")]
+)
+def test_a_seed_that_missed_has_no_speed_up(results, missed, text, spread):
+    for seed, fast in enumerate((200.0, 100.0, 100.0)):
+        trained(results, "ddp", 1000.0, seed=seed)
+        trained(results, "ist", fast, seed=seed, **({"best": 0.7} if seed > 2 - missed else {}))
+    _, found = compared(results, extent(Measured(), seeds=3))
+    row = rows_of(found)["ist local_steps=60", "times as fast as ddp to accuracy 0.77"]
+    assert (row.reached, row.trained, row.spread_text) == (3 - missed, 3, spread)
+    assert row.ours.reached == 3 - missed
+    assert row.ours_text.startswith(text)
+
+
 def test_curves_give_a_speed_up_over_ddp_at_each_level(results):
     trained(results, "ddp", 1000.0)
     _, found = compared(results, extent(Measured()))

@@ -50,6 +50,33 @@ def test_gains_are_replayed_beside_the_published_ones(traced):
     assert len(found.tables[-1].rows) == 2  # a setting each
 
 
+def test_gains_are_the_median_over_seeds(traced):
+    for method, options, size in (
+        ("parameter_server", {"slice_params": 0, "split_params": 1_000_000}, 6_000_000),
+        ("p3", {"slice_params": 50_000, "split_params": 0, "priority": True}, 5_000_000),
+    ):
+        head = header(
+            method,
+            workload="translation",
+            cell=f"{method}-1",
+            seed=1,
+            nodes=4,
+            budget="4 steps",
+            parameters=48_000_000,
+        )
+        head["config"] |= {"method_options": options, "batch_size": 8, "steps": 4, "eval_every": 4}
+        head["config"] |= {"workload_options": {"samples": 32}}
+        write_run(traced, head, ramp(1.0), trace=averaging_trace(4, size=size))
+    extent = PAPER.experiments[0].at["laptop"]
+    measure = GpuGains(source=SOURCE, bandwidths=(4.0, 15.0), settings=(ESTIMATED,))
+    found = measure.compare(subjects_of(extent, Choice(seeds=2), load_runs(traced)[0], ()))
+    (row,) = (row for row in found.rows if (row.network, row.method) == ("translation", "p3"))
+    assert (row.trained, row.ours.seeds) == (2, 2)
+    assert row.ours.low < row.ours.median < row.ours.high
+    assert "–" in row.spread_text
+    assert "The further tables have the first seed alone." in found.notes
+
+
 def test_a_damaged_trace_leaves_its_run_out_with_a_line(traced):
     (traced / "runs" / "p3" / "trace.npz").write_bytes(b"cut short")
     extent = PAPER.experiments[0].at["laptop"]
