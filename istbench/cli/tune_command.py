@@ -25,6 +25,7 @@ from istbench.cli.options import (
     run_options,
     split_list,
     take_backend,
+    typed_options,
 )
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.config.defaults import DEFAULT_CLUSTER
@@ -33,6 +34,7 @@ from istbench.config.options import parse_option
 from istbench.config.run import RunRequest
 from istbench.config.suite import MOST_CELLS, Tuning, check_cells
 from istbench.errors import RunFailed, UserError, is_divergence
+from istbench.files import is_directory, is_there
 from istbench.registry import check_name
 
 _HELD_OUT = 0.1
@@ -115,14 +117,16 @@ def command(
     typed_workload = given["workload"]
     counts = node_counts(given.pop("nodes"))
     check_cells(len(counts) * trials * len(names), "the command", fewer="trials")
-    if write is not None and (write.is_dir() or not write.name):
+    if write is not None and (is_directory(write) or not write.name):
         raise UserError(f"--write {write} is a directory; name a file, such as tuned.toml")
-    if write is not None and write.exists() and not write.is_file():
+    if write is not None and is_there(write) and not write.is_file():
         raise UserError(f"--write {write} is no ordinary file; name another, such as tuned.toml")
+    for option in ("seeds", "suite_epochs"):
+        if write is None and option in typed_options(click.get_current_context()):
+            flag = f"--{option.replace('_', '-')}"
+            raise UserError(f"{flag} is of the written suite; add --write FILE.toml, or leave it out")
     profile = _profile(cluster, given["target"])
     epochs = None if suite_epochs is None else parse_option(suite_epochs, Epochs, "--suite-epochs")
-    if epochs is not None and write is None:
-        raise UserError("--suite-epochs is of the written suite; add --write FILE.toml, or leave it out")
     plugins = given["plugins"]
     fields = request_fields(given)
     options = fields.pop("method_options")
@@ -145,6 +149,7 @@ def command(
         {name: own_options(name, names, options, plugins) for name in names},
         shared,
         typed_ranges,
+        nodes=counts,
         trials=trials,
         by_seconds=judge.by_seconds,
     )
@@ -172,6 +177,7 @@ def command(
     if write is not None and len(lost) == len(judgement.contests):
         click.echo(f"istbench: no trial has a result, so {write} is not written", err=True)
         write = None
+    unwritten: UserError | None = None
     if write is not None:
         from istbench.tuning.suite_file import rows_of, suite_text, write_suite
 
@@ -179,7 +185,11 @@ def command(
         tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
         rows = rows_of(shared, epochs)
         text = suite_text(judgement.contests, typed_workload, rows, tuning, seeds=seeds, command=command_words)
-        write_suite(write, text)
+        try:
+            write_suite(write, text)
+        except UserError as error:  # the table is still printed
+            unwritten, write = error, None
+    if write is not None:
         next_one = shlex.join(["istbench", "compare", str(write), *(f"--plugin={path}" for path in plugins)])
         click.echo(f"istbench: wrote {write}; `{next_one}` trains the best options", err=True)
         if lost:
@@ -193,6 +203,8 @@ def command(
         from istbench.tuning.table import tuning_table
 
         print_table(tuning_table(judgement, judge, plan.ranges), sys.stdout, explain=explain)
+    if unwritten is not None:
+        raise unwritten
     return EXIT_FAILED if failures or judgement.unreadable or len(lost) == len(judgement.contests) else 0
 
 

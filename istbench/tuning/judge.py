@@ -43,6 +43,11 @@ class Contest:
     best: Tried | None
 
     @property
+    def counted(self) -> int:
+        """The number of trials with a result; one that diverged has one."""
+        return sum(not tried.failed for tried in self.tried)
+
+    @property
     def defaults(self) -> Tried:
         """The trial of the defaults."""
         return self.tried[0]

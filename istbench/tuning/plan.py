@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from torch import nn
 
 from istbench.cells.refusals import OF_OPTIMIZERS
 from istbench.config.run import RunRequest
@@ -15,6 +16,7 @@ from istbench.registry import build_method, build_workload
 from istbench.tuning.ranges import GivenRange, Range, check_known, ranges_of
 from istbench.tuning.trials import Trial, trials_of
 from istbench.workloads.base import Workload
+from istbench.workloads.contract import blank_model
 
 _GIVE_RANGE = "give a range, such as --range lr=0.001:1"
 
@@ -44,6 +46,7 @@ def plan_trials(
     shared: RunRequest,
     given: Mapping[str, GivenRange],
     *,
+    nodes: Sequence[int],
     trials: int,
     by_seconds: bool,
 ) -> Plan:
@@ -51,13 +54,16 @@ def plan_trials(
 
     Args:
         shared: workload, seed and plug-ins of all cells. given: the user's ranges, by option.
-        trials: of each method. by_seconds: whether seconds judge them.
+        nodes: the numbers of nodes. trials: of each method on each of them. by_seconds: whether seconds judge them.
 
     Raises:
         UserError: for an unknown name, a wrong range, or a method without anything to tune.
     """
     workload = build_workload(shared.workload, shared.workload_options, shared.plugins)
-    builds = {name: partial(_options, name, workload, shared.plugins) for name in methods}
+    # Data may set the size of the model; then only the run can tell whether a method refuses it.
+    sized = shared.data is not None and workload.sized_by_data
+    model = None if sized else blank_model(workload, data_known=False)
+    builds = {name: partial(_options, name, workload, model, nodes, shared.plugins) for name in methods}
     defaults = {name: builds[name](fixed) for name, fixed in methods.items()}
     check_known(given, {name: {field.name for field in dataclasses.fields(own)} for name, own in defaults.items()})
     ranges: dict[str, list[Range]] = {}
@@ -79,5 +85,16 @@ def plan_trials(
     return Plan(ranges=ranges, trials=found)
 
 
-def _options(method: str, workload: Workload, plugins: tuple[str, ...], given: Mapping[str, Any]) -> Any:
-    return build_method(method, given, workload=workload, plugins=plugins).options
+def _options(
+    name: str,
+    workload: Workload,
+    model: nn.Module | None,
+    nodes: Sequence[int],
+    plugins: tuple[str, ...],
+    given: Mapping[str, Any],
+) -> Any:
+    """The options of method `name`, which it accepts for `model` on each of `nodes`."""
+    method = build_method(name, given, workload=workload, plugins=plugins)
+    for count in nodes if model is not None else ():
+        method.check(method.options, model, workload, count)
+    return method.options

@@ -23,23 +23,25 @@ def suite_text(
 ) -> str:
     """The suite: a `[[suite]]` for each number of nodes, with the best options of each method.
 
+    Methods of which some trials have no result have one of their own, with the number of the others.
+
     Args:
         workload: as typed. shared: a request with the fields of all rows.
         seeds: of each row. command: of the tuning, for the first line.
     """
     lines = [f"# Written by `{printable(command)}`."]
-    for nodes in dict.fromkeys(contest.nodes for contest in contests):
+    won = [contest for contest in contests if contest.best]
+    for nodes, trials in dict.fromkeys((contest.nodes, contest.counted) for contest in won):
         methods = [
             {"method": own.method, **own.best.trial.typed_options}
-            for own in contests
-            if own.nodes == nodes and own.best
+            for own in won
+            if (own.nodes, own.counted) == (nodes, trials) and own.best
         ]
-        if not methods:
-            continue
         lines += ["", "[[suite]]", f"workload = {_value(workload)}", "methods = ["]
         lines += [f"    {_inline(method)}," for method in methods]
         lines += ["]", f"nodes = [{nodes}]", f"seeds = {seeds}"]
-        lines.append(f"tuning = {_inline(msgspec.to_builtins(tuning))}")
+        counted = msgspec.structs.replace(tuning, trials=trials)
+        lines.append(f"tuning = {_inline(msgspec.to_builtins(counted))}")
         if shared.workload_options:
             lines.append(f"workload_options = {_inline(shared.workload_options)}")
         run = dict(_run_fields(shared))

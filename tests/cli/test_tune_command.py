@@ -131,6 +131,7 @@ def test_wrong_use_is_refused_before_anything_trains(istbench, tmp_path):
         (("--range", "lr=2:1"), "2.0 is not below 1.0"),
         (("--set", "lr=0.1"), "method 'ddp' has nothing to tune here: take one --set out"),
         (("--suite-epochs", "2"), "add --write FILE.toml"),
+        (("--seeds", "2"), "--seeds is of the written suite; add --write FILE.toml"),
         (("--suite-epochs", "-2", "--write", "s.toml"), "--suite-epochs must be a number above 0"),
         (("--write", str(tmp_path)), "is a directory; name a file"),
         (("--write", str(tmp_path / "pipe")), "is no ordinary file; name another"),

@@ -11,10 +11,11 @@ from istbench.tuning.suite_file import rows_of, suite_text, write_suite
 from istbench.tuning.trials import Trial, Tried
 
 
-def contest(method, nodes, **options):
+def contest(method, nodes, failed=0, **options):
     trial = Trial(method=method, number=2, options=options, settings=options)
     won = Tried(trial=trial, nodes=nodes, value=0.5)
-    return Contest(method=method, nodes=nodes, tried=(won,), best=won)
+    lost = Tried(trial=trial, nodes=nodes, failed=True)
+    return Contest(method=method, nodes=nodes, tried=(won,) * (20 - failed) + (lost,) * failed, best=won)
 
 
 def test_compare_reads_the_winners_with_their_budget_and_the_trials(tmp_path):
@@ -46,6 +47,17 @@ def test_compare_reads_the_winners_with_their_budget_and_the_trials(tmp_path):
         assert (request.epochs, request.eval_every) == (2.5, Interval(seconds=2.0))
         assert (request.device, request.timeout_s) == ("auto", 300.0)
         assert request.workload_options == {"hidden": "512"}
+
+
+def test_a_method_with_failed_trials_names_the_others_alone(tmp_path):
+    contests = [contest("ist", 2), contest("local_sgd", 2, failed=3, lr=0.5), contest("ddp", 2)]
+    shared = RunRequest(workload="toy", method="ist", steps=8)
+    text = suite_text(contests, "toy", shared, Tuning(trials=20, seed=0, held_out=0.1), seeds=1, command="tune")
+    (tmp_path / "s.toml").write_text(text)
+    found = {
+        request.method: request.tuned for suite in read_suite(tmp_path / "s.toml") for request in suite.requests()
+    }
+    assert found == {"ist": 20, "ddp": 20, "local_sgd": 17}
 
 
 @pytest.mark.parametrize("budget", [{"steps": 9}, {"max_seconds": 60.0}, {"epochs": 1.0, "max_seconds": 60.0}])

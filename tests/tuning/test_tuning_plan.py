@@ -21,12 +21,16 @@ class Plain(IndependentSubnetTraining):
     @dataclass(frozen=True, kw_only=True)
     class Options:
         pulls: int = 3
+
+    @classmethod
+    def check(cls, options, model, workload, world_size):
+        pass
 """
 
 
-def planned(*methods, ranges=(), fixed=None, shared=SHARED, by_seconds=False, trials=4):
+def planned(*methods, ranges=(), fixed=None, shared=SHARED, by_seconds=False, trials=4, nodes=(2, 4)):
     wanted = {name: fixed or {} for name in methods}
-    return plan_trials(wanted, shared, given_ranges(ranges), trials=trials, by_seconds=by_seconds)
+    return plan_trials(wanted, shared, given_ranges(ranges), nodes=nodes, trials=trials, by_seconds=by_seconds)
 
 
 def test_every_method_has_the_same_number_of_trials_of_the_same_budget():
@@ -72,6 +76,15 @@ def test_a_method_without_ranges_needs_one_from_the_user(tmp_path):
     found = planned("plain", "ddp", shared=shared, ranges=("pulls=1:9",))
     assert found.trials["plain"][0].settings == {"pulls": 3}
     assert len(found.trials["plain"]) == len(found.trials["ddp"]) == 4
+
+
+def test_points_that_the_method_refuses_on_these_nodes_are_passed_over():
+    def coverages(nodes):
+        plan = planned("ist", ranges=("coverage=1:4",), nodes=nodes, trials=12)
+        return {trial.options.get("coverage", 1) for trial in plan.trials["ist"]}
+
+    assert coverages((2, 4)) == {1, 2}
+    assert coverages((4,)) == {1, 2, 3, 4}
 
 
 def test_a_range_of_a_fixed_option_is_refused():
