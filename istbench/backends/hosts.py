@@ -93,13 +93,16 @@ class Hosts(Backend):
         from istbench.hosts.run import HostsRun, run_on_hosts
 
         hosts, run = first_of(self.hosts, request.nodes), HostsRun(request=request, out=out, again=again)
+        names: list[str] = []
         try:
             with _explaining(say):
                 directory = follow(
                     hosts, self._pythons, run, say, self.ssh_config, stopped=self.stop
-                ) or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config)
+                ) or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config, names.append)
         except (RunFailed, UserError) as error:
-            return Outcome(cell=_named(request), failure=error)
+            here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
+            known = here if here is not None and here.exists() else None
+            return Outcome(cell=_named(request), run=known, failure=error)
         return Outcome(cell=directory.path.name, run=directory)
 
     def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
