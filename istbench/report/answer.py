@@ -37,7 +37,8 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     """The answer of the table of `group`, which has finished runs, for `target`.
 
     Two rows are too close to call if their ranges over seeds overlap, also after widening the range of a replay by
-    its largest error in a lab. A control is never the first; a sentence names the controls that are sooner.
+    its largest error in a lab. A control (`Group.is_control`) is never the first; a sentence names those that are
+    sooner.
     """
     rows = [row_time(contender, target) for contender in group.competing]
     if not rows:
