@@ -20,7 +20,7 @@ from istbench.advise.odds import odds, worth_probing
 from istbench.advise.progress import continued
 from istbench.advise.promise import by_promise, longest_alike, makes_ddp_steps
 from istbench.advise.question import Probed, Question
-from istbench.advise.screen import Screening
+from istbench.advise.screen import Screening, planned_data
 from istbench.advise.time_limit import TimeUp, at_most
 from istbench.advise.variant import Screened, Variant, had_constant_rate
 from istbench.backends.backend import Backend, Screen
@@ -201,7 +201,7 @@ class _Probing:
                 plugins=base.plugins,
                 batch_size=base.batch_size,
                 nodes=1,
-                data=base.data,
+                data=planned_data(base),
             )
         except UserError:
             cell = None

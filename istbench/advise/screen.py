@@ -8,6 +8,7 @@ tells which methods can be first by their speed.
 import dataclasses
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from istbench.advise.here import Recorded, nodes_like_here
@@ -22,7 +23,7 @@ from istbench.errors import UserError
 from istbench.machine import cores
 from istbench.plan.dealt_cell import CannotDeal, DealtCell
 from istbench.plan.planner import PlanRequest, planned_memory
-from istbench.registry import load_method
+from istbench.registry import build_workload, load_method
 
 _GIB = 2**30
 # Two processes of one machine exchange about this many bits in a second.
@@ -119,7 +120,7 @@ class Screening:
                 workload_options=base.workload_options,
                 method_options=variant.options,
                 batch_size=base.batch_size,
-                data=base.data,
+                data=planned_data(base),
                 plugins=base.plugins,
             )
         )
@@ -159,7 +160,7 @@ class Screening:
             plugins=base.plugins,
             batch_size=base.batch_size,
             nodes=nodes,
-            data=base.data,
+            data=planned_data(base),
         )
 
     def _timed(self, found: Screened, cell: DealtCell) -> Screened:
@@ -176,6 +177,12 @@ class Screening:
             here_s=_per_step(here, trace),
             trace=trace,
         )
+
+
+def planned_data(base: RunRequest) -> Path | None:
+    """The data that plans of `base` look at: None where they do not set the sizes of the model."""
+    workload = build_workload(base.workload, base.workload_options, base.plugins)
+    return base.data if workload.sized_by_data else None
 
 
 def _two_ends(trace: Trace) -> list[int]:

@@ -119,6 +119,12 @@ def test_no_method_that_takes_as_long_as_ddp_can_be_first():
     assert found["ist"].why_not == "", "ist computes less"
 
 
+def test_data_that_set_no_sizes_are_no_reason_to_leave_a_method_out(tmp_path):
+    base = msgspec.structs.replace(BASE, workload="speech", workload_options={}, data=tmp_path)
+    found = screening(1e8, base=base).screened(Variant(method="ddp"))
+    assert (found.why_not, found.cell is None) == ("", False)
+
+
 def test_a_method_that_does_not_fit_is_never_trained():
     found = by_label(screening(1e8, memory_gib=1e-4).all_variants(["ddp", "ist"]))
     assert all(one.fits is False and "GiB of a node that has" in one.why_not for one in found.values())
