@@ -25,6 +25,14 @@ def is_directory(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Whether `path` is a file; False if it cannot be seen."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def is_there(path: Path) -> bool:
     """Whether something is at `path`; False if it cannot be seen."""
     try:

@@ -28,7 +28,7 @@ from istbench.cli.options import (
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.data_source import DataSource
 from istbench.config.defaults import BASELINE
-from istbench.config.run import OF_MACHINE, RUN_OPTIONS, RunRequest
+from istbench.config.run import COMPUTING, OF_MACHINE, RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import UserError, shown, unknown_name
 from istbench.registry import check_name, load_method
@@ -90,9 +90,9 @@ def command(
     for request in requests:
         check_name("methods", request.method, request.plugins)
         check_name("workloads", request.workload, request.plugins)
-    _check_baseline(baseline, requests)
     backend.begin(requests)
     requests += _controls(asked, backend, [own for one, own in suites if controls or one.controls])
+    _check_baseline(baseline, requests)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
@@ -201,7 +201,10 @@ def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
     if not cells:
         raise unknown_name("--baseline", baseline, {request.method for request in requests})
     for name, text in options.items():
-        known = option_names(method, cells[0].plugins) | {option.name for option in RUN_OPTIONS}
+        # The rows of a table tell these apart, and a control has options of the workload.
+        known = option_names(method, cells[0].plugins) | {*COMPUTING}.union(
+            *(cell.workload_options for cell in cells)
+        )
         if name not in known:
             raise unknown_name(f"option of {method} in --baseline", name, known)
         # If the request sets no value, the workload sets the default, which is not known yet.
@@ -214,7 +217,8 @@ def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
 
 
 def _given(request: RunRequest, name: str, otherwise: str) -> Any:
-    found = request.method_options.get(name, getattr(request, name, otherwise))
+    options = {**request.workload_options, **request.method_options}
+    found = options.get(name, getattr(request, name, otherwise))
     return otherwise if found is None else found
 
 

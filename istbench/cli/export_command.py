@@ -45,7 +45,7 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     found = [run for path in runs for run in _finished(path)]
     untraced: list[_UntracedError] = []
     for run in found:
-        where = out or str(run.directory.path.parent.parent / name)
+        where = out or str(run.directory.path.resolve().parent.parent / name)
         try:
             export(run, where)
         except _UntracedError as error:

@@ -11,6 +11,7 @@ from istbench.cli.replaying import redealing, replaying
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
 from istbench.errors import UserError
+from istbench.files import is_file
 
 if TYPE_CHECKING:
     from istbench.report.output import Format
@@ -89,7 +90,7 @@ def command(
     asked = select_clusters(
         names, [parse_bandwidth(text) for text in listed], [parse_time(text, "--latency") for text in apart]
     )
-    if results.is_file():
+    if is_file(results):
         _refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
         profiles = [profile for family in asked.values() for profile in family]
         _replay_script(results, profiles, counts, methods, output_format, explain)

@@ -46,14 +46,14 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
         return Answer(outcome="nobody", verdict=(controls,), basis=_basis(group, ()))
     there = sorted((row for row in rows if math.isfinite(row.seconds.median)), key=lambda row: row.seconds.median)
     if not there:
-        found = (*_nobody(group, target, rows), *_sooner_controls(group, target, math.inf))
+        found = (*_nobody(group, target, rows), *_sooner_controls(group, target, None))
         return Answer(outcome="nobody", verdict=found, basis=_basis(group, ()))
     first = there[0]
     rivals = [row for row in there[1:] if row.contender.name != first.contender.name]
     close = [row for row in rivals if first.overlaps(row)]
     shown = [first, *(close or rivals[:1])]
     verdict = _close(group, target, shown) if close else _first(group, target, shown, rows, baseline)
-    sooner = _sooner_controls(group, target, first.seconds.median)
+    sooner = _sooner_controls(group, target, first)
     outcome: Outcome = "close" if close else "first"
     return Answer(outcome=outcome, verdict=(*verdict, *sooner), basis=_basis(group, shown))
 
@@ -82,7 +82,8 @@ def _first(
         yield f"{lead}. Next, {next_one}{f', {times} times as long' if times else ''}."
     else:
         names = {row.contender.name for row in rows}
-        yield f"{lead}. {'No other method did.' if len(names) > 1 else 'No other method ran.'}"
+        tried = len(names) > 1 or any(run.diverged for run in group.unfinished)
+        yield f"{lead}. {'No other method did.' if tried else 'No other method ran.'}"
     yield from _over_baseline(group, target, first, baseline)
     yield from _costs(group, target, shown)
     if max(row.seconds.seeds for row in shown) == 1:
@@ -116,14 +117,19 @@ def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[s
     yield from _costs(group, target, shown)
 
 
-def _sooner_controls(group: Group, target: Target, seconds: float) -> Iterable[str]:
-    """A sentence for each control that takes less than `seconds`, the soonest first."""
+def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Iterable[str]:
+    """A sentence for each control that is sooner than `first`, or too close to it, the soonest first."""
     controls = [row_time(contender, target) for contender in group.contenders if group.is_control(contender)]
     for row in sorted(controls, key=lambda row: row.seconds.median):
-        if row.seconds.median < seconds:
-            means = (
-                "the wide network is not worth its cost" if row.contender.narrowed else "other nodes do not help"
-            )
+        if math.isinf(row.seconds.median):
+            continue
+        wide = bool(row.contender.narrowed)
+        earlier, later = (None, row) if first is None else sorted((first, row), key=lambda one: one.seconds.median)
+        if earlier is not None and earlier.overlaps(later):
+            means = "the wide network may not be worth its cost" if wide else "other nodes may not help"
+            yield f"A control is too close to call: {row.name} takes {row.time}, so to this target {means}."
+        elif earlier is not first:
+            means = "the wide network is not worth its cost" if wide else "other nodes do not help"
             yield f"A control is sooner: {row.name} takes {row.time}, so to this target {means}."
 
 

@@ -42,6 +42,7 @@ class Contender:
     """One row: a method with its options on a number of nodes.
 
     runs: the finished runs, one for each seed, by seed. settings: values of the options of method and computing.
+    diverged: the runs of other seeds that diverged: each misses every target, and ends at the worst value.
     name: the label without the options that all rows of the group share.
     narrowed: options of the workload in a row at the width of a subnet of another row, beside those of the group.
     """
@@ -50,6 +51,7 @@ class Contender:
     method: str
     nodes: int
     runs: tuple[Run, ...]
+    diverged: tuple[Run, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     narrowed: Mapping[str, Any] = field(default_factory=dict)
@@ -57,11 +59,17 @@ class Contender:
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed; a miss is infinity."""
         found = {run.header.seed: run.reached(level) for run in self.runs}
-        return {seed: there.seconds if there else math.inf for seed, there in found.items()}
+        missed = {run.header.seed: math.inf for run in self.diverged}
+        return {seed: there.seconds if there else math.inf for seed, there in found.items()} | missed
+
+    @property
+    def seeds(self) -> int:
+        """Number of its seeds."""
+        return len(self.runs) + len(self.diverged)
 
     def bytes_sent(self, level: float) -> float:
         """Bytes that the busiest node sent up to `level`, as the median over seeds; a miss is infinity."""
-        found = [run.reached(level) for run in self.runs]
+        found = [*(run.reached(level) for run in self.runs), *(None for _ in self.diverged)]
         return median([there.bytes_sent_per_node if there else math.inf for there in found])
 
     def from_start(self, level: float) -> bool:
@@ -71,7 +79,8 @@ class Contender:
     def finals(self, metric: Metric | None = None) -> list[float]:
         """The final value of each run, by default of the table's metric. No number counts as the worst value."""
         curves = [run.curve if metric is None else run.curve.on_metric(metric) for run in self.runs]
-        return [curve.metric.worst if (final := curve.final()) is None else final for curve in curves]
+        finals = [curve.metric.worst if (final := curve.final()) is None else final for curve in curves]
+        return finals + [curves[0].metric.worst] * len(self.diverged)
 
     def trained(self) -> float:
         """Train seconds of a run, as the median over seeds."""
@@ -113,8 +122,8 @@ class Group:
     Rows at a subnet's width have a narrower model than the others, and their labels say so.
 
     data: kind of the data. source: data of one of the runs, with a name if any run has one; all have equal content.
-    contenders: in the order of the table, by nodes. unfinished: runs that do not count. profile: the cluster of a
-    replay.
+    contenders: in the order of the table, by nodes. unfinished: runs that are not done; those that diverged count
+    beside other seeds of their row. profile: the cluster of a replay.
     """
 
     workload: str
@@ -407,11 +416,11 @@ def _group(
     runs: list[Run], narrow: list[tuple[Run, Mapping[str, Any]]], baseline: str, profile: ClusterProfile | None
 ) -> Group:
     header = runs[0].header
-    contenders = _contenders([run for run in runs if run.done])
+    contenders = _contenders(runs)
     for options in {_model_on(0, options): options for _, options in narrow}.values():
         contenders += [
             dataclasses.replace(c, label=_label(c.label, options, {*options}), narrowed=options)
-            for c in _contenders([run for run, own in narrow if own == options and run.done])
+            for c in _contenders([run for run, own in narrow if own == options])
         ]
     shared = _shared_options(contenders)
     contenders = [dataclasses.replace(c, name=_name(c, shared)) for c in contenders]
@@ -438,9 +447,13 @@ def _group(
 
 def _contenders(runs: list[Run]) -> list[Contender]:
     rows: dict[tuple[str, int], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    diverged: dict[tuple[str, int, str], list[Run]] = defaultdict(list)
     for run in runs:
         settings = json.dumps(_settings(run), sort_keys=True, default=str)
-        rows[run.header.method_label, run.header.nodes][settings].append(run)
+        if run.done:
+            rows[run.header.method_label, run.header.nodes][settings].append(run)
+        elif run.diverged:
+            diverged[run.header.method_label, run.header.nodes, settings].append(run)
     differing: dict[str, set[str]] = defaultdict(set)
     for (label, _), variants in rows.items():
         settings_of = [_settings(members[0]) for members in variants.values()]
@@ -458,12 +471,22 @@ def _contenders(runs: list[Run]) -> list[Contender]:
             label=_label(label, _settings(members[0]), differing[label]),
             method=members[0].header.method,
             nodes=nodes,
-            runs=tuple(sorted(members, key=lambda run: run.header.seed)),
+            runs=tuple(sorted(members, key=_seed)),
+            diverged=tuple(sorted(_other_seeds(diverged[label, nodes, settings], members), key=_seed)),
             settings=row_settings(members[0]),
         )
         for (label, nodes), variants in rows.items()
-        for members in variants.values()
+        for settings, members in variants.items()
     ]
+
+
+def _seed(run: Run) -> int:
+    return run.header.seed
+
+
+def _other_seeds(runs: Iterable[Run], finished: Iterable[Run]) -> list[Run]:
+    done = {run.header.seed for run in finished}
+    return [run for run in runs if run.header.seed not in done]
 
 
 def _differ(runs: Sequence[Run], name: str) -> bool:

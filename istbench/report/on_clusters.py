@@ -54,7 +54,7 @@ def replay_runs(
     profiles = [profile for family in clusters.values() for profile in family]
     check_baseline(baseline, runs, results, profiles[0])
     on_clusters, unreplayed = runs_on_clusters(runs, profiles, nodes, redeal)
-    if not any(run.done for run in on_clusters[0]):
+    if not any(run.done for moved in on_clusters for run in moved):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")
     of_profile = {

@@ -48,7 +48,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_of(self, group: Group) -> bool:
         """Whether the runs of `group` have the workload and options of this figure."""
-        runs = [run for contender in group.contenders for run in contender.runs]
+        runs = [run for contender in group.contenders if not contender.narrowed for run in contender.runs]
         return self.workload == group.workload and all(
             _has(run.header.config.workload_options, self.options) for run in runs
         )

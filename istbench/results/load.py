@@ -9,7 +9,7 @@ import msgspec
 
 from istbench.cluster.clock import ClusterTime
 from istbench.config.data_source import DataSource
-from istbench.errors import UserError
+from istbench.errors import UserError, is_divergence
 from istbench.results.curves import Curve, Reached
 from istbench.results.header import Header
 from istbench.results.hosts import changes
@@ -51,6 +51,11 @@ class Run:
     def done(self) -> bool:
         """Whether it trained to its end. Only such runs count."""
         return self.header.status == "done"
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its loss became a value that is no number, so that it has no end: a miss of every target."""
+        return self.header.status == "failed" and is_divergence(self.header.error)
 
     @property
     def doubt(self) -> str:

@@ -55,7 +55,7 @@ def own_checks(results: Path) -> tuple[Mapping[str, Check], list[str]]:
 
 
 def _results(run: Run) -> Path:
-    return run.directory.path.parent.parent
+    return run.directory.path.resolve().parent.parent
 
 
 def runs_on_clusters(
@@ -90,19 +90,19 @@ def runs_on_clusters(
                 if _results(run) not in checks:
                     checks[_results(run)], unreadable = own_checks(_results(run))
                     problems += unreadable
-                own = checks[_results(run)]
-                moved = [run_on_cluster(run, trace, profile, own) for profile in profiles]
             except UserError as error:
                 problems.append(f"{cell}: {error}")
                 continue
+            problems += _add(on_clusters, cell, run, trace, profiles, checks[_results(run)])
             for count in _never_run(run, runs, nodes):
                 assert redeal is not None
                 try:
                     there_too, dealt = redeal(run, trace, count)
-                    for found, profile in zip(on_clusters, profiles, strict=True):
-                        found.append(run_on_cluster(there_too, dealt, profile))
                 except UserError as error:
                     problems.append(f"{cell} on {count} nodes: {error}")
+                else:
+                    problems += _add(on_clusters, f"{cell} on {count} nodes", there_too, dealt, profiles, None)
+            continue
         for found, there in zip(on_clusters, moved, strict=True):
             found.append(there)
     if untraced:
@@ -112,6 +112,27 @@ def runs_on_clusters(
             f"{', '.join(untraced[:_NAMED_AT_MOST])}{more}"
         )
     return on_clusters, problems
+
+
+def _add(
+    on_clusters: Sequence[list[Run]],
+    named: str,
+    run: Run,
+    trace: "Trace",
+    profiles: Sequence[ClusterProfile],
+    checks: Mapping[str, Check] | None,
+) -> list[str]:
+    """Add `run` on each of `profiles` to its list; a line if some of them cannot replay it."""
+    refused: list[UserError] = []
+    for found, profile in zip(on_clusters, profiles, strict=True):
+        try:
+            found.append(run_on_cluster(run, trace, profile, checks))
+        except UserError as error:
+            refused.append(error)
+    if not refused:
+        return []
+    more = f" (and so on {len(refused) - 1} more of the clusters)" if 1 < len(refused) < len(profiles) else ""
+    return [f"{named}: {refused[0]}{more}"]
 
 
 def _never_run(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[int]:

@@ -4,7 +4,10 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import ClassVar
 
+import msgspec
+
 from istbench.config.options import option_text
+from istbench.config.run import TELLING_APART
 from istbench.results.events import Evaluation
 from istbench.results.header import Header, Status
 
@@ -67,7 +70,13 @@ def scalars(evaluation: Evaluation) -> dict[str, float]:
 def parameters(header: Header) -> dict[str, Parameter]:
     """What defines the run, by name: method, workload, nodes, seed and all options."""
     config = header.config
-    options = {**config.workload_options, **config.method_options}
+    told = ((name, getattr(config, name)) for name in TELLING_APART)
+    options = {
+        **{name: value for name, value in told if value not in (None, msgspec.UNSET)},
+        **config.workload_options,
+        **header.method_defaults,
+        **config.method_options,
+    }
     return {
         "method": header.method,
         "workload": header.workload,

@@ -104,6 +104,15 @@ def answered(results):
     return answer(group, group.targets[-1])
 
 
+def test_a_control_whose_range_overlaps_is_too_close_to_call(wide):
+    before = answered(wide).verdict
+    for seed, seconds in enumerate((1.0, 20.0)):
+        run(wide, "local_sgd", seconds, hidden=2048, seed=seed)
+    (line,) = set(answered(wide).verdict) - set(before)
+    assert line.startswith(f"A control is too close to call: local_sgd, {SUBNET} on 2 nodes takes ")
+    assert line.endswith("so to this target the wide network may not be worth its cost.")
+
+
 def test_no_control_is_the_answer_but_a_sentence_names_a_sooner_one(wide):
     before = answered(wide).verdict
     for seed in (0, 1):

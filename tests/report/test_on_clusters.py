@@ -11,6 +11,7 @@ from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 from read_tables import footer
 
 from istbench.cluster.profile import select_clusters
+from istbench.cluster.speed import StepWork
 from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.pictures import draw_plots
@@ -35,6 +36,19 @@ def test_nothing_to_replay_is_an_error_with_the_reason(results):
     write_run(results / "other", header(status="failed"), [])
     with pytest.raises(UserError, match="no run is finished"):
         build_report_on_clusters(results / "other", clusters)
+
+
+def test_a_run_that_one_cluster_cannot_replay_stays_on_the_others(results):
+    write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace())
+    trace = averaging_trace()
+    work = StepWork(operations=1e6, bytes=1e6, gathered=1e6)
+    sparse = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, work=work))
+    write_run(results, header("dslide"), ramp(8.0), trace=sparse)
+    report = build_report_on_clusters(results, select_clusters(["p3.2xlarge", "m5.2xlarge"]))
+    rows = {group.profile.name: [row.method for row in group.contenders] for group in report.groups}
+    assert rows == {"p3.2xlarge": ["ddp"], "m5.2xlarge": ["ddp", "dslide"]}
+    (problem,) = report.problems
+    assert problem.startswith("speech-dslide-n2-s0: a node of p3.2xlarge computes on a GPU")
 
 
 def write_check(results, method, error, *, name="toy-n2"):

@@ -49,7 +49,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
         )
         for target in shown
     )
-    kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if c.nodes == nodes and len(c.runs) > 1})
+    kinds = sorted({interval_name(c.seeds) for c in group.contenders if c.nodes == nodes and c.seeds > 1})
     spread = f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
     places = _tick_places(sweep.bandwidths)
     return Plot(

@@ -22,7 +22,7 @@ def time_by_nodes(group: Group) -> Plot:
         )
         for target in group.targets
     )
-    kinds = sorted({interval_name(len(c.runs)) for c in group.contenders if len(c.runs) > 1})
+    kinds = sorted({interval_name(c.seeds) for c in group.contenders if c.seeds > 1})
     return Plot(
         stem=f"{group.stem}-time-to-target",
         title=plot_title(group),

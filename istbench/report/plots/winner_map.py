@@ -23,7 +23,7 @@ class Tile:
 
     verdict: `first` if one row is first; `close` if the range of the fastest row overlaps with others, as in
     `RowTime.overlaps`; `only` if a row reached the target and no other ran; `nobody` if no row reached the target
-    with at least half of its seeds.
+    with more than half of its seeds.
     rivals: number of other rows that ran, beside the fastest.
     leaders: names of the fastest row, and for `close` of all that overlap with it, the fastest first.
     method: of the fastest row. seconds: its median over seeds. over_next: seconds of the second row over those of
@@ -97,7 +97,7 @@ class WinnerMap:
     @property
     def subtitle(self) -> str:
         """The budget, the batch size, the cluster, the nodes, and the meaning of the figures."""
-        kinds = {interval_name(len(row.runs)) for row in self.group.contenders if len(row.runs) > 1}
+        kinds = {interval_name(row.seeds) for row in self.group.contenders if row.seeds > 1}
         ranges = (
             f"too close: ranges over seeds ({' or '.join(sorted(kinds))}), widened by errors of replays, overlap"
             if kinds

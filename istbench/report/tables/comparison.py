@@ -79,7 +79,7 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     return [
         *NAMING,
         _EXTRAPOLATED,
-        ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(len(contender.runs))),
+        ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(contender.seeds)),
         *(_to(group, target) for target in group.targets),
         *([_to_the_end(group)] if group.close_targets else []),
         _RANGE,

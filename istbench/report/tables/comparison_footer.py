@@ -30,6 +30,7 @@ from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name
 
 _UNEQUAL_SHOWN = 6
+_NAMED = 8
 _ABOUT = 0.1  # bytes of a step that differ by less are about the same
 _AVERAGING = ("local_sgd", "diloco", "streaming_diloco")  # the whole model at the end of a round
 _HELD_OUT = "by `istbench tune`, judged on samples held out of the training data"
@@ -160,12 +161,16 @@ def _targets_line(group: Group) -> Iterable[str]:
 
 def seeds_line(group: Group) -> Iterable[str]:
     """A line for a footer: the meaning of ranges over seeds, or a warning if there are none."""
-    most = max((len(contender.runs) for contender in group.contenders), default=0)
+    most = max((contender.seeds for contender in group.contenders), default=0)
     if most == 1:
         yield Caution("Seeds: one in each row, so no spread is known.")
     if most < 2:
         return
-    kinds = {interval_name(len(contender.runs)) for contender in group.contenders if len(contender.runs) > 1}
+    alone = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if row.seeds == 1]
+    if alone:
+        more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+        yield Caution(f"Seeds: one of {joined(alone[:_NAMED])}{more}, so no spread of it is known.")
+    kinds = {interval_name(contender.seeds) for contender in group.contenders if contender.seeds > 1}
     yield Lead(f"Seeds: the median [{' or '.join(sorted(kinds))}]. k/n: k of n seeds reached the target.")
 
 
@@ -276,14 +281,28 @@ def _changes_line(group: Group) -> Iterable[str]:
 
 
 def _unfinished_lines(group: Group) -> Iterable[str]:
-    if not group.unfinished:
-        return
-    named = ", ".join(
-        f"{_named(run)} ({'unfinished' if run.header.status == 'running' else run.header.status})"
-        for run in group.unfinished[:8]
-    )
-    more = f" and {len(group.unfinished) - 8} more" if len(group.unfinished) > 8 else ""
-    yield Caution(f"Not counted: {len(group.unfinished)} of {_total(group)} runs: {named}{more}.")
+    counted = [run for contender in group.contenders for run in contender.diverged]
+    if counted:
+        yield Caution(
+            f"Diverged: {len(counted)} of {_total(group)} runs: {_listed(map(_named, counted))}. Each counts as a "
+            "miss, and its final value as the worst."
+        )
+    left = [run for run in group.unfinished if all(run is not one for one in counted)]
+    if left:
+        named = _listed(f"{_named(run)} ({_state(run)})" for run in left)
+        yield Caution(f"Not counted: {len(left)} of {_total(group)} runs: {named}.")
+
+
+def _state(run: Run) -> str:
+    if run.diverged:
+        return "diverged, with no other seed"
+    return "unfinished" if run.header.status == "running" else run.header.status
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return f"{', '.join(every[:_NAMED])}{more}"
 
 
 def _total(group: Group) -> int:

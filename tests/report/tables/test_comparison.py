@@ -227,6 +227,36 @@ def test_a_diverged_run_is_the_worst_not_left_out(results):
     assert column(table, "train_s_to_0.8")["ist", 2].text == "> 9.00 1/3"
 
 
+def test_a_loss_that_became_no_number_counts_beside_other_seeds(results):
+    write_run(results, header("ist"), ramp(9.0))
+    for seed in (1, 2):
+        write_run(
+            results, header("ist", seed=seed, status="failed", error="the loss became nan at step 60"), ramp(9.0)
+        )
+    table = table_of(results)
+    assert column(table, "seeds")["ist", 2].value == 3
+    assert column(table, "final_accuracy")["ist", 2].text == "diverged [diverged–0.900]"
+    assert column(table, "train_s_to_0.8")["ist", 2].text == "> 9.00 1/3"
+    named = "ist on 2 nodes seed 1, ist on 2 nodes seed 2"
+    assert f"Diverged: 2 of 3 runs: {named}. Each counts as a miss" in footer(table)
+    assert "Not counted" not in footer(table)
+
+
+def test_a_row_of_which_every_seed_diverged_is_named(results):
+    write_run(results, header("ddp"), ramp(9.0))
+    write_run(results, header("ist", status="failed", error="the loss became nan at step 60"), ramp(9.0))
+    table = table_of(results)
+    assert [row[0].text for row in table.rows] == ["ddp"]
+    assert "Not counted: 1 of 2 runs: ist on 2 nodes seed 0 (diverged, with no other seed)." in footer(table)
+
+
+def test_rows_of_one_seed_among_others_are_named(results):
+    for method, seeds in (("ddp", 2), ("ist", 1)):
+        for seed in range(seeds):
+            write_run(results, header(method, seed=seed), ramp(9.0))
+    assert "Seeds: one of ist on 2 nodes, so no spread of it is known." in footer(table_of(results))
+
+
 def test_synthetic_data_clock_rule_and_budget_are_said(results):
     write_run(results, header(nodes=16), ramp(9.0))
     table = table_of(results)

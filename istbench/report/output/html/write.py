@@ -25,7 +25,7 @@ from istbench.report.output.html.vega_lite import (
 )
 from istbench.report.page import Page
 from istbench.report.palette import on_dark
-from istbench.report.phrases import ROUGH
+from istbench.report.phrases import ROUGH, Caution
 from istbench.report.plots.plot import Bars, Plot
 from istbench.report.plots.winner_map import NEVER_RUN, WinnerMap
 from istbench.report.tables.table import Entry
@@ -39,8 +39,7 @@ _IMPORT, _EXPORT = r"^import (\{.+?\}) from .vega-util.;$", r"^export \{ (\w+) a
 
 _LONGEST_TEXT = 20_000
 
-# Warnings, and the meaning of marks; the other notes are closed at first.
-_SHOWN_NOTES = ("Careful", f"{ROUGH}:", f"{NEVER_RUN}:")
+_MARKS = (f"{ROUGH}:", f"{NEVER_RUN}:")
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -126,9 +125,15 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(clip=clipped, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script)
-    environment.globals.update(winners=_winners, map_notes=_map_notes, shown_notes=_SHOWN_NOTES)
+    environment.globals.update(winners=_winners, map_notes=_map_notes)
+    environment.tests.update(shown_note=_is_shown)
     environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=_dash_text, on_dark=on_dark)
     return environment
+
+
+def _is_shown(line: str) -> bool:
+    """Whether a note is a warning, or the meaning of a mark; the others are closed at first."""
+    return isinstance(line, Caution) or line.startswith(_MARKS)
 
 
 def _safe_script(text: str) -> Any:

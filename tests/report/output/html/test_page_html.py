@@ -103,6 +103,14 @@ def test_the_answer_comes_first_and_every_clock_and_target_has_one(read):
     assert "wall seconds on laptop" in read.text
 
 
+def test_warnings_are_open_and_other_notes_are_closed(page_file):
+    text = page_file.read_text()
+    warnings = re.findall(r'<p class="careful">(.*?)</p>', text)
+    assert any(line.startswith("Not counted: 1 of ") for line in warnings)
+    assert any(line.startswith("Seeds: one of local_sgd") for line in warnings)
+    assert not any(line.startswith("Clock: ") for line in warnings)
+
+
 def test_tables_have_everything_that_a_reader_compares(read):
     for title in (
         "seeds there",
