@@ -136,10 +136,13 @@ def wait_for(ready: Callable[[], _T | None], every_s: float, limit_s: float, wha
     Raises:
         RunFailed: after about `limit_s` seconds; the message begins with `what`.
     """
+    until = time.monotonic() + limit_s
     for _ in range(max(1, round(limit_s / every_s))):
         answer = ready()
         if answer is not None:
             return answer
+        if time.monotonic() >= until:  # `ready` may take longer than the pauses
+            break
         pause(every_s)
     raise RunFailed(f"{what} within {limit_s / 60:.0f} minutes; run the same command again, or `istbench aws down`")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -12,17 +13,23 @@ from istbench.aws.machines import Machine
 from istbench.errors import RunFailed, UserError
 from istbench.results.store import RunDirectory
 
-# A line for each file: SHA-256, bytes, path.
+# A line for each file: SHA-256, bytes, path. `sed` leaves out the directory of weights, which is another one here.
 _LIST_RUNS = (
     r"find . -path ./.cache -prune -o -path '*/runs/*' \( -name run.json -o -name events.jsonl \) -exec sh -c "
-    """'for file; do echo "$(sha256sum < "$file" | cut -c -64) $(stat -c %s "$file") $file"; done' sh {} +"""
+    """'for file; do echo "$(sed "/^  .save.: /d" < "$file" | sha256sum | cut -c -64) """
+    """$(stat -c %s "$file") $file"; done' sh {} +"""
+)
+# A line for each file of weights of --save: istbench deletes them there after it has copied them.
+_LIST_SAVED = (
+    "find . -path ./.cache -prune -o "
+    r"-type f -path '*/saved/*-????????/model*.safetensors' -printf 'saved %h\n'"
 )
 # A line for each job of --detach that works: its process holds a lock on its directory.
 _LIST_JOBS = (
     'for job in "${ISTBENCH_CACHE:-.cache/istbench}"/detached/*/; do '
     'if test -d "$job" && ! flock --nonblock "$job" true; then echo "works $job"; fi; done'
 )
-_WORKS = "works "
+_WORKS, _SAVED = "works ", "saved "
 _HEADER, _EVENTS = "run.json", "events.jsonl"
 
 
@@ -39,8 +46,9 @@ class _RunThere:
 
 
 def unfetched(files: LocalFiles, machines: Sequence[Machine], out: Path) -> list[str]:
-    """A line for each run on `machines` that still trains, or that no results directory at or below `out` has, and
-    for cells that --detach left there.
+    """A line for each run on `machines` that still trains, or that no results directory at or below `out` has.
+
+    Also a line for the cells that --detach left on a machine, and for each directory of weights there.
 
     Raises:
         RunFailed: naming a machine that ssh does not reach.
@@ -48,13 +56,15 @@ def unfetched(files: LocalFiles, machines: Sequence[Machine], out: Path) -> list
     here = _local_runs(out)
     found = []
     for machine in machines:
-        done = on_machine(files, machine, f"{_LIST_RUNS} && {_LIST_JOBS}")
+        done = on_machine(files, machine, f"{_LIST_RUNS} && {_LIST_SAVED} && {_LIST_JOBS}")
         if done.returncode:
             raise RunFailed(f"{machine}: {last_line(done)}")
         lines = done.stdout.splitlines()
         if any(line.startswith(_WORKS) for line in lines):
             found.append(f"{machine.host(files.name)}: the cells of --detach")
-        runs = _parse([line for line in lines if not line.startswith(_WORKS)])
+        saved = dict.fromkeys(line.removeprefix(_SAVED) for line in lines if line.startswith(_SAVED))
+        found += [f"{machine.host(files.name)}: {folder}, the weights of --save" for folder in saved]
+        runs = _parse([line for line in lines if not line.startswith((_WORKS, _SAVED))])
         missing = [run for run in runs if not any(_is_in(run, folder) for folder in here.get(run.cell, []))]
         found += [f"{machine.host(files.name)}: {run.path}" for run in missing]
     return found
@@ -65,8 +75,8 @@ def _parse(lines: Sequence[str]) -> list[_RunThere]:
     for line in lines:
         sha256, size, path = line.split(" ", 2)
         folder, _, name = path.rpartition("/")
-        # A file that disappears meanwhile has no size.
-        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256, int(size or 0))
+        # A file that disappears meanwhile has no size, and no content that counts.
+        runs.setdefault(folder, _RunThere(folder)).files[name] = (sha256 if size else "", int(size or 0))
     return [run for run in runs.values() if _HEADER in run.files]
 
 
@@ -77,10 +87,15 @@ def _is_in(run: _RunThere, folder: Path) -> bool:
         sha256, size = run.files.get(_EVENTS, (_sha256(b""), 0))
         if _sha256(events[:size]) != sha256:
             return False
-        same = _sha256(header) == run.files[_HEADER][0]
+        same = _sha256(_without_save(header)) == run.files[_HEADER][0]
         return len(events) > size or (same and RunDirectory(folder).header().status != "running")
     except (OSError, UserError):
         return False
+
+
+def _without_save(header: bytes) -> bytes:
+    """The lines of `header` without that of `config.save`, as `_LIST_RUNS` has them."""
+    return re.sub(rb"(?m)^  .save.: .*\n", b"", header)
 
 
 def _local_runs(out: Path) -> dict[str, list[Path]]:

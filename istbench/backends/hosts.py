@@ -96,9 +96,14 @@ class Hosts(Backend):
         names: list[str] = []
         try:
             with _explaining(say):
-                directory = follow(
-                    hosts, self._pythons, run, say, self.ssh_config, stopped=self.stop
-                ) or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config, names.append)
+                found = follow(
+                    hosts, self._pythons, run, say, self.ssh_config, stopped=self.stop, started=names.append
+                )
+                if found is None and self.stop:
+                    raise UserError(
+                        f"nothing of it runs detached on {hosts[0].name}; the same command without --stop trains it"
+                    )
+                directory = found or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config, names.append)
         except (RunFailed, UserError) as error:
             here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
             known = here if here is not None and here.exists() else None

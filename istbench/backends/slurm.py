@@ -10,6 +10,7 @@ import getpass
 import json
 import logging
 import math
+import re
 import subprocess
 import tempfile
 import time
@@ -41,6 +42,7 @@ _PATIENCE_S = 120.0  # until Slurm must take a job again after all earlier ones 
 _QUEUE_EVERY_S = 10.0
 _GONE_S = 30.0  # until a result appears on a shared file system after its job has left the queue
 _SQUEUE_S = 60.0
+_MOST_TIMEOUTS = 1000  # submitit queues a job again only three times by default
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,8 +90,22 @@ class Slurm(Backend):
         resolved = [prepare_cell(request, screen.preparing) for request in cells]
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
-        names = [cell.name for cell in resolved]
-        yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again)
+        jobs = [self._with_threads(request) for request in cells]
+        names = [_name(cell.header, request) for cell, request in zip(resolved, jobs, strict=True)]
+        yield from run_as_jobs(jobs, names, out, self.options, screen.note, again=again)
+
+    def _with_threads(self, request: RunRequest) -> RunRequest:
+        """`request` with the threads of its job: the cores of this machine say nothing about them."""
+        cpus = self.options.cpus
+        if request.threads is not None or cpus is None:
+            return request
+        return msgspec.structs.replace(request, threads=max(1, cpus // request.nodes))
+
+
+def _name(header: Header, request: RunRequest) -> str:
+    """The name that the cell of `header` has in the job of `request`, on a machine with other cores."""
+    threads = request.threads or header.config.threads
+    return msgspec.structs.replace(header.config, threads=threads).cell(header.data_source.fingerprint)
 
 
 class _Silent:
@@ -160,8 +176,8 @@ def run_as_jobs(
     submission = Submission(_executor(out, options), noted, say)
     try:
         for request, name in zip(requests, names, strict=True):
-            if not again and _is_done(out, name):
-                yield Outcome(cell=name, run=RunDirectory.of(out, name), fresh=False)
+            if not again and (known := _without_job(request, out, name)) is not None:
+                yield known
             elif job := noted.find(name, options.executor):
                 submission.jobs[name] = job
             else:
@@ -185,7 +201,9 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     # Without accounting in Slurm, it warns at every look at the jobs.
     logging.getLogger("submitit").setLevel(logging.ERROR)
     try:
-        executor = submitit.AutoExecutor(folder=str(out / "slurm" / "%j"), cluster=options.executor)
+        executor = submitit.AutoExecutor(
+            folder=str(out / "slurm" / "%j"), cluster=options.executor, slurm_max_num_timeout=_MOST_TIMEOUTS
+        )
     except RuntimeError:
         raise UserError(
             "this machine has no `srun`; use --slurm on a machine of the Slurm cluster, or --slurm executor=local"
@@ -235,9 +253,17 @@ def _failure(job: Any) -> str | None:
     if error is None:
         answer: str | None = job.result()
         return answer
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = _reason(str(error))
     last = printable(lines[-1])[:300] if lines else type(error).__name__
     return f"job {job.job_id} ended: {last}; its output is in {job.paths.folder}"
+
+
+def _reason(text: str) -> list[str]:
+    """The lines of an error of submitit, or of the traceback that it puts between lines of dashes, before paths."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    rules = [number for number, line in enumerate(lines) if re.fullmatch("-{20,}", line)]
+    traced = bool(lines) and lines[0].endswith("with trace:") and len(rules) > 1
+    return lines[rules[0] + 1 : rules[-1]] if traced else lines
 
 
 def _is_slurms(job: Any) -> bool:
@@ -269,6 +295,32 @@ def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
 def _is_done(out: Path, name: str) -> bool:
     run = RunDirectory.of(out, name)
     return run.exists() and run.header().status == "done"
+
+
+def _without_job(request: RunRequest, out: Path, name: str) -> Outcome | None:
+    """The outcome of a cell that is done, or whose run directory cannot be read; None if it needs a job."""
+    run = RunDirectory.of(out, name)
+    try:
+        if not _is_done(out, name):
+            return None
+        _require_saved(request, run)
+    except UserError as error:
+        return Outcome(cell=name, run=run, failure=error)
+    return Outcome(cell=name, run=run, fresh=False)
+
+
+def _require_saved(request: RunRequest, run: RunDirectory) -> None:
+    """Refuse a finished cell without its weights, as `cells.execute` does for a resolved cell."""
+    if request.save is None:
+        return
+    from istbench.node.weights_file import saved_digest
+
+    directory, result = request.save.resolve(), run.header().result
+    if result is None or saved_digest(directory) != result.weights_sha256:
+        raise UserError(
+            f"{run.path.name} is done already, and its weights are not in {directory}; "
+            "--again trains it again and saves them"
+        )
 
 
 class _Refused(Exception):  # noqa: N818  (it says what happened to a job)

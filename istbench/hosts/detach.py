@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from istbench.hosts.group import Needs, Say, Unfit, gather, survey
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
 from istbench.hosts.push import push
-from istbench.hosts.run import HostsRun
+from istbench.hosts.run import HostsRun, run_named_by
 from istbench.processes.launcher import Signals
 from istbench.results.store import RunDirectory
 
@@ -92,8 +92,11 @@ def follow(
     config: Path | None = None,
     *,
     stopped: bool = False,
+    started: Callable[[str], None] = lambda _cell: None,
 ) -> RunDirectory | None:
     """Follow the cell of `run` to its end if it runs detached; returns the local run directory, else None.
+
+    started: called with the name of the cell once it is known.
 
     Raises:
         Unfit, UserError, RunFailed: as the run there. KeyboardInterrupt: after a signal here, which leaves the cell
@@ -108,7 +111,7 @@ def follow(
         if report is None:
             return None
         with _naming(first):
-            return _Following(first, run, facts[first.name].shared, say).to_end(report, stopped)
+            return _Following(first, run, facts[first.name].shared, say, started).to_end(report, stopped)
 
 
 def stop(hosts: Sequence[Host], pythons: Sequence[str], runs: Sequence[HostsRun], config: Path | None) -> None:
@@ -128,8 +131,11 @@ def stop(hosts: Sequence[Host], pythons: Sequence[str], runs: Sequence[HostsRun]
 class _Following:
     """Follows one detached cell of host `first`."""
 
-    def __init__(self, first: Connection, run: HostsRun, shared: bool, say: Say) -> None:
-        self._first, self._run, self._shared, self._say = first, run, shared, say
+    def __init__(
+        self, first: Connection, run: HostsRun, shared: bool, say: Say, started: Callable[[str], None]
+    ) -> None:
+        self._first, self._run, self._shared = first, run, shared
+        self._say, self._started = say, started
 
     def to_end(self, report: CellReport, stopped: bool) -> RunDirectory:
         """Print the log of the cell and copy its results here, meanwhile and when it ends.
@@ -146,14 +152,15 @@ class _Following:
                     for line in report.lines:
                         self._say(printable(line.rstrip("\n")))
                     if report.state.cell and here is None:
-                        here = RunDirectory.of(self._run.out, report.state.cell)
+                        here = run_named_by(self._first.name, report.state.cell, self._run.out)
+                        self._started(report.state.cell)
                         if not self._shared:
                             stack.enter_context(here.locked())
                             stack.enter_context(self._fetching(here, report.out))
                     if report.state.phase not in ("waiting", "running") and not report.lines:
                         break
                     time.sleep(0 if report.lines else _POLL_S)
-                    report = _report(self._first, self._run, report.offset) or report
+                    report = self._next(report)
             except KeyboardInterrupt:
                 self._say(f"{self._first.name} goes on; the same command follows it again, and --stop ends it")
                 raise
@@ -162,6 +169,15 @@ class _Following:
                 with nullcontext() if self._shared else here.locked():
                     self._fetch_all(here, report)
         return _result(self._first, self._run, report.state, here)
+
+    def _next(self, report: CellReport) -> CellReport:
+        found = _report(self._first, self._run, report.offset)
+        if found is None:
+            raise RunFailed(
+                f"{self._first.name}: the detached cell has ended without a result, or another command took its "
+                "result; run the same command again"
+            )
+        return found
 
     @contextlib.contextmanager
     def _fetching(self, here: RunDirectory, out: str) -> Iterator[None]:
@@ -238,7 +254,7 @@ def _bring_unfinished(
         return
     names = name_cells_there(connections, possible, there, by)
     for (run, _), name in zip(possible, names, strict=False):
-        here = run.out / "runs" / str(name)
+        here = run_named_by(connections[0].name, str(name), run.out).path
         if name and bring(connections[0], here, f"{theirs}/runs/{name}"):
             say(f"copied the earlier part of {name} to {connections[0].name}")
 

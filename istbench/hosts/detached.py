@@ -88,8 +88,18 @@ def _works(folder: Path) -> bool:
     return False
 
 
+def _delete_left_keys() -> None:
+    """Delete the ssh keys of jobs whose process was killed, for example by a restart of this host."""
+    for folder in (cache_directory() / "detached").glob("*"):
+        with contextlib.suppress(OSError):
+            if (folder / PID).exists() and not _works(folder):  # a job without PID may be about to start
+                for key in folder.glob("key-*"):
+                    key.unlink()
+
+
 def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
     """Start the module `by` on the job in `content`, with `files` beside it; it outlives this program."""
+    _delete_left_keys()
     root = cache_directory() / "detached"
     folder = root / f"{time.time_ns()}"
     folder.mkdir(parents=True)
@@ -120,6 +130,7 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
 
 def report_detached(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `CellReport` of the cell `key`, with its log from `offset`; None if no job has it."""
+    _delete_left_keys()
     folder = _folder_of(question["key"])
     if folder is None:
         return None
@@ -163,11 +174,14 @@ def take_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
 
 
 def _folder_of(key: str) -> Path | None:
-    """The newest job that has the cell `key` and not yet given its results; None without one."""
+    """The newest job that still works, or has results that nobody took, of the cell `key`; None without one.
+
+    While a job works, it is found by its taken cells too: nothing else may train beside it.
+    """
     for folder in sorted((cache_directory() / "detached").glob("*"), reverse=True):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             state = read_states(folder).get(key)
-            if state is not None and not state.taken and (state.phase != "waiting" or _works(folder)):
+            if state is not None and ((not state.taken and state.phase != "waiting") or _works(folder)):
                 return folder
     return None
 

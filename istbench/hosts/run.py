@@ -22,7 +22,7 @@ from istbench.hosts.group import HostGroup, Needs, Say, gather
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
 from istbench.hosts.push import push
-from istbench.hosts.remote_files import how_far
+from istbench.hosts.remote_files import how_far, safe
 from istbench.processes.launcher import Signals
 from istbench.results.store import RunDirectory
 
@@ -134,6 +134,17 @@ class _Ends:
         return None
 
 
+def run_named_by(host: str, cell: str, out: Path) -> RunDirectory:
+    """The run directory in results directory `out` of the cell `cell`, a name that `host` reports.
+
+    Raises:
+        RunFailed: if the name leads out of the directory of runs.
+    """
+    if not cell or Path(cell).name != cell or not safe(cell):
+        raise RunFailed(f"{host} names a cell {cell!r}, outside of {out / 'runs'}; leave this host out")
+    return RunDirectory.of(out, cell)
+
+
 def run_on_hosts(
     hosts: Sequence[Host],
     pythons: Sequence[str],
@@ -185,7 +196,7 @@ class _Session:
             self._start()
             self._started("")
             cell = self._await_cell()
-            here = self._here = RunDirectory.of(self._run.out, cell)
+            here = self._here = run_named_by(self._first.name, cell, self._run.out)
             with nullcontext() if self._shared else here.locked():
                 try:
                     return self._finish(here)
@@ -341,4 +352,4 @@ class _Session:
             if found := _STEP.search(event.frame["said"]):
                 self._step = found[1]
         if event.host is self._first and "cell" in event.frame:
-            self._cell = event.frame["cell"]
+            self._cell = self._cell or str(event.frame["cell"])  # checked once

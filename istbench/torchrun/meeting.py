@@ -5,8 +5,9 @@ part ended; `over` ends all ranks where a part did not end well. `final` is the 
 
 Every process that reaches the store can read and write it. So the ranks sign every value. Before `start` they use
 the secret that they share. After it they use a key of this run, derived from the secret and a random number of each
-rank. A value from another process, or copied from an earlier run, counts as absent. Ranks take no path and no code
-from the store.
+rank. A value from another process counts as absent. So does a value copied from an earlier run, but only after
+`start`. Before it, a copy with the same secret can end or hold up a run that waits. It starts none, because `start`
+repeats the random number of every rank. Ranks take no path and no code from the store.
 """
 
 import functools

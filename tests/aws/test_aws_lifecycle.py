@@ -3,10 +3,13 @@
 import fcntl
 import json
 import os
+import shutil
 import stat
 import subprocess
+from types import SimpleNamespace
 
 import fake_aws
+import msgspec
 import pytest
 from fake_runs import header
 
@@ -171,6 +174,18 @@ def test_a_machine_that_ssh_does_not_reach_is_named_and_down_ends_it(aws, said, 
     assert aws.alive() == []
 
 
+def test_waiting_ends_after_its_time_however_long_a_look_takes(monkeypatch):
+    clock = SimpleNamespace(seconds=0.0, sleep=lambda _: None, monotonic=lambda: clock.seconds)
+    monkeypatch.setattr(session, "time", clock)
+
+    def look():
+        clock.seconds += 60
+
+    with pytest.raises(RunFailed, match="^it did not come within 15 minutes; run the same command again"):
+        session.wait_for(look, 5.0, 900.0, "it did not come")
+    assert clock.seconds == 900
+
+
 def test_a_boot_script_that_fails_is_named_with_its_last_line(aws, said):
     aws.ssh.fail(SECOND, "E: Unable to locate package x", status=1)
     with pytest.raises(RunFailed, match=r"^machine 1 .*: its boot script failed \(E: Unable .*; correct `setup`"):
@@ -226,6 +241,24 @@ def test_down_waits_for_results_that_only_a_machine_has(cluster, end, tmp_path):
     here.events_jsonl.write_bytes(there.events_jsonl.read_bytes())
     assert end()
     assert cluster.alive() == []
+
+
+def test_down_knows_a_run_by_its_header_here_and_waits_for_its_weights(cluster, end, tmp_path):
+    home = cluster.ssh.home(FIRST)
+    there, here = write_run(home / "results"), RunDirectory.of(tmp_path / "out", "cell")
+    weights = home / "results/saved/mine-01234567/model.safetensors"
+    config = there.header().config
+    there.update(config=msgspec.structs.replace(config, save=str(weights.parent)))
+    shutil.copytree(there.path, here.path)
+    here.update(config=msgspec.structs.replace(config, save=str(tmp_path / "mine")))
+    weights.parent.mkdir(parents=True)
+    weights.touch()
+    with pytest.raises(
+        UserError, match=f"1 runs .* {FIRST}: ./results/saved/mine-01234567, the weights of --save: "
+    ):
+        end()
+    weights.unlink()
+    assert end()
 
 
 def test_down_ends_a_cluster_whose_run_went_on_here(cluster, end, tmp_path):

@@ -4,18 +4,22 @@ import json
 import sys
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import submitit
+from fake_runs import header
 from garbage import one_line
 from small_task import write_task
 from submitit.core.utils import FailedJobError
 
 from istbench.backends import slurm
 from istbench.backends.backend import Outcome
-from istbench.backends.slurm import Noted, SlurmOptions, run_as_jobs
+from istbench.backends.slurm import Noted, Slurm, SlurmOptions, run_as_jobs
+from istbench.cells.resolve import prepare_cell
 from istbench.cli import main
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
+from istbench.results.store import RunDirectory
 
 REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("ddp", "ist", "p3")]
 NAMES = ["a", "b", "c"]
@@ -112,6 +116,21 @@ def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
     assert ran[-1] == "ddp"
 
 
+def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, said, tmp_path):
+    RunDirectory.of(tmp_path, "a").create(header("ddp"))
+    damaged = RunDirectory.of(tmp_path, "b")
+    damaged.path.mkdir()
+    damaged.run_json.write_text("{")
+    saving = msgspec.structs.replace(REQUESTS[0], save=tmp_path / "weights")
+    unsaved, broken = run([saving, REQUESTS[1], REQUESTS[0]], NAMES, tmp_path, DEBUG, said.append)
+    assert unsaved == (
+        f"a: a is done already, and its weights are not in {tmp_path / 'weights'}; "
+        "--again trains it again and saves them"
+    )
+    assert broken.startswith(f"b: {damaged.run_json}")
+    assert (ran, said[-1]) == (["ddp"], "c: done")
+
+
 def test_a_job_that_slurm_still_has_is_waited_for(executor, said, tmp_path):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm/jobs.json").write_text('{"a": "7", "other": "1"}')
@@ -192,6 +211,41 @@ def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
     with pytest.raises(UserError, match="^cannot write$"):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said == ["2 jobs keep running, and the same command waits for them; `scancel 9 10` ends them"]
+
+
+def test_the_reason_is_the_last_line_of_a_traceback_and_no_path_of_a_log():
+    trace = "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: out of luck\n"
+    said = (
+        f"Job (task=0) failed during processing with trace:\n{'-' * 22}\n{trace}\n{'-' * 22}\n"
+        "You can check full logs with 'job.stderr(0)' and 'job.stdout(0)'or at paths:\n  - there/7_0_log.out"
+    )
+    job = FakeJob("there", "7")
+    job.exception = lambda: FailedJobError(said)
+    assert slurm._failure(job) == "job 7 ended: ValueError: out of luck; its output is in there"
+
+
+def test_slurm_queues_a_job_again_as_often_as_it_reaches_its_time_limit(tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm._executor(tmp_path, SLURM)._executor.max_num_timeout == 1000
+
+
+@pytest.mark.parametrize(
+    ("pairs", "nodes", "typed", "threads"),
+    [(["cpus=8"], 3, None, 2), (["cpus=2"], 4, None, 1), (["cpus=8"], 1, 3, 3), ([], 2, None, None)],
+)
+def test_a_node_gets_its_share_of_the_cores_of_the_job(pairs, nodes, typed, threads):
+    request = msgspec.structs.replace(REQUESTS[0], nodes=nodes, threads=typed)
+    assert Slurm(options=SlurmOptions.parse(pairs))._with_threads(request).threads == threads
+
+
+def test_a_cell_has_the_name_that_its_job_gives_it_and_may_have_more_threads_than_this_machine():
+    request = REQUESTS[0]
+    cell = prepare_cell(request, lambda *_: None)
+    there = msgspec.structs.replace(request, threads=1)
+    assert slurm._name(cell.header, request) == cell.name
+    assert slurm._name(cell.header, there) == prepare_cell(there, lambda *_: None).name
+    assert slurm._name(cell.header, msgspec.structs.replace(request, threads=4096)) != cell.name
 
 
 def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():
