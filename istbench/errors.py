@@ -26,6 +26,12 @@ def is_divergence(message: str | None) -> bool:
     return message is not None and message.startswith(_DIVERGED)
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. torch has an error type for GPU memory, and only a text for host memory."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "DefaultCPUAllocator" in str(error)
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """A `UserError` for a `name` that is not among `known`, with the nearest valid name and all of them."""
     return UserError(f"unknown {kind} {shown(name)}{nearest_name(name, known)}")

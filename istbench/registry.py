@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from istbench.config.options import build_options, parse_option
 from istbench.config.task_file import is_task_file, named_with_file
 from istbench.errors import UserError, printable, shown, unknown_name
+from istbench.files import is_file
 from istbench.plugin_code import TASK_FILE, note_plugin, plugin_line, said_by, users_code
 
 if TYPE_CHECKING:
@@ -168,6 +170,17 @@ def code_of(kind: Kind, name: str, plugins: Iterable[str] = ()) -> str:
     return " ".join(filter(None, [*((point.dist.name, point.dist.version) if point.dist else ()), file]))
 
 
+def code_of_cell(workload: str, method: str, plugins: Iterable[str] = ()) -> str:
+    """The identity of all code of a cell that is not istbench's own: `code_of` of its method and its workload.
+
+    Raises:
+        UserError: as `code_of` does.
+    """
+    plugins = tuple(plugins)
+    codes = [code_of("methods", method, plugins), code_of("workloads", workload, plugins)]
+    return ", ".join(filter(None, dict.fromkeys(codes)))
+
+
 def _is_own(module: str) -> bool:
     return module.partition(".")[0] == __package__
 
@@ -286,9 +299,9 @@ def _check_options(options: Any, where: str) -> None:
 
 
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"no plug-in file {printable(str(path))}; give a Python file")
-    name = f"istbench_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
+    name = _module_name(path.resolve())
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -306,6 +319,12 @@ def _import_file(path: Path) -> ModuleType:
         reason = printable(said_by(error))
         raise UserError(f"{printable(str(path))} does not load: {f'{where}: ' if where else ''}{reason}") from error
     return module
+
+
+def _module_name(path: Path) -> str:
+    """A name from resolved `path`, with a hash: `a/b_c.py` and `a_b/c.py` are the same with _ in place of /."""
+    short = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    return f"istbench_plugin_{path.as_posix().replace('/', '_').removesuffix('.py')}_{short}"
 
 
 @contextmanager

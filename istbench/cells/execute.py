@@ -28,7 +28,8 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
     Raises:
         UserError: for bad input that showed during training, or a run directory that cannot be written.
         RunFailed: if a worker died; the run is marked failed.
-        KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again.
+        KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again. If training had
+            already ended, the run is marked done; if it failed by itself, failed, and the failure is the cause.
     """
     if again or not _is_done(run):
         with run.locked():
@@ -56,8 +57,15 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
     run.reserve()
     try:
         launch(launcher, job)
-    except KeyboardInterrupt:
-        run.end("interrupted", None)
+    except KeyboardInterrupt as interrupt:
+        failure = interrupt.__cause__
+        if isinstance(failure, UserError | RunFailed):
+            run.end("failed", str(failure))
+            _keep_logs(job.logs, run.logs)
+        elif _has_result(run):  # the signal came after the training
+            _finish(run)
+        else:
+            run.end("interrupted", None)
         raise
     except (UserError, RunFailed) as error:
         if isinstance(error, WorkerLost):
@@ -65,8 +73,21 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
         run.end("failed", str(error))
         _keep_logs(job.logs, run.logs)
         raise error from None
+    _finish(run)
+
+
+def _finish(run: RunDirectory) -> None:
+    """Record that `run` is done, and delete its checkpoint."""
     run.end("done", None)
     shutil.rmtree(run.checkpoint, ignore_errors=True)
+
+
+def _has_result(run: RunDirectory) -> bool:
+    """Whether rank 0 recorded the result, after training and after saving the weights. `_open` clears it."""
+    try:
+        return run.header().result is not None
+    except UserError:
+        return False
 
 
 def _is_done(run: RunDirectory) -> bool:

@@ -17,7 +17,7 @@ from istbench.config.run import Device, RunConfig, RunRequest
 from istbench.errors import RunFailed, UserError
 from istbench.machine import cores
 from istbench.methods.base import Method
-from istbench.registry import build_method, build_workload, code_of
+from istbench.registry import build_method, build_workload, code_of_cell
 from istbench.results.header import Header
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
@@ -120,7 +120,7 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
         sinks=request.sinks or msgspec.UNSET,
         held_out=request.held_out or msgspec.UNSET,
         tuned=request.tuned or msgspec.UNSET,
-        code=_code(request),
+        code=code_of_cell(request.workload, request.method, request.plugins),
     )
     header = header_of(candidate, config, _with_notes(candidate, source), targets)
     return Cell(name=header.cell, config=config, header=header)
@@ -136,11 +136,6 @@ def _with_notes(candidate: Candidate, source: DataSource) -> DataSource:
         notes.append(f"{size} samples in a minibatch of a node, {size * shards:,} in a step of {nodes} nodes")
     notes.append(method.remark(candidate.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
-
-
-def _code(request: RunRequest) -> str:
-    workload = code_of("workloads", request.workload, request.plugins)
-    return ", ".join(filter(None, dict.fromkeys([code_of("methods", request.method, request.plugins), workload])))
 
 
 def _device(asked: Device) -> Device:

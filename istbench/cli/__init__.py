@@ -95,7 +95,9 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         hint = f" (see {context.command_path} --help)" if context else ""
         message = " ".join(error.format_message().split())  # click puts choices on separate lines
         return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        if isinstance(interrupt.__cause__, UserError | RunFailed):
+            _fail(str(interrupt.__cause__), EXIT_FAILED)
         return _fail("interrupted; run the same command again to resume", EXIT_INTERRUPTED)
     except Exception as error:
         plugin = plugin_line(error)

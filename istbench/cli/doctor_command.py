@@ -17,6 +17,7 @@ from istbench.backends import hosts
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import PathType, places
 from istbench.errors import UserError
+from istbench.files import is_directory, is_there
 from istbench.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _space() -> Iterator[Finding]:
 
 
 def _writable(what: str, path: Path, way_out: str) -> Finding:
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK):
+    existing = next(folder for folder in (path, *path.parents) if is_there(folder))
+    if is_directory(existing) and os.access(existing, os.W_OK):
         return Finding("ok", what, str(path))
     return Finding("broken", what, f"{path} cannot be written; {way_out}")

@@ -13,7 +13,7 @@ from istbench.config.run import RunRequest
 from istbench.conformance.of_workloads import DoesNotHold, metric_before_training
 from istbench.conformance.training import assembled, open_workload, set_up, train
 from istbench.errors import RunFailed, UserError
-from istbench.fabric import Fabric
+from istbench.fabric import Fabric, FabricError
 from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_groups
 from istbench.node.evaluate import evaluate
 from istbench.plugin_code import plugin_line, said_by
@@ -130,8 +130,13 @@ def by_methods(
             yield name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains"
 
 
-def two_steps(fabric: Fabric, file: str, plugins: tuple[str, ...], methods: Sequence[str]) -> list[str]:
-    """Train `file` by each of `methods`; returns their problems, empty where there is none, up to the first one."""
+def two_steps(
+    fabric: Fabric, file: str, plugins: tuple[str, ...], methods: Sequence[str]
+) -> tuple[list[str], bool]:
+    """Train `file` by each of `methods`, up to the first problem.
+
+    Returns their problems, empty where there is none, and whether the last one is that another rank went away.
+    """
     workload = open_workload(file, {}, plugins)
     problems: list[str] = []
     for name in methods:
@@ -143,9 +148,16 @@ def two_steps(fabric: Fabric, file: str, plugins: tuple[str, ...], methods: Sequ
             method.drain()
             assembled(fabric, method)
         except Exception as error:  # the user's code may raise anything
-            return [*problems, str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)]
+            said = str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)
+            return [*problems, said], isinstance(error, FabricError)
         problems.append("")
-    return problems
+    return problems, False
+
+
+def _first_problems(ranks: Sequence[tuple[list[str], bool]]) -> list[str]:
+    """The problems of the rank that failed first, from the results of `two_steps` by rank. Others only lose it."""
+    failed = [found for found in ranks if any(found[0])]
+    return min(failed or ranks, key=lambda found: found[1])[0]
 
 
 def _trained(file: str, nodes: int, methods: Sequence[str], plugins: tuple[str, ...]) -> dict[str, str]:
@@ -157,7 +169,7 @@ def _trained(file: str, nodes: int, methods: Sequence[str], plugins: tuple[str, 
     left = list(methods)
     while left:
         try:
-            found = on_nodes(two_steps, nodes, file, plugins, left, timeout_s=_TIMEOUT_S)[0]
+            found = _first_problems(on_nodes(two_steps, nodes, file, plugins, left, timeout_s=_TIMEOUT_S))
         except RunFailed as failure:
             if len(left) == 1:
                 found = [str(failure).partition("; its last lines")[0]]

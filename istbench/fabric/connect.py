@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from istbench.errors import UserError
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.fabric import Fabric
 from istbench.fabric.pulse import introduce, not_come
@@ -25,6 +26,7 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
 
     Raises:
         FabricError: if other ranks do not come in time, or leave before all have connected.
+        UserError: for device cuda without a GPU.
     """
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -57,6 +59,9 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
 def _device_of_rank(device: str) -> torch.device:
     if device != "cuda":
         return torch.device(device)
-    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    gpus = torch.cuda.device_count()
+    if gpus == 0:  # as where the driver or the container lost them since the cell was resolved
+        raise UserError("device cuda: torch sees no GPU here; use --device cpu")
+    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % gpus)
     torch.cuda.set_device(place)
     return place

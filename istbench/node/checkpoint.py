@@ -20,7 +20,7 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError, printable
+from istbench.errors import UserError, lacks_memory, printable
 from istbench.fabric import FabricError
 from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
@@ -75,6 +75,13 @@ def random_state(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
+
+
+def seed_random_state(seed: int) -> None:
+    """Start all generators of `random_state` from `seed`: a user's model, loss and metric may draw from any."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def set_random_state(state: dict[str, Any] | Tensor, device: torch.device) -> None:
@@ -209,6 +216,8 @@ def _load(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except Exception as error:  # the library raises many kinds for a broken file
+        if lacks_memory(error):  # the file may be whole
+            raise
         raise Broken(path, str(error)) from None
 
 
@@ -236,6 +245,8 @@ def fitting(directory: Path) -> Iterator[None]:
     except FabricError:
         raise
     except Exception as error:
+        if lacks_memory(error):  # the checkpoint may be whole
+            raise
         # A changed checkpoint may raise any error in the code that loads it.
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         raise UserError(

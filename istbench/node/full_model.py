@@ -15,10 +15,12 @@ from istbench.activity import current
 from istbench.config.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
+from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
 from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
 from istbench.node.weights_file import save_weights
+from istbench.seeds import derived_seed
 from istbench.workloads.base import Block, Workload
 
 _Blocks = Callable[[str, int, int, int], Tensor | None]
@@ -86,10 +88,24 @@ class Evaluator:
     def _full_model(self) -> Iterator[FullModel | None]:
         torch.set_num_threads(self._threads)
         try:
-            with full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model:
+            with (
+                _own_random_numbers(self._config.seed, self._fabric),
+                full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model,
+            ):
                 yield model
         finally:
             torch.set_num_threads(self._config.threads)
+
+
+@contextmanager
+def _own_random_numbers(seed: int, fabric: Fabric) -> Iterator[None]:
+    """Inside, this rank draws random numbers of their own, so that training does not depend on its evaluations."""
+    training = random_state(fabric.device)
+    seed_random_state(derived_seed(seed, "evaluation", fabric.rank))
+    try:
+        yield
+    finally:
+        set_random_state(training, fabric.device)
 
 
 @contextmanager

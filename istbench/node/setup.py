@@ -72,12 +72,12 @@ def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedSte
     current.begin("warming up")
     state = checkpoint.random_state(fabric.device)
     counter = StepCounter()
+    config = _without(config, "autotune")  # the choice would be lost; `set_up` makes it again
     if config.method_options.get("warmup_rounds"):
         first = msgspec.structs.replace(config, compile=False)
         _throw_away_step(first, workload, fabric, nullcontext())
         gc.collect()  # its model goes before the next one comes
-    options = {name: value for name, value in config.method_options.items() if name != "warmup_rounds"}
-    config = msgspec.structs.replace(config, method_options=options)
+    config = _without(config, "warmup_rounds")
     gathered = _throw_away_step(msgspec.structs.replace(config, compile=False), workload, fabric, counter)
     if config.compile:
         _throw_away_step(config, workload, fabric, compiling())
@@ -85,6 +85,12 @@ def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedSte
     gc.collect()
     fabric.barrier("warming up")
     return counter.counted(gathered)
+
+
+def _without(config: RunConfig, option: str) -> RunConfig:
+    """`config` with the default of the method for `option`."""
+    options = {name: value for name, value in config.method_options.items() if name != option}
+    return msgspec.structs.replace(config, method_options=options)
 
 
 def _throw_away_step(

@@ -2,17 +2,17 @@
 
 import math
 import os
-import random
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from istbench.activity import current
 from istbench.config.run import RunConfig
+from istbench.errors import UserError, printable
 from istbench.fabric import Fabric, connect
 from istbench.machine import own_cores
+from istbench.node.checkpoint import seed_random_state
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluator
 from istbench.node.measure import PeakMemory
@@ -25,7 +25,7 @@ from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import Progress, TrainingState
-from istbench.registry import build_workload, load_method
+from istbench.registry import build_workload, code_of_cell, load_method
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 from istbench.seeds import derived_seed
@@ -45,6 +45,7 @@ def train_cell(run_path: str, scratch: str) -> None:
     config = header.config
     current.begin("opening the data")
     workload = build_workload(config.workload, config.workload_options, config.plugins)
+    _check_code(config)
     workload = hold_out(workload, config.held_out or None, config.seed)
     workload.open(header.data_source)
     current.begin("meeting the others")
@@ -66,6 +67,25 @@ def train_cell(run_path: str, scratch: str) -> None:
             train_rank(run, config, workload, fabric, sinks, stopping)
 
 
+def _check_code(config: RunConfig) -> None:
+    """Refuse code that changed since the launcher named the cell: its figures would stand under the old name.
+
+    Call it after the import, so that a later change also shows. Headers of earlier versions record no code.
+
+    Raises:
+        UserError: naming the files.
+    """
+    if not config.code:
+        return
+    found = code_of_cell(config.workload, config.method, config.plugins)
+    if found and found != config.code:
+        files = " or ".join(map(printable, config.plugins))
+        raise UserError(
+            f"{files or f'the package of {config.workload} or {config.method}'} changed since this cell was named; "
+            "undo the change, or run the command again for a cell of its own"
+        )
+
+
 def train_rank(
     run: RunDirectory,
     config: RunConfig,
@@ -80,10 +100,7 @@ def train_rank(
     """
     all_threads = min(torch.get_num_threads(), own_cores())
     torch.set_num_threads(config.threads)
-    seed = derived_seed(config.seed, "node", fabric.rank)
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # a user's model and loss may draw from these two
-    random.seed(seed)
+    seed_random_state(derived_seed(config.seed, "node", fabric.rank))
     if fabric.rank == 0 and config.code:
         current.begin("computing a first loss", timed=True)
         rehearse(workload, cuts_units=load_method(config.method, config.plugins).cuts_units)

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from istbench.errors import RunFailed, UserError
 from istbench.node.stopping import StopRequest
+from istbench.processes.failures import WorkerLost
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _STOPS_S = 10.0
@@ -78,6 +80,7 @@ def launch(launcher: Launcher, job: Job) -> None:
     Raises:
         UserError, RunFailed: from `Launcher.start` and `Workers.wait`.
         KeyboardInterrupt: after SIGTERM, SIGINT, SIGQUIT, or SIGHUP (unless ignored, as under nohup).
+            Its cause is the error of the workers themselves, such as a full disk, if they had one.
     """
     with Signals() as signals:
         workers = launcher.start(job)
@@ -94,6 +97,7 @@ class Signals:
     def __init__(self) -> None:
         self._came: signal.Signals | None = None
         self._raised = False
+        self._interrupted = False
         self._stop: StopRequest | None = None
         self._late: threading.Timer | None = None
 
@@ -102,14 +106,14 @@ class Signals:
         self._before = {number: signal.signal(number, self._hear) for number in heard}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late.join()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if kind is not KeyboardInterrupt:
-            self._raise()
+        if not isinstance(error, KeyboardInterrupt):
+            self._raise(error if self._is_own(error) else None)
 
     @contextmanager
     def raised(self, stop: StopRequest | None = None) -> Iterator[None]:
@@ -124,6 +128,15 @@ class Signals:
             yield
         finally:
             self._raised = False
+
+    def _is_own(self, error: BaseException | None) -> bool:
+        """Whether `error` is a failure of the job itself, such as a full disk, and not due to the signal.
+
+        A signal to a process group also kills workers, and other ranks then lose them. After the signal has raised,
+        errors are its consequences.
+        """
+        failed = isinstance(error, (UserError, RunFailed)) and not isinstance(error, WorkerLost)
+        return failed and not self._interrupted
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         first, self._came = self._came is None, signal.Signals(number)
@@ -142,6 +155,7 @@ class Signals:
         self._late.start()
         return True
 
-    def _raise(self) -> None:
+    def _raise(self, cause: BaseException | None = None) -> None:
         if self._came is not None:
-            raise KeyboardInterrupt(self._came.name)
+            self._interrupted = True
+            raise KeyboardInterrupt(self._came.name) from cause

@@ -40,6 +40,7 @@ class ThisMachine:
         return contextlib.nullcontext()
 
     def enter(self, rank: int) -> None:
-        """Restrict gloo to the loopback interface."""
+        """Restrict gloo and NCCL to the loopback interface."""
         names = [name for _, name in socket.if_nameindex()]
-        os.environ["GLOO_SOCKET_IFNAME"] = next((name for name in ("lo", "lo0") if name in names), names[0])
+        loopback = next((name for name in ("lo", "lo0") if name in names), names[0])
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback

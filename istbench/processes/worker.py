@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from istbench.activity import current
-from istbench.errors import RunFailed, UserError
+from istbench.errors import RunFailed, UserError, lacks_memory
 from istbench.fabric import FabricError
 from istbench.plugin_code import plugin_line
 from istbench.processes.failures import activity_path, done_path, failure_path, log_directory
@@ -85,16 +85,10 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-def _lacks_memory(error: BaseException) -> bool:
-    """Whether an allocation failed. torch has an error type for GPU memory, and only a text for host memory."""
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or "DefaultCPUAllocator" in str(error)
-
-
 def _report(logs: Path, error: BaseException) -> None:
     kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "error")
     text = str(error) if kind != "error" else f"{type(error).__name__}: {error}".removesuffix(": ")
-    if kind == "error" and _lacks_memory(error):
+    if kind == "error" and lacks_memory(error):
         requested = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
         kind, text = "memory", f" when it asked for {requested[1]} more" if requested else ""
     plugin = plugin_line(error) if kind == "error" else None

@@ -16,7 +16,7 @@ from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import WorkerLost
 from istbench.results.events import Resume, Start
-from istbench.results.header import TIMING_RULE, Git, Header, HostRecord
+from istbench.results.header import TIMING_RULE, Git, Header, HostRecord, Result
 from istbench.results.store import RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
@@ -91,6 +91,48 @@ def test_an_interrupted_run_goes_on(run, scratch):
     shutil.rmtree(scratch / "logs")
     assert execute(CELL, run, scratch, Pretended())
     assert names_of(run.events()) == ["start", "evaluation", "stop", "resume", "evaluation", "stop"]
+
+
+RESULT = Result(
+    steps=5, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": 0.5}, bytes_sent_per_node=0,
+    bytes_received_per_node=0,
+)  # fmt: skip
+
+
+class Finishing(Pretended):
+    """The same, whose workers also record the result of the run."""
+
+    def wait(self):
+        run = RunDirectory(Path(self.jobs[-1].args[0]))
+        assert run.header().result is None, "a part of a run begins without the result of another"
+        run.update(result=RESULT)
+        super().wait()
+
+
+def test_a_run_whose_training_had_ended_at_the_signal_is_done(run, scratch):
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
+    assert run.header().status == "interrupted"
+    shutil.rmtree(scratch / "logs")
+    run.update(result=RESULT)
+    write_step(run.checkpoint, 3, {"rank-0.json": b"{}"})
+    publish_step(run.checkpoint, 3)
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Finishing(KeyboardInterrupt()))
+    assert (run.header().status, run.header().result) == ("done", RESULT)
+    assert names_of(run.events())[-1] == "stop"
+    assert not run.checkpoint.exists()
+    launcher = Pretended()
+    assert not execute(CELL, run, scratch, launcher)
+    assert launcher.jobs == []
+
+
+def test_a_failure_behind_a_signal_is_recorded(run, scratch):
+    interrupt = KeyboardInterrupt("SIGINT")
+    interrupt.__cause__ = UserError("cannot write the checkpoint: No space left on device")
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Pretended(interrupt))
+    assert (run.header().status, run.header().error) == ("failed", str(interrupt.__cause__))
 
 
 def test_every_part_of_a_run_says_where_it_ran(run, scratch):

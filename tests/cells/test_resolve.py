@@ -86,7 +86,7 @@ def test_each_thing_is_built_once_and_refused_before_the_data(tmp_path, nodes, b
     request = RunRequest(workload="mine", method="counted", nodes=nodes, plugins=(str(plugin),))
     with contextlib.nullcontext() if nodes <= 8 else pytest.raises(UserError, match="at most 8 nodes"):
         prepare_cell(request, lambda *_: None)
-    (module,) = (module for name, module in sys.modules.items() if name.endswith(f"{tmp_path.name}_plugin"))
+    (module,) = (module for name, module in sys.modules.items() if f"{tmp_path.name}_plugin_" in name)
     assert built == module.BUILT
 
 

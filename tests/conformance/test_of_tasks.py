@@ -5,6 +5,7 @@ from small_task import TASK
 
 from istbench.conformance import of_tasks
 from istbench.errors import UserError
+from istbench.fabric import FabricError
 
 GROUPS = """
 def neuron_groups(model):
@@ -62,7 +63,37 @@ def test_written_groups_are_proved_and_files_without_them_have_no_such_check(fil
 
 def test_a_method_of_a_plug_in_deals_groups_too(file, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
-    monkeypatch.setattr(of_tasks, "on_nodes", lambda *_, **__: [[""]])  # it trains
+    monkeypatch.setattr(of_tasks, "on_nodes", lambda *_, **__: [([""], False)])  # it trains
     ((name, outcome, said),) = of_tasks.by_methods(file(TASK), ["own"], 2, (str(tmp_path / "own.py"),))
     assert (name, outcome) == ("own", "holds")
     assert said.startswith("trains; 98% of the parameters are dealt in 1 neuron group: 0 (16)")
+
+
+LOST = (["FabricError: rank 0 lost a connection"], True)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([LOST, (["line 7: no good"], False)], "line 7: no good"),
+        ([(["line 7: no good"], False), LOST], "line 7: no good"),
+        ([([""], False), (["line 7: no good"], False)], "line 7: no good"),
+        ([LOST, LOST], LOST[0][0]),
+    ],
+)
+def test_a_rank_that_only_lost_another_does_not_name_the_cause(file, monkeypatch, ranks, said):
+    found = {1: [([""], False)], 2: ranks}
+    monkeypatch.setattr(of_tasks, "on_nodes", lambda _function, nodes, *_, **__: found[nodes])
+    assert list(of_tasks.by_methods(file(TASK), ["ddp"], 2, ())) == [("ddp", "failed", f"on 2 nodes: {said}")]
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"), [(FabricError("rank 0 lost a connection"), True), (ValueError(), False)]
+)
+def test_a_rank_tells_whether_it_only_lost_another(file, monkeypatch, error, lost):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(of_tasks, "set_up", fail)
+    (problem,), found = of_tasks.two_steps(None, str(file(TASK)), (), ["ddp", "ist"])
+    assert (type(error).__name__ in problem, found) == (True, lost)

@@ -4,9 +4,11 @@ import threading
 from datetime import timedelta
 
 import pytest
+import torch
 from free_port import free_port
 from torch.distributed import TCPStore
 
+from istbench.errors import UserError
 from istbench.fabric import FabricError, connect
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
@@ -54,3 +56,9 @@ def test_words_for_want_of_the_store_are_for_want_of_peers():
     waits.start()
     with pytest.raises(FabricError, match=r"rank 1 lost the store of the ranks: "):
         words.broadcast()
+
+
+def test_a_rank_without_a_gpu_is_one_line(first_of_two, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UserError, match="^device cuda: torch sees no GPU here; use --device cpu$"):
+        connect(device="cuda")

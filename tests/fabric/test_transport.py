@@ -286,6 +286,25 @@ def test_a_caller_who_repeats_the_answer_of_a_peer_is_turned_away():
             connection.close()
 
 
+def test_more_peers_than_strangers_may_wait_for_their_first_answer():
+    key, ranks = b"a key of these ranks", range(1, MOST_CALLERS + 7)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=len(ranks)) as listener,
+        ThreadPoolExecutor(1) as pool,
+        ExitStack() as stack,
+    ):
+        accepted = pool.submit(Callers(listener, key).accept, set(ranks), 60.0)
+        peers = [stack.enter_context(socket.create_connection(listener.getsockname(), 30)) for _ in ranks]
+        for peer in peers:  # all have a challenge before one answers
+            assert peer.recv(1, socket.MSG_PEEK)
+        for rank, peer in zip(ranks, peers, strict=True):
+            introduce(peer, key, rank)
+        found = accepted.result(timeout=60)
+        assert found.keys() == set(ranks)
+        for connection in found.values():
+            connection.close()
+
+
 def test_a_peer_that_never_calls_is_not_awaited_for_ever():
     store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with pytest.raises(TimeoutError, match="timed out"):

@@ -149,6 +149,27 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, name):
         checkpoint.write_rank(tmp_path / "checkpoint", 7, 0, STATE)
 
 
+NO_MEMORY = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000 bytes."),
+]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
+def test_a_lack_of_memory_is_no_damage(written, monkeypatch, error):
+    def fail(path):
+        raise error
+
+    with pytest.raises(type(error)) as raised, checkpoint.fitting(written):
+        raise error
+    assert raised.value is error
+    monkeypatch.setattr(checkpoint, "load_file", fail)
+    with pytest.raises(type(error)) as raised:
+        checkpoint.read_whole(newest(written), 0)
+    assert raised.value is error
+
+
 METHODS = [
     ("ddp", {"momentum": 0.9}),
     ("zero", {"momentum": 0.9}),

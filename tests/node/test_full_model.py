@@ -1,17 +1,22 @@
 """A model that no node holds: evaluated, digested and saved as the assembled one is. `node_*` run on every node."""
 
+import random
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from istbench.config.interval import Interval
+from istbench.config.run import RunConfig
 from istbench.conformance.training import assembled, open_workload, set_up, train
+from istbench.node.checkpoint import seed_random_state
 from istbench.node.digest import sha256_of, weights_sha256
 from istbench.node.evaluate import evaluate
-from istbench.node.full_model import full_model
+from istbench.node.full_model import Evaluator, full_model
 from istbench.node.weights_file import save_weights
 from istbench.processes.on_nodes import on_nodes
 
@@ -74,3 +79,38 @@ def node_assembles(fabric):
 
 def test_what_cannot_come_in_blocks_is_assembled():
     assert on_nodes(node_assembles, 2)[0] == {"ddp": 1, "ist": 2}
+
+
+def draws():
+    """A random number of each generator that a user's functions may use."""
+    return [float(torch.rand(())), float(np.random.rand()), random.random()]
+
+
+def node_evaluates_at_random(fabric):
+    """Whether training draws the same numbers without and with evaluations; the draws of the evaluations."""
+    workload, drawn = open_workload("toy", {}), []
+    metrics = workload.evaluate
+
+    def evaluate_at_random(model, batches):
+        drawn.append(draws())
+        return metrics(model, batches)
+
+    workload.evaluate = evaluate_at_random
+    config = RunConfig(
+        workload="toy", method="ddp", nodes=fabric.world_size, seed=0, workload_options={}, method_options={},
+        batch_size=16, steps=8, eval_every=Interval(steps=4), device="cpu", threads=1,
+    )  # fmt: skip
+    evaluator = Evaluator(config, set_up(fabric, workload, "ddp", {}), workload, fabric, 1)
+    seed_random_state(7)
+    wanted = draws()
+    seed_random_state(7)
+    evaluator.evaluate(0)
+    evaluator.evaluate(4)
+    return [draws() == wanted, drawn]
+
+
+def test_evaluations_do_not_change_the_random_numbers_of_training():
+    (same, drawn), (also_same, none) = on_nodes(node_evaluates_at_random, 2)
+    assert (same, also_same, none) == (True, True, [])
+    assert len(drawn) == 2
+    assert drawn[0] == drawn[1]

@@ -86,7 +86,7 @@ CASES = {
     "sampled_softmax": ("amazon670k", {}),
 }
 SIZES = {"toy": {"hidden": 12, "layers": 2}, "amazon670k": {"hidden": 3, "features": 9, "labels": 7, "points": 256}}
-# Others are figures of the training since the last evaluation, or since the run went on.
+# Others are figures of the training since the last evaluation, such as seconds.
 METRICS = {"accuracy", "loss", "precision@1", "precision@3", "precision@5"}
 
 

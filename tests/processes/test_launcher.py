@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from istbench.errors import RunFailed
+from istbench.errors import RunFailed, UserError
 from istbench.node.stopping import StopRequest
 from istbench.processes import launcher as launcher_module
+from istbench.processes.failures import PeersLost, WorkerLost
 from istbench.processes.launcher import Job, launch
 
 ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
@@ -45,6 +46,10 @@ def send(number):
 
 def fail():
     raise RunFailed("worker 0 was killed")
+
+
+def lose():
+    raise WorkerLost("worker 0 was killed by SIGTERM")
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +96,7 @@ def test_a_signal_while_starting_waits_until_all_are_started():
     assert launcher.calls == ["start", "start returned", "end", "end returned"]
 
 
-@pytest.mark.parametrize("failure", [{}, {"wait": fail}, {"wait": send(signal.SIGINT)}])
+@pytest.mark.parametrize("failure", [{}, {"wait": lose}, {"wait": send(signal.SIGINT)}])
 def test_a_signal_while_ending_waits_until_all_are_ended(failure):
     launcher = Pretended(end=send(signal.SIGTERM), **failure)
     with pytest.raises(KeyboardInterrupt):
@@ -159,3 +164,36 @@ def test_workers_that_do_not_train_yet_are_ended_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         launch(launcher, job)
     assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
+
+
+@pytest.mark.parametrize("failure", [UserError("cannot write the checkpoint"), RunFailed("the loss became nan")])
+def test_a_failure_of_the_workers_after_a_request_to_stop_is_the_cause(stoppable, failure):
+    def fail_after_the_signal():
+        send(signal.SIGINT)()
+        raise failure
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        launch(Pretended(wait=fail_after_the_signal), stoppable)
+    assert raised.value.__cause__ is failure
+
+
+@pytest.mark.parametrize("failure", [WorkerLost("worker 1 was killed by SIGHUP"), PeersLost("worker 0 failed")])
+def test_workers_that_the_same_signal_killed_are_no_cause(stoppable, failure):
+    def die_of_the_signal():
+        send(signal.SIGHUP)()
+        raise failure
+
+    with pytest.raises(KeyboardInterrupt, match="SIGHUP") as raised:
+        launch(Pretended(wait=die_of_the_signal), stoppable)
+    assert raised.value.__cause__ is None
+
+
+def test_a_failure_that_follows_an_interruption_is_no_cause():
+    def fail_in_turn():
+        try:
+            send(signal.SIGINT)()
+        except KeyboardInterrupt:
+            fail()
+
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        launch(Pretended(wait=fail_in_turn), JOB)

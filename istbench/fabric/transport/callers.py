@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 CHALLENGE_BYTES = 32
 ANSWER = struct.Struct("<32sI")  # the proof, and the rank of the caller
-MOST_CALLERS = 64  # unauthenticated connections at a time
+MOST_CALLERS = 64  # unauthenticated connections at a time, beside those of the awaited peers
 _ANSWER_S = 10.0
 
 
@@ -79,7 +79,7 @@ class Callers:
                         self._answer()
                     else:
                         self._listen(key.data, awaited - peers.keys(), peers)
-                self._turn_away_late()
+                self._turn_away_late(MOST_CALLERS + len(awaited - peers.keys()))
         finally:
             for caller in list(self._unknown):
                 self._turn_away(caller)
@@ -114,9 +114,9 @@ class Callers:
             else:
                 self._turn_away(caller)
 
-    def _turn_away_late(self) -> None:
-        """Close the connections whose deadline has passed, and the oldest if there are too many."""
-        too_many, now = len(self._unknown) - MOST_CALLERS, time.monotonic()
+    def _turn_away_late(self, most: int) -> None:
+        """Close the connections whose deadline has passed, and the oldest if there are more than `most`."""
+        too_many, now = len(self._unknown) - most, time.monotonic()
         for number, caller in enumerate(list(self._unknown)):
             if number < too_many or caller.until <= now:
                 self._turn_away(caller)
