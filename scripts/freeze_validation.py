@@ -11,6 +11,7 @@ far the replays of each method are off. Without RESULTS it writes these again fr
 """
 
 import argparse
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ FROZEN = ROOT / "results" / "validation"
 CHECKED = ROOT / "istbench" / "cluster" / "checked.json"
 BEGIN, END = "<!-- validation: scripts/freeze_validation.py writes these lines -->\n", "<!-- validation: end -->\n"
 _DIGITS = 4
+_PLAIN = re.compile(rf"-n\d+({SCALED})?$")
 
 
 def main() -> None:
@@ -51,8 +53,11 @@ def main() -> None:
 
 
 def add(measured: Path, frozen: Path) -> None:
-    """Add the measurements in `measured` to the files in `frozen`."""
+    """Add the measurements in `measured` to the files in `frozen`, without those on racks or with latency."""
     for path in measurement_files(measured):
+        if not _PLAIN.search(path.stem):
+            print(f"left out: {path}, of another kind of network")
+            continue
         scaling = path.stem.endswith(SCALED)
         ValidationFiles(frozen, scaling=scaling).write(read_errors(path), finished=True)
 

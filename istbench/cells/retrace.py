@@ -4,16 +4,21 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import torch
 
 from istbench.cells.resolve import Cell
 from istbench.cluster.trace import POST, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
+from istbench.config.run import RunConfig
 from istbench.errors import UserError
+from istbench.machine import cores
 from istbench.results.events import Note
 from istbench.results.store import RunDirectory
 
 _ROUNDS_MORE = 2  # the first round is not recorded
+# The least sample of a recorder in a run that is long enough.
+_SAMPLE_ROUNDS, _SAMPLE_STEPS = 3, 20
 _LIKE = 0.1  # what some methods send follows from the weights
 
 
@@ -34,7 +39,7 @@ def why_not(run: RunDirectory) -> str:
         return "it ran in a lab; run it again there with --again"
     if not run.trace.exists():
         return "it has no trace"
-    return ""
+    return _lacks(header.config, header.host.count)
 
 
 def shortened(run: RunDirectory) -> Cell:
@@ -77,9 +82,22 @@ def replace_trace(run: RunDirectory, short: RunDirectory) -> Retraced:
     return Retraced(before=before, after=after)
 
 
+def _lacks(config: RunConfig, hosts: int) -> str:
+    """What this machine lacks to train `config`, which ran on `hosts` machines; empty if nothing."""
+    if hosts > 1:
+        return f"it ran on {hosts} machines; run it again there with --again"
+    if config.device == "cuda" and not torch.cuda.is_available():
+        return "it ran on a GPU, and torch sees no GPU here; retrace it where it ran"
+    if config.threads > cores():
+        return f"{config.threads} threads a node are more than the {cores()} cores here; retrace it where it ran"
+    return ""
+
+
 def _steps(trace: Trace) -> int:
     """Local steps after which a recorder has a sample as large as `trace`."""
     first = max(trace.round_steps, trace.meta.warmup_steps, trace.meta.unlike_steps)
+    if trace.rounds < _SAMPLE_ROUNDS or trace.steps < _SAMPLE_STEPS:
+        return first + trace.steps  # the run ended before its sample was complete: more steps would record more
     return first + trace.steps + _ROUNDS_MORE * trace.round_steps
 
 

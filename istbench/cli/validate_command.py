@@ -76,8 +76,8 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
         parse_bandwidth(text)
     latency_s = parse_time(given["latency"], "--latency")
     uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"])
-    if scaling and uplink is not None:
-        raise UserError("--scaling checks computing, --uplink the network; leave one out")
+    if scaling and (given["racks"] > 1 or uplink is not None):
+        raise UserError("--scaling checks computing, --racks and --uplink the network; leave these two out")
     network.check()
     from istbench.processes.local import preload
 
@@ -87,7 +87,9 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     from istbench.validation.plan import fitting
     from istbench.validation.record import ValidationFiles
 
-    files = ValidationFiles(out / "validation", scaling=scaling, racks=given["racks"], uplink=uplink)
+    files = ValidationFiles(
+        out / "validation", scaling=scaling, racks=given["racks"], uplink=uplink, latency_s=latency_s
+    )
     files.check({(request.workload, request.nodes) for request in candidates})
     errors: list[ReplayError] = []
     try:

@@ -94,7 +94,7 @@ class CellPlan:
         batch_size: of a node; None for a recorded script, which has its own.
         memory: of the busiest node; None if the method gives no footprint.
         sent: bytes that the busiest node sends in a round. seconds: of a round. None if unknown.
-        compute_seconds: the seconds of a round in which a node computes. round_steps: local steps in a round.
+        compute_seconds: the seconds of a round in which the slowest node computes. round_steps: local steps in it.
         width: the option of `largest_width`, empty if the workload has none. largest_width and fewest_nodes are
             None if nothing fits or the answer is unknown.
         assumed: assumptions, one line each.

@@ -20,6 +20,8 @@ from istbench.files import writing_whole
 SCRIPT_VERSION = 1
 LEAST_STEPS = 8
 """Optimizer steps of the shortest recording."""
+LONGEST_TEXT, MOST_ARGUMENTS = 4096, 10_000
+"""Characters of a text, and arguments of a script, that a record holds at most."""
 
 _WAY_OUT = "record it again with `istbench record`"
 _MOST_BYTES = 2**26
@@ -27,7 +29,7 @@ _MOST_MODEL_BYTES = 2**50
 _NEARLY = 1 + 1e-6  # sums of floats
 
 _Name = Annotated[str, Meta(max_length=500)]
-_Text = Annotated[str, Meta(max_length=4096)]
+_Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 _Dimension = Annotated[int, Meta(ge=0, le=2**40)]
 _Shape = Annotated[tuple[_Dimension, ...], Meta(max_length=32)]
 DType = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -86,7 +88,7 @@ class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: of this format.
-        script: its file name, or a word for another source. arguments: its own.
+        script: its file name, or a word for another source. arguments: its own, the longest cut.
         step_s: seconds from the end of one optimizer step to the end of the next, the median of `samples_s`.
         update_s: the part of them that optimizers take. before_update_s: from the last gradient to their start.
         parameters: in the order in which their gradients become ready.
@@ -102,7 +104,7 @@ class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = SCRIPT_VERSION
     script: _Text
-    arguments: Annotated[tuple[_Text, ...], Meta(max_length=10_000)] = ()
+    arguments: Annotated[tuple[_Text, ...], Meta(max_length=MOST_ARGUMENTS)] = ()
     step_s: Seconds
     samples_s: Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=1_000_000)]
     update_s: Duration

@@ -1,5 +1,6 @@
 """Control groups that limit a process to a share of a core."""
 
+import math
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from istbench.machine import cores
 _VERSION_1 = Path("/sys/fs/cgroup/cpu")
 _VERSION_2 = Path("/sys/fs/cgroup")
 # A node that has used up its share waits for the next period. Kernels of 250 ticks a second miss shorter ones.
-_PERIOD_US = 5_000
+_LEAST_PERIOD_US = 5_000
+_LEAST_QUOTA_US = 1_000  # of the kernel; a smaller share needs a longer period
 
 GROUPS = _VERSION_1 if _VERSION_1.is_dir() else _VERSION_2
 
@@ -37,15 +39,16 @@ def limit(name: str, share: float) -> None:
         OSError: if the kernel refuses.
     """
     group = GROUPS / name
-    quota = max(1000, round(share * _PERIOD_US))
+    period = max(_LEAST_PERIOD_US, math.ceil(_LEAST_QUOTA_US / share))
+    quota = round(share * period)
     if GROUPS == _VERSION_1:
         group.mkdir(exist_ok=True)
-        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_period_us").write_text(str(period))
         (group / "cpu.cfs_quota_us").write_text(str(quota))
     else:
         (GROUPS / "cgroup.subtree_control").write_text("+cpu")
         group.mkdir(exist_ok=True)
-        (group / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        (group / "cpu.max").write_text(f"{quota} {period}")
 
 
 def join(name: str) -> None:

@@ -74,9 +74,18 @@ def inside(name: str) -> Iterator[None]:
 
 
 def set_parameter(name: str, parameter: str, value: str) -> None:
-    """Set the kernel's network `parameter`, a path under /proc/sys, for namespace `name`."""
+    """Set the kernel's network `parameter`, a path under /proc/sys, for namespace `name`.
+
+    Raises:
+        UserError: if the kernel has no such parameter, or refuses the value.
+    """
     with inside(name):
-        Path("/proc/sys", parameter).write_text(value)
+        try:
+            Path("/proc/sys", parameter).write_text(value)
+        except OSError as error:
+            raise UserError(
+                f"cannot build a lab on this machine: setting {parameter} to {value} failed: {error.strerror}"
+            ) from None
 
 
 def ip(commands: list[str]) -> None:

@@ -46,6 +46,7 @@ _TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
 # Bytes of one socket in its node's send queue. Acknowledgements wait behind them, as in a network card's queue: it
 # is short for that reason. With 4 MB in it, one of two directions at 100 Mbit/s took 196 ms in place of 152 ms.
 _LEAST_UNSENT = 262_144
+_MOST_UNSENT = 2**31 - 1  # of the kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,8 @@ class ShapedNetwork:
 
     def _tcp(self) -> dict[str, str]:
         # At least a bucket, or the bucket runs dry when a busy machine refills the queue late.
-        return {**_TCP, "tcp_limit_output_bytes": str(max(_LEAST_UNSENT, self.lab.burst_bytes))}
+        unsent = min(max(_LEAST_UNSENT, self.lab.burst_bytes), _MOST_UNSENT)
+        return {**_TCP, "tcp_limit_output_bytes": str(unsent)}
 
     def _shape(self) -> None:
         bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]

@@ -21,6 +21,7 @@ def plan_script(record: ScriptRecord, method: ChosenMethod, nodes: int, cluster:
     planned = PlannedScript.of(record, method, nodes)
     time = script_time(record, method, planned.trace(), cluster)
     steps = planned.method.round_steps
+    speeds = cluster.speeds_of(nodes)
 
     def suits(count: int) -> bool:
         try:
@@ -39,7 +40,7 @@ def plan_script(record: ScriptRecord, method: ChosenMethod, nodes: int, cluster:
         memory=_memory(planned, cluster),
         sent=round(time.sent * steps),
         seconds=time.step_s * steps,
-        compute_seconds=time.alone_s * steps,
+        compute_seconds=time.alone_s * speeds[0] / min(speeds) * steps,  # node 0 alone, then the slowest node
         round_steps=steps,
         fewest_nodes=fewest(suits, MOST_NODES),
         assumed=(*assumptions(record), *planned.footprint.notes),

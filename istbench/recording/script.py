@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from istbench.cluster.script_record import ScriptRecord
+from istbench.cluster.script_record import LONGEST_TEXT, MOST_ARGUMENTS, ScriptRecord
 from istbench.errors import RunFailed, UserError, printable
 from istbench.plugin_code import said_by
 from istbench.recording.steps import StepRecorder
@@ -44,7 +44,8 @@ def record_script(
     if not script.is_file():
         raise UserError(f"no script {printable(str(script))}; give a Python file that trains")
     name = printable(str(script))
-    recorder = StepRecorder(steps, done=done, script=name, arguments=[printable(text) for text in arguments])
+    kept = [_cut(printable(text)) for text in arguments[:MOST_ARGUMENTS]]
+    recorder = StepRecorder(steps, done=done, script=name, arguments=kept)
     ended: BaseException | None = None
     with _as_main(script, arguments), _output_to_errors():
         # Only the code of the script runs inside: its exceptions cannot be ours.
@@ -66,6 +67,11 @@ def record_script(
     if recorder.enough:
         return recorder.finish()
     raise RunFailed(_too_few(name, recorder, max_seconds if isinstance(ended, _OutOfTime) else None))
+
+
+def _cut(text: str) -> str:
+    """`text`, shortened to the length that a record can hold."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def _too_few(name: str, recorder: StepRecorder, limit: float | None) -> str:

@@ -145,8 +145,9 @@ class Validation:
 
     def of_the_network(self) -> Iterator[ReplayError]:
         """Replay each run's own trace, without scaling its computing: an error is one of the network's model."""
+        networks = self._networks(self._network)
         points = [
-            self._point(rehearsal, self._network(rehearsal.request.nodes, text), text)
+            self._point(rehearsal, networks[rehearsal.request.nodes, text], text)
             for rehearsal in self._rehearse(self._requests)
             for text in self._bandwidths
         ]
@@ -158,15 +159,11 @@ class Validation:
         The traces are from the loopback interface, with one thread. The scale of computing follows from the speeds
         that both runs measured, as in a user's replay.
         """
+        networks = self._networks(self._shared_cores)
         points = []
         for rehearsal in self._rehearse(self._requests):
             for text in self._bandwidths:
-                network = SharedCores(
-                    nodes=rehearsal.request.nodes,
-                    bandwidth=parse_bandwidth(text),
-                    latency_s=self._latency_s,
-                    share=_SHARE,
-                )
+                network = networks[rehearsal.request.nodes, text]
                 environment = f"{_SHARE:g} of a core"
                 points.append(self._point(rehearsal, network, text, environment=environment, share=_SHARE))
         if cores() > 1:
@@ -176,6 +173,14 @@ class Validation:
                 points.append(dataclasses.replace(point, cell=msgspec.structs.replace(point.cell, threads=cores())))
         return self._measure(points, self._replay_from_elsewhere)
 
+    def _networks(self, make: Callable[[int, str], ShapedNetwork]) -> dict[tuple[int, str], ShapedNetwork]:
+        """The network of each number of nodes and bandwidth. Make all of them before hours of training."""
+        return {
+            (request.nodes, text): make(request.nodes, text)
+            for request in self._requests
+            for text in self._bandwidths
+        }
+
     def _network(self, nodes: int, bandwidth: str) -> ShapedNetwork:
         return ShapedNetwork(
             nodes=nodes,
@@ -183,6 +188,11 @@ class Validation:
             latency_s=self._latency_s,
             racks=self._racks,
             uplink=self._uplink,
+        )
+
+    def _shared_cores(self, nodes: int, bandwidth: str) -> ShapedNetwork:
+        return SharedCores(
+            nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=self._latency_s, share=_SHARE
         )
 
     def _rehearse(self, requests: Sequence[RunRequest]) -> list[Rehearsal]:

@@ -20,14 +20,20 @@ SCALED = "-scaling"
 
 
 class ValidationFiles:
-    """The files in directory `folder`, of networks with `racks` racks and uplinks of `uplink` bits/s, or of none.
+    """The files in directory `folder`, of networks of one kind.
 
     A file has the newest measurements of each method: those of methods that are not measured again stay.
+
+    Args:
+        racks: number of racks. uplink: bandwidth of a rack's link to the others, bits/s; None without racks.
+        latency_s: of a link, one way, seconds.
     """
 
-    def __init__(self, folder: Path, *, scaling: bool, racks: int = 1, uplink: float | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, scaling: bool, racks: int = 1, uplink: float | None = None, latency_s: float = 0.0
+    ) -> None:
         self._folder, self._scaling = folder, scaling
-        self._racks, self._uplink = racks, uplink
+        self._racks, self._uplink, self._latency_s = racks, uplink, latency_s
 
     def check(self, settings: Iterable[tuple[str, int]]) -> None:
         """Read the files of the workloads and numbers of nodes that will be measured.
@@ -68,8 +74,13 @@ class ValidationFiles:
             (self._folder / SUMMARY).write_text(table_markdown(summary_table(found, f"{TITLE}, by method")))
 
     def _stem(self, workload: str, nodes: int) -> Path:
-        kind = SCALED if self._scaling else "" if self._uplink is None else f"-racks{self._racks}"
-        return self._folder / f"{workload}-n{nodes}{kind}"
+        kind = ""
+        if self._uplink is not None:
+            uplink = bandwidth_text(self._uplink).removesuffix("/s").replace(" ", "").lower()
+            kind += f"-racks{self._racks}-uplink{uplink}"
+        if self._latency_s:
+            kind += f"-latency{self._latency_s * 1e3:g}ms"
+        return self._folder / f"{workload}-n{nodes}{kind}{SCALED if self._scaling else ''}"
 
     def _before(self, stem: Path) -> list[ReplayError]:
         path = stem.with_name(f"{stem.name}.json")
@@ -89,6 +100,8 @@ class ValidationFiles:
         nodes = "1 node" if counts == [1] else f"{' and '.join(map(str, counts))} nodes"
         if self._uplink is not None:
             nodes += f" in {self._racks} racks, uplinks of {bandwidth_text(self._uplink)}"
+        if self._latency_s:
+            nodes += f", latency of {self._latency_s * 1e3:g} ms"
         return f"{SCALED_TITLE if self._scaling else TITLE}: {workloads}, {nodes}"
 
     @property

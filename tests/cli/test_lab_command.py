@@ -113,6 +113,13 @@ def test_links_named_before_validate_are_not_passed_over(istbench, given, named)
     assert (status, said) == (2, f"istbench: validate makes its own labs: give {named} after it\n")
 
 
+def test_racks_are_no_part_of_scaling(istbench):
+    racks = ["--racks", "2", "--methods", "ddp", "--workload", "toy"]
+    status, _, said = istbench("lab", "validate", "--scaling", *racks)
+    assert status == 2
+    assert "--scaling checks computing, --racks and --uplink the network" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -123,6 +123,18 @@ def test_a_script_that_gives_no_record_says_why_in_one_line(record, text, status
     assert not Path("train.record.json").exists()
 
 
+def test_a_long_argument_is_cut_in_the_record_and_whole_in_the_script(record):
+    text = """
+    assert len(sys.argv[2]) == 5000
+    while True:
+        step()
+    """
+    status, _, err = record(text, "--steps", 8, arguments=["--config", 5000 * "x"])
+    assert status == 0, err
+    found = load_script(Path("train.record.json"))
+    assert found.arguments == ("--config", f"{4095 * 'x'}…")
+
+
 def test_a_failure_shows_the_lines_of_the_script_and_none_of_ours(record):
     _, _, err = record("def inner():\n    raise ValueError('mine')\nstep()\ninner()")
     assert "ValueError: mine" in err

@@ -106,3 +106,25 @@ def test_the_picture_names_every_method_and_bandwidth_in_order(tmp_path):
     for said in ("ddp", "ist", "mine <b>", "a $title", "SYNTHETIC words, 9 clips"):
         assert said in drawn
     assert drawn.index("100mbit") < drawn.index("1gbit") < drawn.index("3gbit")
+
+
+@pytest.mark.parametrize(
+    ("network", "stem", "said"),
+    [
+        ({}, "speech-n2", "speech, 2 nodes"),
+        ({"latency_s": 0.03}, "speech-n2-latency30ms", "2 nodes, latency of 30 ms"),
+        (
+            {"racks": 2, "uplink": 2.5e9, "latency_s": 0.0005},
+            "speech-n2-racks2-uplink2.5gbit-latency0.5ms",
+            "2 nodes in 2 racks, uplinks of 2.5 Gbit/s, latency of 0.5 ms",
+        ),
+        ({"scaling": True, "latency_s": 0.03}, "speech-n2-latency30ms-scaling", "2 nodes, latency of 30 ms"),
+    ],
+)
+def test_each_kind_of_network_has_files_and_a_title_of_its_own(tmp_path, network, stem, said):
+    files = ValidationFiles(tmp_path, **{"scaling": False, **network})
+    measured = [error("ddp", environment="0.5 of a core" if network.get("scaling") else "")]
+    assert files.write(measured, finished=True) == [tmp_path / stem]
+    assert len(read_errors(tmp_path / f"{stem}.json")) == 1
+    assert (tmp_path / f"{stem}.png").exists()
+    assert files.title(measured).endswith(said)

@@ -1,8 +1,8 @@
 """Computing on nodes: the training thread, the work beside it, and the time that messages take from both.
 
-The training thread of a node uses all cores, work uses one, and a flowing message a share of one. If these are more
-than the node has, threads share the cores that messages leave. Work waits in a queue by priority; one piece runs at
-a time.
+The training thread of a node uses all cores, work uses one, and a flowing message a share of one. On less than one
+core, work uses the whole share: its seconds are those of that share. If all these are more than the node has,
+threads share the cores that messages leave. Work waits in a queue by priority; one piece runs at a time.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def pace(state: State, rank: int, now: float) -> None:
     computing, working = node.busy_until < np.inf, node.work_until < np.inf
     if cores <= 0:
         return
-    threads = (cores if computing else 0.0) + (1.0 if working else 0.0)
+    threads = (cores if computing else 0.0) + (min(1.0, cores) if working else 0.0)
     left_over = max(_LEAST_SHARE * cores, cores - node.carrying)
     speed = min(1.0, left_over / threads) if threads > 0 else 1.0
     if speed == node.speed:

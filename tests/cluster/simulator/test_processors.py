@@ -26,9 +26,10 @@ def test_work_goes_on_beside_computing_where_cores_are_not_counted():
     assert work(BESIDE).seconds == exactly(1.0)
 
 
-def test_on_one_core_the_two_share_it():
+@pytest.mark.parametrize("cores", [0.5, 1])
+def test_on_at_most_one_core_the_two_share_it(cores):
     # Both at half speed until the work is done at .8, which leaves .6 to compute.
-    assert work(BESIDE, cores=1).seconds == exactly(1.4)
+    assert work(BESIDE, cores=cores).seconds == exactly(1.4)
 
 
 def test_on_four_cores_a_fifth_of_the_threads_is_the_work():
@@ -36,8 +37,9 @@ def test_on_four_cores_a_fifth_of_the_threads_is_the_work():
     assert work(BESIDE, cores=4).seconds == exactly(1.1)
 
 
-def test_waiting_for_work_counts_as_computing():
-    found = work(([("post", "work", 0), ("wait", 0)], [0.4]), cores=1)
+@pytest.mark.parametrize("cores", [0.5, 1])
+def test_waiting_for_work_counts_as_computing(cores):
+    found = work(([("post", "work", 0), ("wait", 0)], [0.4]), cores=cores)
     assert found.seconds == exactly(0.4)
     assert found.compute_s[0, -1] == exactly(0.4)
 
