@@ -31,7 +31,9 @@ _GIB = 2**30
 _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 # An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
 _MOST_OF_STEPPED = 8
-OF_OPTIMIZERS = ("optimizer", "lr", "momentum", "weight_decay", "nesterov")
+OF_OPTIMIZERS = (
+    "optimizer", "lr", "momentum", "weight_decay", "nesterov", "beta1", "beta2", "weight_decay_of",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +149,17 @@ def _channels_last(candidate: Candidate) -> None:
 
 
 def _compiled(candidate: Candidate) -> None:
-    """`--compile` needs a method that leaves the forward pass whole, and a compiler."""
+    """`--compile` needs a compiler, and a method that leaves the forward pass whole and keeps its model."""
     request, method, device = candidate.request, candidate.method, candidate.device
     if request.compile and not method.compilable:
         raise UserError(
             f"--compile: {request.method} {method.interrupts}, so torch cannot compile it; leave --compile out"
+        )
+    warms_up = bool(getattr(method.options, "warmup_rounds", None)) and request.nodes > 1
+    if request.compile and method.cuts_units and warms_up:
+        raise UserError(
+            f"--compile: {request.method} trains another model after warmup_rounds, and torch would compile "
+            "that one on the clock; leave --compile or warmup_rounds out"
         )
     if request.compile:
         _check_compiler(device)

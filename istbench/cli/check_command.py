@@ -9,7 +9,7 @@ from istbench.cli import EXIT_FAILED
 from istbench.cli.options import parse_pairs, plugin_option
 from istbench.config.task_file import is_task_file
 from istbench.errors import UserError, printable, unknown_name
-from istbench.registry import plugin_names, registered
+from istbench.registry import load_workload, plugin_names, registered
 
 if TYPE_CHECKING:
     from istbench.conformance import CheckResult
@@ -59,9 +59,17 @@ def _refuse_options(name: str, options: dict[str, str]) -> None:
 
 def _refuse_plugin(file: Path) -> None:
     """Refuse a file of classes: their names are checked one by one."""
-    names = [*plugin_names(file, "methods"), *plugin_names(file, "workloads")]
-    if names and names != [file.stem]:
+    methods, workloads = plugin_names(file, "methods"), plugin_names(file, "workloads")
+    names = [*methods, *workloads]
+    if names and (names != [file.stem] or methods or not _is_task(file)):
         raise UserError(f"{printable(str(file))} is a plug-in: istbench check {names[0]} --plugin {file}")
+
+
+def _is_task(file: Path) -> bool:
+    """Whether `file`, which defines the workload of its name, has functions and no class."""
+    from istbench.workloads.task import Task
+
+    return issubclass(load_workload(str(file)), Task)
 
 
 def _show(results: "list[CheckResult]") -> int:

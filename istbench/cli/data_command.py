@@ -31,6 +31,7 @@ def command(
     given = parse_pairs(options, "--workload-set")
     from istbench.cli.progress import Display
     from istbench.workloads.cache import cache_directory
+    from istbench.workloads.contract import checked_source
 
     built = build_workload(workload, given, plugins)
     sources = built.sources
@@ -40,8 +41,9 @@ def command(
         raise unknown_name(f"source of {workload}", source, sources)
     with Display() as display:
         if data is None:
-            made = built.fetch(source or sources[0], cache_directory(), display.preparing)
+            fetched = built.fetch(source or sources[0], cache_directory(), display.preparing)
+            made = checked_source(built, fetched, "fetch")
         else:
-            made = built.prepare(data, cache_directory(), display.preparing)
+            made = checked_source(built, built.prepare(data, cache_directory(), display.preparing))
         display.note(made.note)
     click.echo(f"{made.kind}: {made.train} training and {made.test} test samples in {made.path}")

@@ -52,11 +52,19 @@ def parse_option(value: Any, kind: Any, where: str) -> Any:
         parts = [part.strip() for part in value.split(",")] if typed else value
         value = parts if isinstance(parts, list | tuple) else [parts]
     parsed = convert(value, kind, lambda _: where, text=typed)
+    _check_size(parsed, where)
+    return parsed
+
+
+def _check_size(parsed: Any, where: str) -> None:
+    """Refuse a number out of the default bounds, also in a tuple."""
+    if isinstance(parsed, tuple):
+        for part in parsed:
+            _check_size(part, where)
     if isinstance(parsed, int) and abs(parsed) > _MOST_WHOLE:
         raise UserError(f"{where} must be a whole number of at most {_MOST_WHOLE}, not {parsed}")
     if isinstance(parsed, float) and not (math.isfinite(parsed) and abs(parsed) <= _MOST):
         raise UserError(f"{where} must be a number of at most {_MOST:g}, not {parsed:g}")
-    return parsed
 
 
 def _is_tuple(kind: Any) -> bool:

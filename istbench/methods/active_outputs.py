@@ -16,11 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import CountOrNone
+from istbench.config.numbers import Amount, CountOrNone, Duration, Natural
+from istbench.door import convert, path_text
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, tensor_bytes, trained
@@ -109,7 +111,7 @@ class ActiveOutputs(Method):
         self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse)
         self._part = self._cut.part
         self._exchange = HiddenExchange(fabric, self._cut.units)
-        self._times, self._active = StepTimes(), list[float]()
+        self._times, self._active = StepTimes(), Active()
         self._gathered = 0.0
         self._threads = _threads(torch.get_num_threads()).telling(fabric.recorder.computed_beside)
         weights = self._softmax.output_weights(self._part)
@@ -172,7 +174,7 @@ class ActiveOutputs(Method):
             whole = self._joined(mine)
         with self._times("outputs"):
             gradient = self._shard.backward(whole, labelled, self.learning_rate)
-        self._active.append(len(sets.rows) / len(sets))
+        self._active = self._active.and_step(len(sets.rows) / len(sets))
         rows, width = self._shard.weight.shape
         self._gathered = _kernel_bytes(len(sets.rows), rows, width, len(self.options.slots))
         return whole.loss(labelled), gradient
@@ -191,11 +193,11 @@ class ActiveOutputs(Method):
 
     def figures(self) -> dict[str, float]:
         """`active_outputs`: mean over samples, of all nodes. `time_...`: shares of this node's time."""
-        active, self._active = self._active, []
-        if not active:
+        active, self._active = self._active, Active()
+        if not active.steps:
             return {}
         shares = {f"time_{name}": share for name, share in self._times.shares().items()}
-        return {"active_outputs": self._fabric.total(sum(active) / len(active)), **shares}
+        return {"active_outputs": self._fabric.total(active.outputs / active.steps), **shares}
 
     def assemble(self) -> nn.Module | None:
         return self._cut.assemble()
@@ -213,6 +215,8 @@ class ActiveOutputs(Method):
                 "bias_moments": torch.from_numpy(rows.bias_moments),
                 "steps": rows.steps,
             },
+            "active": msgspec.structs.asdict(self._active),
+            "seconds": dict(self._times.seconds),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -225,6 +229,10 @@ class ActiveOutputs(Method):
                 raise ValueError(f"{name} of other outputs")
             own[:] = saved.numpy()
         rows.steps = counted(state["outputs"], "steps")
+        # Older checkpoints have no sums behind the figures.
+        self._active = convert(state.get("active", {}), Active, path_text)
+        seconds = convert(state.get("seconds", {}), dict[str, Duration], path_text)
+        self._times.seconds = defaultdict(float, seconds)
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -287,21 +295,40 @@ def _threads(count: int) -> Threads:
     return Threads(count)
 
 
+class Active(msgspec.Struct, frozen=True, kw_only=True):
+    """The active outputs of this node since the last evaluation.
+
+    Attributes:
+        steps: local steps. outputs: the sum over these steps of the mean number of active outputs of a sample.
+    """
+
+    steps: Natural = 0
+    outputs: Amount = 0.0
+
+    def and_step(self, outputs: float) -> "Active":
+        """The sums with one more step."""
+        return Active(steps=self.steps + 1, outputs=self.outputs + outputs)
+
+
 class StepTimes:
-    """Seconds of this node in each part of its steps, since the last call of `shares`."""
+    """Seconds of this node in each part of its steps, since the last call of `shares`.
+
+    Attributes:
+        seconds: by part.
+    """
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """Count the seconds inside for part `name`."""
         started = time.perf_counter()
         yield
-        self._seconds[name] += time.perf_counter() - started
+        self.seconds[name] += time.perf_counter() - started
 
     def shares(self) -> dict[str, float]:
         """The share of each part in all seconds, by name; starts again from zero."""
-        seconds, self._seconds = self._seconds, defaultdict(float)
+        seconds, self.seconds = self.seconds, defaultdict(float)
         total = sum(seconds.values())
         return {name: own / total for name, own in seconds.items()} if total else {}

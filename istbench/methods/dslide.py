@@ -119,6 +119,7 @@ class DistributedSLIDE(ActiveOutputs):
             seed=derived_seed(self.seed, "tables", self._fabric.rank),
         )
         self._note = ""
+        self._hidden: np.ndarray = np.empty((0, self._softmax.units.size), np.float32)  # of the last step
         if options.rebuild_share < 1:
             _compile_update(self._threads)
         return self._shard_of(weight, bias, index=self._index, random=random)
@@ -156,7 +157,9 @@ class DistributedSLIDE(ActiveOutputs):
     def figures(self) -> dict[str, float]:
         """Adds `recall@100`: the share of some samples' largest outputs that tables or common rows make active."""
         figures = super().figures()
-        return {**figures, f"recall@{_RECALLED}": self._recall()} if figures else {}
+        # A resumed run may evaluate before it trains: it has figures of the steps before, but no minibatch.
+        looked_up = {f"recall@{_RECALLED}": self._recall()} if figures and len(self._hidden) else {}
+        return figures | looked_up
 
     @torch.no_grad()
     def _recall(self) -> float:

@@ -43,6 +43,11 @@ class RoundOptions(ClippedOptions):
         super().__post_init__()
         if self.average_optimizer and self.optimizer == "muon":
             raise UserError("average_optimizer is an option of sgd, adam and adamw, not of muon; leave it out")
+        if self.average_optimizer and not self.slots:
+            raise UserError(
+                "average_optimizer averages the state of the optimizer, but sgd without momentum has none; set "
+                "momentum=0.9, or leave it out"
+            )
 
 
 class LocalSGD(Method):

@@ -30,6 +30,7 @@ from istbench.workloads.base import Workload
 _SLICES_TRIED = (50_000, 25_000, 100_000, 200_000)
 _WINDOWS_TRIED = (1, 4)
 _STEPS_TRIED = 4
+_WINDOW = 2
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,15 +53,25 @@ class P3(ParameterServer):
             default=50_000, metadata={"help": "parameters in a slice; 0 leaves tensors whole"}
         )
         priority: bool = field(default=True, metadata={"help": "send the most urgent slices first"})
-        window: Count = field(default=2, metadata={"help": "most slices in flight on a connection"})
+        window: Count = field(default=_WINDOW, metadata={"help": "most slices in flight on a connection"})
         autotune: bool = field(
             default=False, metadata={"help": "try slice and window sizes before training, and use the fastest"}
         )
 
         def __post_init__(self) -> None:
             super().__post_init__()
+            if self.autotune and (self.split_params or not self.slice_params):
+                given = "split_params" if self.split_params else "slice_params=0"
+                raise UserError(
+                    f"autotune chooses a slice size, but {given} is for whole tensors; leave one of the two out"
+                )
             if self.slice_params and self.split_params:
                 raise UserError("split_params is for slice_params=0: slices are dealt to all servers anyway")
+            if self.window != _WINDOW and not self.priority:
+                raise UserError(
+                    f"window={self.window} limits how far slices overtake each other, but with priority=false none "
+                    "does; leave window out"
+                )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric
@@ -92,7 +103,7 @@ class P3(ParameterServer):
     def _fastest(self) -> Setting:
         """The setting with the fastest steps on throw-away weights; chooses the slice size, then the window."""
         tried = {}
-        for slice_params in _SLICES_TRIED:
+        for slice_params in dict.fromkeys((*_SLICES_TRIED, self.options.slice_params)):
             setting = Setting(slice_params=slice_params, window=self.options.window)
             tried[setting] = self._seconds(setting)
         best = min(tried, key=lambda setting: tried[setting])

@@ -137,7 +137,7 @@ def _swap(node: PlannedNode, turn: int, size: float) -> None:
 
 def _home_shard_sizes(layout: Layout, world_size: int, coverage: int) -> dict[str, int]:
     """Values of node 0's home shard, the largest, of each tensor with entries that may be in no subnet."""
-    if 2 * coverage > world_size > 1:
+    if 2 * coverage > world_size:
         return {}
     home = home_partition(layout.groups, world_size)
     return {

@@ -84,7 +84,7 @@ class SubnetShare:
         for name in tensors.keys() - self.layout.names():
             whole = self._workload.initial_buffer(self._model, name)
             tensors[name].copy_(part_of_subnet(name, whole, self.layout.groups, partition, rank))
-        if 2 * self._options.coverage > self.fabric.world_size > 1:
+        if 2 * self._options.coverage > self.fabric.world_size:
             return  # any two units have a common owner: every entry is in a subnet
         shards = home_values(self.layout, self.home_partition, rank, rows)
         self.home |= {name: [shard.to(self.fabric.device, tensors[name].dtype)] for name, shard in shards.items()}

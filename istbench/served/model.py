@@ -54,6 +54,7 @@ class ServedModel:
         self.model = model
         self._transport, self._window = fabric.transport, window
         self._usage: Usage | None = None
+        self._training = False  # whether a forward pass of `forward` runs
         parameters = SlicedParameters(model, slice_params, split_params, fabric.world_size)
         self._parameters = parameters
         self._order = SendOrder(len(parameters.all), priority=priority)
@@ -82,7 +83,11 @@ class ServedModel:
         """Run the forward pass `loss()`."""
         if self._usage is not None:
             self._values.wait(self._usage.ungated)
-            return loss()
+            self._training = True
+            try:
+                return loss()
+            finally:
+                self._training = False
         with watched(self.model) as seen:
             value = loss()
         numbers = {parameter: number for number, parameter in enumerate(self._parameters.tensors)}
@@ -93,10 +98,15 @@ class ServedModel:
         """After the first forward pass: from now on modules wait, and priorities follow the order of use."""
         self._usage = seen
         for module, numbers in seen.gates:
-            module.register_forward_pre_hook(
-                _wait_hook(self._values, numbers), prepend=True
-            )  # other hooks may read
+            module.register_forward_pre_hook(_wait_hook(self, numbers), prepend=True)  # other hooks may read
         self._order.follow(slice.index for number in seen.order() for slice in self._parameters.slices[number])
+
+    def wait(self, numbers: Sequence[int]) -> None:
+        """Wait for the new values of the parameters `numbers`, before a module reads them.
+
+        The record keeps the waits of the next training step: an evaluation calls the same modules, and takes none.
+        """
+        self._values.wait(numbers, recorded=self._training)
 
     def backward(self, loss: Tensor, rate: float, *, push: bool = True) -> None:
         """Compute gradients, and push each when it is ready; without `push`, keep them and add to them later.
@@ -169,6 +179,6 @@ class ServedModel:
             self._transport.send(peer, [message])
 
 
-def _wait_hook(values: NewValues, numbers: tuple[int, ...]) -> Callable[[nn.Module, Any], None]:
+def _wait_hook(served: ServedModel, numbers: tuple[int, ...]) -> Callable[[nn.Module, Any], None]:
     # A plain function: copying a model copies the objects to which its hooks are bound.
-    return lambda module, inputs: values.wait(numbers)
+    return lambda module, inputs: served.wait(numbers)

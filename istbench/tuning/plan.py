@@ -95,6 +95,7 @@ def _options(
 ) -> Any:
     """The options of method `name`, which it accepts for `model` on each of `nodes`."""
     method = build_method(name, given, workload=workload, plugins=plugins)
-    for count in nodes if model is not None else ():
-        method.check(method.options, model, workload, count)
+    if model is not None:
+        for count in nodes:
+            method.check(method.options, model, workload, count)
     return method.options

@@ -132,7 +132,9 @@ class Workload(ABC):
         Raises:
             UserError: if that fails.
         """
-        raise NotImplementedError(f"{self.name} has no data to fetch")
+        raise UserError(
+            f"{self.in_errors} has no fetch(source, cache, progress); write it, or leave its sources out"
+        )
 
     @abstractmethod
     def open(self, source: DataSource) -> None:

@@ -141,17 +141,20 @@ def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
     """CIFAR-10's batches in `data`, or the image folders there."""
     from istbench.workloads.image_data.build import prepare_batches, prepare_decoded
     from istbench.workloads.image_data.folders import find_image_files, find_root
+    from istbench.workloads.prepared import named_errors
 
-    if not data.is_dir():
-        what = "not a directory; extract archives first" if data.exists() else "no such directory"
-        raise UserError(printable(f"{data}: {what}; {_EXPECTED}"))
-    batches = find_batches(data)
+    with named_errors(str(data)):
+        if not data.is_dir():
+            what = "not a directory; extract archives first" if data.exists() else "no such directory"
+            raise UserError(printable(f"{data}: {what}; {_EXPECTED}"))
+        batches = find_batches(data)
+        if batches is None:
+            try:
+                find_root(data)
+            except UserError as error:
+                raise UserError(f"{error}; or {_EXPECTED}") from None
     if batches is not None:
         return prepare_batches(batches, folder, progress)
-    try:
-        find_root(data)
-    except UserError as error:
-        raise UserError(f"{error}; or {_EXPECTED}") from None
     files = find_image_files(data)
     return prepare_decoded(files, SIDE, folder, progress, official=files.classes == CLASSES)
 

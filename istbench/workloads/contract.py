@@ -74,19 +74,21 @@ def blank_model(workload: Workload, *, data_known: bool) -> nn.Module:
     return model
 
 
-def checked_source(workload: Workload, source: Any) -> DataSource:
+def checked_source(workload: Workload, source: Any, function: str = "prepare") -> DataSource:
     """The `source` that `prepare` returned, if it can be written to the run header and no split is empty.
+
+    function: `prepare`, or the function that returned `source` in its place, for errors.
 
     Raises:
         UserError: naming the mistake.
     """
     if not isinstance(source, DataSource):
-        raise UserError(f"{workload.in_errors}: prepare must return a DataSource, not {shown(source)}")
+        raise UserError(f"{workload.in_errors}: {function} must return a DataSource, not {shown(source)}")
     try:
         plain = msgspec.to_builtins(source)
     except TypeError as error:
         raise UserError(
-            f"{workload.in_errors}: prepare returns a DataSource that is not valid JSON: {error}"
+            f"{workload.in_errors}: {function} returns a DataSource that is not valid JSON: {error}"
         ) from None
     checked = convert(plain, DataSource, lambda path: f"{workload.in_errors}: {path_text(path)} of its DataSource")
     for split, count in (("train", checked.train), ("test", checked.test)):

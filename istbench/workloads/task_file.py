@@ -83,7 +83,9 @@ class TaskFile:
 
     def wrong(self, function: str, problem: str) -> UserError:
         """A `UserError` like `task file t.py, line 7, data: returns None; ...`."""
-        code = getattr(self._functions.get(function), "__code__", None)
+        # The code of a decorated function is that of the decorator, in another file.
+        own = inspect.unwrap(self._functions[function]) if function in self else None
+        code = getattr(own, "__code__", None)
         line = f", line {code.co_firstlineno}" if code else ""
         return UserError(printable(f"{TASK_FILE} {self.name}{line}, {function}: {problem}"))
 

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +31,16 @@ class TaskModel:
         self._structure: nn.Module | None = None
         self._seed = 0
         self._values: dict[str, Tensor] | None = None
+        self._last: list[weakref.ref[nn.Module]] = []  # of the last call of `model()`: the modules with tensors
 
     def built(self, seed: int) -> nn.Module:
         """The model with its values, on the CPU; the same for the same `seed`.
 
         Raises:
-            UserError: if `model()` returns no float32 model to train.
+            UserError: if `model()` returns no float32 model to train, or no new one.
         """
         with torch.device("cpu"), RandomNumbers(derived_seed(seed, "model")).drawn():
-            return self._checked(self._file.call("model")).to("cpu")
+            return self._new().to("cpu")
 
     def blank(self, *, planned: bool) -> nn.Module:
         """The model on the meta device.
@@ -67,7 +69,7 @@ class TaskModel:
         try:
             with torch.device("meta"), RandomNumbers(0).drawn(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of weights that are loaded into tensors without values
-                model = self._checked(self._file.call("model"))
+                model = self._new()
             copy.deepcopy(model)
         except Exception:  # built on the CPU, it may have no problem, or the one to report
             return None
@@ -86,6 +88,18 @@ class TaskModel:
     def release(self) -> None:
         """Free the initial values; they are built again where they are needed again."""
         self._values = None
+
+    def _new(self) -> nn.Module:
+        """What `model()` returns. No part may come from the last call, since `_emptied` takes its values away."""
+        model = self._checked(self._file.call("model"))
+        own = {name: module for name, module in model.named_modules() if not name or _has_tensors(module)}
+        earlier = {id(kept) for last in self._last if (kept := last()) is not None}
+        for name, module in own.items():
+            if id(module) in earlier:
+                same = f"module {name}" if name else "object"
+                raise self._file.wrong("model", f"returns the same {same} again; build a new model in each call")
+        self._last = [weakref.ref(module) for module in own.values()]
+        return model
 
     def _checked(self, model: object) -> nn.Module:
         if not isinstance(model, nn.Module):
@@ -109,3 +123,8 @@ class TaskModel:
                 way = "; train in half precision by --amp bf16 or --amp fp16" if halved else ""
                 raise self._file.wrong("model", f"{name} is {tensor.dtype}; it should be torch.float32{way}")
         return model
+
+
+def _has_tensors(module: nn.Module) -> bool:
+    """Whether `module` has parameters or buffers of its own, beside those of modules inside it."""
+    return any(True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False)))

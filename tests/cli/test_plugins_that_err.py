@@ -53,6 +53,18 @@ class Bad(LocalSGD):
 
     def step(self, batch):
         return super().step((batch[0][:, 1:], batch[1]))
+
+class Unprepared(Toy):
+    name = "unprepared"
+    sources = ("web",)
+
+    def prepare(self, data, cache, progress):
+        return None
+
+class Unfetched(Toy):
+    name = "unfetched"
+    sources = ("web",)
+    fetch = lambda self, source, cache, progress: None
 """
 
 
@@ -127,6 +139,21 @@ def test_a_plan_without_a_meta_batch_says_so(own, istbench, tmp_path):
     assert "workload 'blank' has no meta_batch (docs/plugins.md)" in " ".join(out.split())
     status, _, said = istbench(*[*plan[:-1], "early"])
     assert (status, "in build_model: AttributeError" in one_line(said)) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("workload", "given", "said"),
+    [
+        ("unprepared", True, ": prepare must return a DataSource, not None"),
+        ("unprepared", False, " has no fetch(source, cache, progress); write it, or leave its sources out"),
+        ("unfetched", False, ": fetch must return a DataSource, not None"),
+    ],
+)
+def test_data_of_another_kind_is_refused_when_it_is_prepared(istbench, tmp_path, workload, given, said):
+    (tmp_path / "own.py").write_text(PLUGIN)
+    data = ["--data", tmp_path] if given else []
+    status, out, refused = istbench("data", workload, "--plugin", tmp_path / "own.py", *data)
+    assert (status, out, one_line(refused)) == (2, "", f"istbench: workload {workload!r}{said}")
 
 
 def test_a_plug_in_that_does_not_load_names_its_line(istbench, tmp_path):

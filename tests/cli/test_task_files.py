@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from said import one_line
 
 from istbench.cells.resolve import prepare_cell
@@ -113,6 +114,15 @@ def test_a_failing_check_shows_the_first_mistake(istbench, tmp_path):
     assert (
         one_line(istbench("check", path)[2]) == f"istbench: {path} is a plug-in: istbench check own --plugin {path}"
     )
+
+
+@pytest.mark.parametrize(("module", "base"), [("methods.local_sgd", "LocalSGD"), ("workloads.toy", "Toy")])
+def test_a_plug_in_of_a_class_named_like_its_file_is_no_task_file(istbench, tmp_path, module, base):
+    path = tmp_path / f"own_{base}.py"
+    path.write_text(f"from istbench.{module} import {base}\nclass Own({base}):\n    name = {path.stem!r}\n")
+    status, _, said = istbench("check", path)
+    way_out = f"istbench check {path.stem} --plugin {path}"
+    assert (status, one_line(said)) == (2, f"istbench: {path} is a plug-in: {way_out}")
 
 
 def test_a_task_file_is_a_workload_with_a_file_in_every_request(tmp_path):

@@ -30,6 +30,8 @@ class Options:
     nesterov: bool = False
     optimizer: Literal["sgd", "adam"] = "sgd"
     clip: float | None = None
+    betas: tuple[float, ...] = (0.9, 0.999)
+    sizes: tuple[int, ...] = ()
 
 
 def build(**texts):
@@ -55,6 +57,10 @@ def test_defaults_of_the_workload_lie_under_what_is_typed():
         ({"lr": "fast"}, "lr must be a number, not 'fast'"),
         ({"nesterov": "maybe"}, "nesterov must be true or false"),
         ({"optimizer": "lion"}, "optimizer must be one of sgd, adam, not 'lion'"),
+        ({"lr": "1e16"}, "lr must be a number of at most 1e\\+15, not 1e\\+16"),
+        ({"betas": (0.9, float("nan"))}, "betas must be a number of at most 1e\\+15, not nan"),
+        ({"betas": "0.9,1e16"}, "betas must be a number of at most 1e\\+15, not 1e\\+16"),
+        ({"sizes": f"1,{2**53 + 1}"}, "sizes must be a whole number of at most"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(texts, message):

@@ -75,12 +75,12 @@ def test_all_outputs_active_are_the_dense_model(nodes):
 def node_few_active(fabric):
     """Of each method the digest and the losses of a run with few active outputs, and of that run resumed.
 
-    And how often tables were built in either.
+    And how often tables were built in either, and the figures of the resumed run and of one that trains no more.
     """
     workload, seen = small(), {}
     for name, (method, options) in SPARSE.items():
         with patch.object(Tables, "build") as built:
-            whole, first, second = (set_up(fabric, workload, method, options, steps=STEPS) for _ in range(3))
+            whole, first, second, idle = (set_up(fabric, workload, method, options, steps=STEPS) for _ in range(4))
         assert not built.called, "tables are built before training, which no clock counts"
         before = fabric.traffic["training"].sent
         with patch.object(Tables, "build", side_effect=Tables.build) as built:
@@ -88,13 +88,16 @@ def node_few_active(fabric):
         sent = fabric.traffic["training"].sent - before
         figures = whole.figures()
         train(fabric, workload, first, 0, 3)
-        second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+        for resumed in (second, idle):
+            resumed.load_state_dict(through_disk(first.state_dict(), fabric.rank))
+        times = second._times.seconds == first._times.seconds
         with patch.object(Tables, "build", side_effect=Tables.build) as built_again:
             train(fabric, workload, second, 3, STEPS)
         builds = [built.call_count, built_again.call_count]
         models = [assembled(fabric, built) for built in (whole, second)]
+        again = [resumed.figures() for resumed in (second, idle)]
         if models[0] is not None:
-            seen[name] = [*map(weights_sha256, models), losses, sent / STEPS, figures, builds]
+            seen[name] = [*map(weights_sha256, models), losses, sent / STEPS, figures, builds, times, again]
     return seen
 
 
@@ -104,7 +107,7 @@ def test_few_outputs_active_resume_exactly_whatever_is_exchanged(nodes):
     assert seen.keys() == SPARSE.keys()
     hidden = 4 * 32 * 9 // nodes
     small_exchange = (nodes - 1) * (hidden + 12 * 32 + hidden)
-    for name, (digest, resumed, losses, sent, figures, builds) in seen.items():
+    for name, (digest, resumed, losses, sent, figures, builds, times, again) in seen.items():
         assert digest == resumed, name
         assert builds == BUILDS[name], name
         assert len(losses) == STEPS
@@ -113,6 +116,11 @@ def test_few_outputs_active_resume_exactly_whatever_is_exchanged(nodes):
         assert nodes <= figures["active_outputs"] < UNEVEN["labels"], name
         assert sum(own for part, own in figures.items() if part.startswith("time_")) == pytest.approx(1), name
         assert ("recall@100" in figures) == (name != "sampled_softmax")
+        assert times, name
+        resumed_figures, idle_figures = again
+        assert resumed_figures["active_outputs"] == figures["active_outputs"], name
+        assert resumed_figures.keys() == figures.keys(), name
+        assert idle_figures.keys() == figures.keys() - {"recall@100"}, "no minibatch to look up"
     gathered, exchanged = (seen[f"dslide, {how}"][2] for how in ("all outputs exchanged", "small exchange"))
     assert gathered == pytest.approx(exchanged, abs=1e-4)
     assert seen["dslide"][0] != seen["dslide, small exchange"][0]

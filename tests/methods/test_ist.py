@@ -9,8 +9,10 @@ from torch import nn
 from istbench.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.streaming_ist import StreamingByOption, StreamingSubnetTraining
-from istbench.methods.subnet_share import loaded_shards
+from istbench.methods.subnet_share import SubnetShare, initial_rows, loaded_shards
 from istbench.registry import build_method, build_workload
+from istbench.subnets.layout import layout_of
+from istbench.subnets.partition import home_partition
 from istbench.subnets.structure import chain_groups
 
 
@@ -87,3 +89,18 @@ def test_home_shards_of_a_checkpoint_go_where_they_were_set_up() -> None:
     here = torch.empty(3, 4, device="meta")  # stands for a GPU; checkpoints are on the CPU
     loaded = loaded_shards("weight", {"0": torch.ones(3, 4), "1": torch.ones(3, 4)}, here, slots=1)
     assert [plane.device.type for plane in loaded] == ["meta"] * 2
+
+
+def test_on_one_node_nothing_waits_at_home() -> None:
+    workload = build_workload("toy", {"layers": 2})
+    method = build_method("ist", {"momentum": 0.9}, workload=workload)
+    with torch.device("meta"):
+        model = workload.build_model()
+    layout = layout_of(model, workload.neuron_groups(model))
+    assert any(cut.needs_home for cut in layout.cut)
+    fabric, partition = SimpleNamespace(rank=0, world_size=1, device="cpu"), home_partition(layout.groups, 1)
+    share = SubnetShare(model, workload, fabric, method.options, layout, partition, layout.names())
+    share.fill(partition, initial_rows(model, workload, 0))
+    assert not share.home
+    assert method.footprint(model, workload, 1, 16).parameters_beside == 0
+    assert method.footprint(model, workload, 2, 16).parameters_beside > 0

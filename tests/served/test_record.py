@@ -12,7 +12,8 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import AFTER, COMPUTE, EVENT, POST, SEND, WORK
 from istbench.cluster.trace_builder import merge
-from istbench.conformance.training import batches_of, open_workload, set_up
+from istbench.conformance.training import assembled, batches_of, open_workload, set_up
+from istbench.node.evaluate import evaluate
 from istbench.processes.on_nodes import on_nodes
 
 WIDE = {"hidden": 64, "layers": 4}
@@ -28,6 +29,32 @@ def node_trace(fabric, options):
         fabric.recorder.mark("step")
     method.drain()
     return [[value.item() for value in event] for event in fabric.recorder.events()]
+
+
+def node_evaluated(fabric, method):
+    """The number of events of each step in the sample, and of the evaluation between two of them."""
+    workload = open_workload("toy", WIDE)
+    method = set_up(fabric, workload, method, {})
+    batches, evaluated, counts = batches_of(fabric, workload, method), 0, []
+    for step in range(8):
+        before = len(fabric.recorder._builder)
+        method.step(workload.train_batch(batches.indices(step), batches.generator(step)))
+        fabric.recorder.mark("step")
+        counts.append(len(fabric.recorder._builder) - before)
+        if step == 4:
+            model = assembled(fabric, method)
+            if model is not None:
+                evaluate(model, workload, fabric.device)
+            evaluated = len(fabric.recorder._builder) - before - counts[-1]
+    return counts[3:], evaluated
+
+
+@pytest.mark.parametrize("method", ["p3", "parameter_server"])
+def test_an_evaluation_records_nothing_and_leaves_the_next_step_its_waits(method):
+    for counts, evaluated in on_nodes(node_evaluated, 2, method):
+        assert evaluated == 0
+        assert counts[0] > 0
+        assert len(set(counts)) == 1
 
 
 def recorded(nodes, **options):

@@ -1,7 +1,10 @@
 """Fixtures of the workload tests."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,21 @@ SPEAKERS = ("speaker7", "speaker0")
 def no_progress() -> Progress:
     """A progress callback that shows nothing."""
     return lambda what, done, total: None
+
+
+@pytest.fixture
+def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory whose entries no one may see. Root may see any, so a change of its mode would not do."""
+    folder, stat = tmp_path / "locked", Path.stat
+    folder.mkdir()
+
+    def refuse(path: Path, **how: Any) -> os.stat_result:
+        if folder in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    return folder
 
 
 @pytest.fixture

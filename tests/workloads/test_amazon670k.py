@@ -1,6 +1,7 @@
 """The extreme classification workload: which files are a data set, the cache, the synthetic points, evaluation."""
 
 import json
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
+from istbench.workloads.prepared import directory as prepared_directory
 
 TRAIN = "3 4 5\n0,2 1:0.5 3:1\n 0:2\n4 2:1\n"
 TEST = "2 4 5\n1 1:1\n3,0 2:1 0:0.5\n"
+Usage = namedtuple("Usage", "total used free")
 SMALL = Amazon670kOptions(hidden=4, points=300, features=60, labels=40)
 
 
@@ -231,6 +234,28 @@ def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path: Path, no_p
     assert labels.dense().max() == 1
     for check in CHECKS:
         assert check(workload)
+
+
+def test_points_that_the_disk_cannot_hold_are_refused_before_they_are_drawn(
+    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(made_up: MadeUp) -> None:
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(MadeUp, "chunks", never)
+    monkeypatch.setattr(prepared_directory.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+    with pytest.raises(UserError, match=r"of 1,000,010,000 points takes .* GB.*1.0 GB are free.*use fewer points"):
+        Amazon670k(Amazon670kOptions(points=10**9)).prepare(None, tmp_path, no_progress)
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_the_room_for_synthetic_points_is_a_little_more_than_they_take(
+    tmp_path: Path, no_progress: Progress
+) -> None:
+    made_up = MadeUp(points=2_000, features=5_000, labels=5_000, seed=0)
+    source = Amazon670k(Amazon670kOptions(points=2_000)).prepare(None, tmp_path, no_progress)
+    taken = sum(path.stat().st_size for path in Path(source.path).glob("*.npy"))
+    assert 1 < made_up.bytes_on_disk / taken < 1.5
 
 
 def test_synthetic_labels_have_a_long_tail() -> None:

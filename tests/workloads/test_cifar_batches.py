@@ -194,6 +194,15 @@ def test_neither_layout_says_what_is_expected(tmp_path: Path, no_progress: Progr
         Cifar10().prepare(tmp_path / "data", tmp_path / "cache", no_progress)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_directory_that_no_one_may_see_is_named(
+    tmp_path: Path, no_progress: Progress, locked: Path, inside: bool
+) -> None:
+    data = locked / "data" if inside else locked  # istbench looks for batches in `data`, or for `data` itself
+    with pytest.raises(UserError, match=f"^{locked}/.*: Permission denied; make it readable or remove it$"):
+        Cifar10().prepare(data, tmp_path / "cache", no_progress)
+
+
 def test_a_download_is_used_by_later_runs(
     tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -329,6 +329,12 @@ MISTAKES = [
     (NET, f"{NET}.double()", ", line 9, model: 0.weight is torch.float64; it should be torch.float32"),
     ("nn.Linear(3, 6)", "nn.LazyLinear(6)", ", line 9, model: 0.weight has no size before a first batch; give its"),
     (NET, f"{NET}.requires_grad_(False)", ", line 9, model: every parameter has requires_grad=False; one should"),
+    (f"def model():\n    return {NET}", f"net = {NET}\n\ndef model():\n    return net", ", line 11, model: returns "
+     "the same object again; build a new model in each call"),
+    ("def model", "import functools\n\n@functools.cache\ndef model", ", line 11, model: returns the same object"),
+    ("def model():\n    return nn.Sequential(nn.Linear(3, 6)",
+     "first = nn.Linear(3, 6)\n\ndef model():\n    return nn.Sequential(first",
+     ", line 11, model: returns the same module 0 again; build a new model in each call"),
     (NET, "nn.BatchNorm1d(6, affine=False)", ", line 9, model: returns a module without parameters; it has only "
      "buffers; it should return a torch.nn.Module to train"),
     (f"return {SET}", "pass", f"{DATA_OF} returns None; it should return a torch Dataset, or an"),
@@ -346,6 +352,7 @@ MISTAKES = [
     (SIZE, "batch_size = 0", ": batch_size must be a whole number of at least 1, not 0"),
     (SIZE, "metric = 'accuracy'", ": metric is 'accuracy'; without evaluate(model, batches) istbench reports the"),
     (SIZE, f"{EVALUATE}compute()\n", ", line 7, evaluate: name the metric that it returns: write metric = \"acc"),
+    (SIZE, f"@torch.no_grad()\n{EVALUATE}compute()\n", ", line 7, evaluate: name the metric that it returns"),
     (SIZE, f"{EVALUATE}{{'quality': 1}}\n", ", line 7, evaluate: write lower_is_better = True or False for its"),
 ]  # fmt: skip
 
@@ -468,6 +475,20 @@ def test_a_file_named_like_a_workload_of_istbench_is_refused(tmp_path):
         load_workload(str(tmp_path / "my task.py"))
     with pytest.raises(UserError, match=r"no plug-in file .*none\.py"):
         load_workload(str(tmp_path / "none.py"))
+
+
+def test_a_file_in_a_directory_that_no_one_may_see_is_refused(locked):
+    with pytest.raises(UserError, match=f"no plug-in file {locked}/mine.py; give a Python file"):
+        load_workload(str(locked / "mine.py"))
+
+
+def test_files_whose_paths_look_alike_are_two_modules(tmp_path):
+    paths = [tmp_path / "a" / "b_c.py", tmp_path / "a_b" / "c.py"]
+    for path, size in zip(paths, (3, 5), strict=True):
+        path.parent.mkdir()
+        path.write_text(WHOLE.replace("batch_size = 4", f"batch_size = {size}"))
+    found = [load_workload(str(path)) for path in paths]
+    assert [(kind.name, kind.file.settings.batch_size) for kind in found] == [("b_c", 3), ("c", 5)]
 
 
 @pytest.mark.parametrize("returned", ["None", "{}", "[]", "5"])

@@ -229,6 +229,11 @@ def test_a_directory_without_texts_is_refused(tmp_path):
         Text().prepare(tmp_path, tmp_path / "cache", lambda *_: None)
 
 
+def test_a_text_in_a_directory_that_no_one_may_see_is_refused(locked):
+    with pytest.raises(UserError, match=f"{locked}/a.txt: Permission denied; make it readable or remove it"):
+        Text().expect(locked / "a.txt", ())
+
+
 def test_too_many_characters_are_refused(tmp_path):
     every = "".join(map(chr, [*range(32, 0xD800), *range(0xE000, 0x14000)]))
     path = written(tmp_path / "all.txt", every)

@@ -9,7 +9,7 @@ from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.cache import DataSetFacts, PointsWriter, Propensity, open_split, prepared
 from istbench.workloads.extreme_data.files import RepositoryFiles, find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
-from istbench.workloads.prepared import SPLITS, source_of
+from istbench.workloads.prepared import SPLITS, require_room, source_of
 
 AMAZON_670K = (135_909, 670_091)
 """Features and labels of Amazon-670K."""
@@ -71,18 +71,20 @@ def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSou
     """Prepare the points of `made_up` under `cache`.
 
     Raises:
-        UserError: for a cache that is not writable.
+        UserError: for a cache that is not writable, or a disk without room for them.
     """
 
     def facts() -> DataSetFacts:
         return DataSetFacts(features=made_up.features, labels=made_up.labels, propensity="other")
 
     def fill(writer: PointsWriter) -> None:
+        whole = made_up.points + made_up.test
+        require_room(writer.directory, made_up.bytes_on_disk, f"{whole:,} points", "use fewer points")
         done = 0
         for split, points in made_up.chunks():
             writer.write(split, points)
             done += len(points)
-            progress("synthetic points", done, made_up.points + made_up.test)
+            progress("synthetic points", done, whole)
 
     path, summary = prepared(cache, "synthetic", asdict(made_up), facts, fill, progress)
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC points", unit="points", note=SYNTHETIC_NOTE)

@@ -59,6 +59,7 @@ class PointsWriter:
     """Writes the points of both splits in chunks. It uses plain writes, so a full disk raises an error."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._files: dict[str, BinaryIO] = {}
         self._lengths: dict[str, int] = {}
         for split in SPLITS:

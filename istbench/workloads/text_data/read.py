@@ -93,11 +93,11 @@ def find_text(data: Path | None) -> TextFiles:
         if importlib.util.find_spec(_HELP.partition(".")[0]) is None:
             raise UserError(f"this Python has no help topics to train on ({_HELP}); give --data FILE.txt")
         return TextFiles(place=_HELP_NAME, files=())
-    if not data.exists():
-        raise UserError(f"no file {printable(str(data))}; give {_WHAT}")
-    if not data.is_dir():
-        return TextFiles(place=str(data), files=(data,))
     with named_errors(str(data)):
+        if not data.exists():
+            raise UserError(f"no file {printable(str(data))}; give {_WHAT}")
+        if not data.is_dir():
+            return TextFiles(place=str(data), files=(data,))
         files = sorted(path for path in visible(data) if path.suffix == ".txt")
     if not files:
         raise UserError(f"{printable(str(data))} has no *.txt file; give {_WHAT}")
