@@ -24,7 +24,7 @@ from istbench.config.numbers import Rate
 from istbench.config.tunable import LEARNING_RATE
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, tensor_bytes
+from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.methods.local_sgd import LocalSGD, RoundOptions
 from istbench.methods.outer_step import OuterOptions, OuterStep
@@ -77,9 +77,9 @@ class DiLoCo(LocalSGD):
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         super().setup(model, workload, fabric)
-        # Each flat tensor holds the parameters of a dtype first, then its buffers.
+        # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
         self._sizes = Counter[torch.dtype]()
-        for parameter in self._model.parameters():
+        for parameter in trained(self._model):
             self._sizes[parameter.dtype] += parameter.numel()
         rule = SmolStep if self.options.outer_rule == "smol" else OuterStep
         self._outer = rule(self._parameters_of(self._flat), self.options)
@@ -141,6 +141,6 @@ class DiLoCo(LocalSGD):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """That of `local_sgd`, with the start of a round, the outer momentum, and the message of changes."""
         averaged = super().footprint(model, workload, world_size, batch_size)
-        parameters, all_values = tensor_bytes(model.parameters()), tensor_bytes(floating_tensors(model))
+        parameters, all_values = tensor_bytes(trained(model)), tensor_bytes(floating_tensors(model))
         message = parameters + (all_values if all_values > parameters else 0)
         return replace(averaged, buffers=2 * parameters, round_buffers=max(message, averaged.round_buffers))

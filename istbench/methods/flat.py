@@ -6,13 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
+from istbench.footprint import trained
 from istbench.memory_order import flattened, unflattened
 
 
 def floating_tensors(model: nn.Module) -> list[Tensor]:
-    """The tensors of `model` that methods average: parameters and floating-point buffers."""
+    """The tensors of `model` that methods average: trained parameters and floating-point buffers."""
     buffers = (buffer for buffer in model.buffers() if buffer.is_floating_point())
-    return [*model.parameters(), *buffers]
+    return [*trained(model), *buffers]
+
+
+def is_frozen(tensor: Tensor) -> bool:
+    """Whether `tensor` is a parameter that nobody trains: it is the same on all nodes, so it need not travel."""
+    return isinstance(tensor, nn.Parameter) and not tensor.requires_grad
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

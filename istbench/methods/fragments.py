@@ -17,8 +17,9 @@ from istbench.methods.outer_step import OuterStep
 
 
 def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters of `model`, in its order, by the module that holds them."""
-    named = groupby(model.named_parameters(), key=lambda pair: pair[0].rpartition(".")[0])
+    """The trained parameters of `model`, in its order, by the module that holds them."""
+    every = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    named = groupby(every, key=lambda pair: pair[0].rpartition(".")[0])
     return [[parameter for _, parameter in group] for _, group in named]
 
 

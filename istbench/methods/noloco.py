@@ -30,7 +30,7 @@ from istbench.config.numbers import Count, Share
 from istbench.config.tunable import LOCAL_STEPS, OUTER_MOMENTUM
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype, floating_tensors
@@ -145,7 +145,7 @@ class NoLoCo(DiLoCo):
 
         # The changes, a difference, and the message of each node.
         return replace(
-            whole, rounds=rounds, round_buffers=2 * tensor_bytes(model.parameters()) + 2 * max(messages, default=0)
+            whole, rounds=rounds, round_buffers=2 * tensor_bytes(trained(model)) + 2 * max(messages, default=0)
         )
 
 

@@ -25,7 +25,7 @@ from istbench.config.numbers import Count, Rate, Share
 from istbench.config.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_over_senders
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype
@@ -115,7 +115,7 @@ class SparseLoCo(DiLoCo):
         """That of `diloco`, with the kept changes and an all-gather of what is sent."""
         whole = super().footprint(model, workload, world_size, batch_size)
         messages = []
-        for group in by_dtype(model.parameters()):
+        for group in by_dtype(trained(model)):
             chunks = Chunks(sum(own.numel() for own in group), self.options.chunk, self.options.top)
             messages.append(chunks.message_bytes(group[0].dtype))
         buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -130,7 +130,7 @@ class SparseLoCo(DiLoCo):
                     node.all_reduce(size)
                 yield
 
-        parameters = tensor_bytes(model.parameters())
+        parameters = tensor_bytes(trained(model))
         # The changes, their mean and the numbers of senders, beside the messages of all nodes.
         at_once = 3 * parameters + (world_size + 1) * sum(messages)
         return replace(whole, rounds=rounds, buffers=whole.buffers + parameters, round_buffers=at_once)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from istbench.config.numbers import Count, CountOrNone, Share
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes
+from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.background_mean import Format, PlannedMean, message_bytes
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo
@@ -189,7 +189,7 @@ class StreamingDiLoCo(DiLoCo):
             for slices in fragment_slices(model, options.fragments)
         ]
         every = floating_tensors(model)
-        buffers = [tensor_bytes(group) for group in by_dtype(every[len(list(model.parameters())) :])]
+        buffers = [tensor_bytes(group) for group in by_dtype(every[len(trained(model)) :])]
         averaged = [*buffers, *self._state_bytes(model)]
         longest = max(lengths)
         half = (options.delay + 1) // 2

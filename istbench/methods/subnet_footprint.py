@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
-from istbench.methods.flat import by_dtype
+from istbench.methods.flat import by_dtype, is_frozen
 from istbench.methods.undealt import averaged_in_place
 from istbench.subnets.exchange import expected_moves, owned_behind
 from istbench.subnets.groups import named_tensors
@@ -42,9 +42,11 @@ def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: in
     if world_size == 1:
         return []
     if averaged_in_place(options, layout):
-        return [tensor_bytes(alike) for alike in by_dtype(undealt(subnet, layout.groups).values())]
+        moving = (tensor for tensor in undealt(subnet, layout.groups).values() if not is_frozen(tensor))
+        return [tensor_bytes(alike) for alike in by_dtype(moving)]
     slots, tensors = travelling_slots(options, world_size), named_tensors(subnet)
-    values = sum(tensors[name].numel() * (1 + slots * tensors[name].requires_grad) for name in layout.replicated)
+    replicated = (tensors[name] for name in layout.replicated if not is_frozen(tensors[name]))
+    values = sum(tensor.numel() * (1 + slots * tensor.requires_grad) for tensor in replicated)
     return [values * torch.float64.itemsize] if values else []
 
 

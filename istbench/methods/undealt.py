@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from istbench.fabric import Fabric
-from istbench.methods.flat import flatten_in_place
+from istbench.methods.flat import flatten_in_place, is_frozen
 from istbench.subnets.dealing import ALL
 from istbench.subnets.exchange import Planes
 from istbench.subnets.layout import Layout
@@ -39,12 +39,12 @@ class MeansInPlace:
     The optimizer's state stays on its node.
 
     Args:
-        tensors: by name, parameters and floating-point buffers. They move into one flat buffer.
+        tensors: by name, parameters and floating-point buffers. All but frozen ones move into one flat buffer.
     """
 
     def __init__(self, fabric: Fabric, tensors: Mapping[str, Tensor]) -> None:
         self._fabric, self._tensors = fabric, tensors
-        self._flat = flatten_in_place(tensors.values())
+        self._flat = flatten_in_place(tensor for tensor in tensors.values() if not is_frozen(tensor))
 
     @property
     def alike(self) -> Collection[str]:
@@ -60,8 +60,9 @@ class MeansInPlace:
         """By name, the means over the nodes; the tensors do not change. averaged: whether they are the means."""
         means = {name: tensor.detach() for name, tensor in self._tensors.items()}
         if not averaged:
-            means = {name: tensor.clone() for name, tensor in means.items()}
-            for flat in flatten_in_place(means.values()):
+            moving = [name for name, tensor in self._tensors.items() if not is_frozen(tensor)]
+            means |= {name: means[name].clone() for name in moving}
+            for flat in flatten_in_place(means[name] for name in moving):
                 self._fabric.all_reduce_mean(flat, "assembling")
         return means
 
@@ -77,20 +78,22 @@ class MeansWithState:
 
     def __init__(self, fabric: Fabric, tensors: Mapping[str, Tensor], planes: Callable[[], Planes]) -> None:
         self._fabric, self._tensors, self._planes = fabric, tensors, planes
+        self._moving = {name: tensor for name, tensor in tensors.items() if not is_frozen(tensor)}
 
     def average(self) -> None:
         """Replace values and state by their means over the nodes."""
         planes = self._planes()
-        tensors = [plane for name in self._tensors for plane in planes[name]]
+        tensors = [plane for name in self._moving for plane in planes[name]]
         for tensor, mean in zip(tensors, self._reduced(tensors, _NAME), strict=True):
             tensor.copy_(mean)
 
     def means(self, *, averaged: bool) -> dict[str, Tensor]:
         """By name, the means of the values over the nodes; the tensors do not change."""
-        means = self._reduced(list(self._tensors.values()), "assembling")
-        return {
-            name: mean.to(tensor.dtype) for (name, tensor), mean in zip(self._tensors.items(), means, strict=True)
+        means = self._reduced(list(self._moving.values()), "assembling")
+        moved = {
+            name: mean.to(tensor.dtype) for (name, tensor), mean in zip(self._moving.items(), means, strict=True)
         }
+        return {name: moved.get(name, tensor.detach()) for name, tensor in self._tensors.items()}
 
     def _reduced(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
         """The mean over nodes of each of `tensors`, by one all-reduce."""

@@ -27,24 +27,25 @@ class Forecast:
 def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast]:
     """The cells of `cells` with their hours.
 
-    A cell takes as long as its other seeds took, else an equal share of the estimate of `cells`. Runs with `--data`
-    are not those of a command without it.
+    A cell takes as long as its other seeds took, else its method's share of the estimate of `cells`. Runs with
+    `--data` are not those of a command without it.
     """
     requests = choice.requests(cells)
     given = any(request.data is not None for request in requests)
     done = [run for run in runs if run.done and _typed(run) in (None, given)]
     hours = cells.hours_with_data if given and cells.suite.run.get("steps") is None else cells.hours
-    share = None if hours is None else hours / max(1, len(requests) // choice.seeds_of(cells))
+    weights = [cells.weights.get(request.method, 1.0) for request in requests]
+    whole = sum(weights) / choice.seeds_of(cells)  # of one seed
     found = []
-    for request in requests:
+    for request, weight in zip(requests, weights, strict=True):
         alike = [
             run.header.result.wall_s / 3600
             for run in done
             if run.header.result is not None
             and is_run_of(msgspec.structs.replace(request, seed=run.header.seed), run.header)
         ]
-        hours = sum(alike) / len(alike) if alike else share
-        found.append(Forecast(request=request, done=run_of(request, done) is not None, hours=hours))
+        own = sum(alike) / len(alike) if alike else None if hours is None else hours * weight / whole
+        found.append(Forecast(request=request, done=run_of(request, done) is not None, hours=own))
     return found
 
 

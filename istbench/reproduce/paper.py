@@ -39,11 +39,13 @@ class Cells:
     Attributes:
         hours: an estimate for one seed of all of them on two cores, on data that istbench makes; None if unknown.
         hours_with_data: the same on the data of `--data`, of which more take longer. A budget in steps has none.
+        weights: how long a cell of a method takes beside those of others; 1 for a method that it does not name.
     """
 
     suite: Suite
     hours: float | None = None
     hours_with_data: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,6 +143,12 @@ def test_hours_are_those_of_the_estimate_until_a_seed_is_done(results):
     assert {one.hours for one in forecast(Cells(suite=SUITE), Choice(), [])} == {None}
 
 
+def test_a_cell_takes_the_share_of_its_method():
+    weighted = dataclasses.replace(CELLS, hours=2.2, weights={"ddp": 10.0})
+    found = {one.request.method: one.hours for one in forecast(weighted, Choice(), [])}
+    assert found == {"ddp": pytest.approx(2.0), "ist": pytest.approx(0.2)}
+
+
 def test_runs_and_hours_without_data_are_not_those_of_a_command_with_data(results, tmp_path):
     write_run(results, header("ddp", nodes=8, budget="20 epochs", typed_data=""), ramp(3000.0))
     runs = load_runs(results)[0]
