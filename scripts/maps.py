@@ -3,7 +3,6 @@
     python scripts/maps.py speech RESULTS                                  # about 50 minutes on two idle cores
     python scripts/maps.py text RESULTS --data input.txt                   # about 30
     python scripts/maps.py cifar10 RESULTS --data DIR                      # about 70
-    python scripts/maps.py dealing RESULTS --data DIR                      # about 95
     python scripts/maps.py text RESULTS --no-training --targets 2.4,2.1    # a map for each level
     python scripts/maps.py speech RESULTS --no-training --into TARGET      # to try it
 
@@ -31,7 +30,7 @@ from istbench.report.tables.winners import winners_table
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_DATA = ("speech",)
-SUITES = {"speech": "map-speech", "text": "text", "cifar10": "map-cifar10", "dealing": "deal"}
+SUITES = {"speech": "map-speech", "text": "text", "cifar10": "map-cifar10"}
 
 
 def main() -> None:

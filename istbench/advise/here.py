@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from istbench.advise.seconds import mean_step_s
-from istbench.cluster.profile import ClusterProfile, bandwidth_text, load_profile
+from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.config.defaults import DEFAULT_CLUSTER
 from istbench.machine import memory_bytes
@@ -34,7 +34,7 @@ class Recorded:
 class NodesLikeHere(ClusterProfile):
     """Nodes that compute as this machine does, on links whose messages share them with headers."""
 
-    payload = 1448 / 1514  # bytes of a TCP segment in a full Ethernet frame
+    payload = TCP_PAYLOAD
 
     def seen(self, trace: Trace) -> Trace:
         """`trace` with the speeds of these nodes, so that a replay keeps its seconds of computing.

@@ -23,7 +23,7 @@ from istbench.advise.question import Probed, Question
 from istbench.advise.screen import Screening, planned_data
 from istbench.advise.time_limit import TimeUp, at_most
 from istbench.advise.variant import Screened, Variant, had_constant_rate
-from istbench.backends.backend import Backend, Screen
+from istbench.backends.backend import Backend, OncePerLine, Screen
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
@@ -37,7 +37,6 @@ from istbench.results.curves import Curve
 from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
-from istbench.validation.measure import OncePerLine
 
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
 _EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends
@@ -49,8 +48,8 @@ _SHORT_OF_BEST = 0.05
 _DRAWS = 1000  # of the odds between two rungs
 
 
-class Clock:
-    """The seconds of a question that are left: `minutes`, less those of earlier commands and of this one."""
+class Countdown:
+    """Seconds of this command that are left of `seconds`. started: `now()` at its start."""
 
     def __init__(self, seconds: float, started: float, now: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._started, self._now = seconds, started, now
@@ -85,7 +84,7 @@ def probe(
         KeyboardInterrupt: after Ctrl-C. All finished probes are kept.
     """
     journal = Journal.of(out, question.as_json())
-    clock = Clock(seconds - journal.spent_s - answer_s, started)
+    clock = Countdown(seconds - journal.spent_s - answer_s, started)
     try:
         return _Probing(question, backend, out, screen, clock, journal, seconds).run(replaying)
     finally:
@@ -102,7 +101,7 @@ class _Probing:
         backend: Backend,
         out: Path,
         screen: Screen,
-        clock: Clock,
+        clock: Countdown,
         journal: Journal,
         seconds: float,
     ) -> None:

@@ -23,10 +23,10 @@ def mark_slow(found: Sequence[Screened]) -> list[Screened]:
     exact = [one for one in found if makes_ddp_steps(one.variant) and one.step_s is not None and not one.why_not]
     fastest = min(exact, key=lambda one: one.step_s or 0.0, default=None)
     marked = [one if fastest is None else _marked(one, fastest) for one in found]
-    return [_marked_twin(one, marked[:place]) for place, one in enumerate(marked)]
+    return [_marked_equivalent(one, marked[:place]) for place, one in enumerate(marked)]
 
 
-def _marked_twin(one: Screened, earlier: Sequence[Screened]) -> Screened:
+def _marked_equivalent(one: Screened, earlier: Sequence[Screened]) -> Screened:
     """`one` with a reason if an earlier variant differs in the value of a text alone, and is as fast."""
     texts = {name for name, value in one.variant.options.items() if isinstance(value, str)}
     for other in earlier:

@@ -68,6 +68,27 @@ class Screen(Protocol):
         """Show the progress of `run` inside the block, which gets an empty scratch directory."""
 
 
+class OncePerLine(Screen):
+    """A screen that leaves out notes that it has shown: every run would tell the same about its data."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen, self._told = screen, set[str]()
+
+    def note(self, text: str) -> None:
+        """Print one line, the first time."""
+        if text not in self._told:
+            self._told.add(text)
+            self._screen.note(text)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much of the data `what` is ready."""
+        self._screen.preparing(what, done, total)
+
+    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
+        """Show the progress of `run` inside the block."""
+        return self._screen.training(header, run)
+
+
 class Backend(ABC):
     """A place where cells run."""
 

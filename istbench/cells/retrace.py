@@ -12,13 +12,12 @@ from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
 from istbench.errors import UserError
+from istbench.fabric.recorder import LEAST_ROUNDS, LEAST_STEPS
 from istbench.machine import cores
 from istbench.results.events import Note
 from istbench.results.store import RunDirectory
 
 _ROUNDS_MORE = 2  # the first round is not recorded
-# The least sample of a recorder in a run that is long enough.
-_SAMPLE_ROUNDS, _SAMPLE_STEPS = 3, 20
 _LIKE = 0.1  # what some methods send follows from the weights
 
 
@@ -96,7 +95,7 @@ def _lacks(config: RunConfig, hosts: int) -> str:
 def _steps(trace: Trace) -> int:
     """Local steps after which a recorder has a sample as large as `trace`."""
     first = max(trace.round_steps, trace.meta.warmup_steps, trace.meta.unlike_steps)
-    if trace.rounds < _SAMPLE_ROUNDS or trace.steps < _SAMPLE_STEPS:
+    if trace.rounds < LEAST_ROUNDS or trace.steps < LEAST_STEPS:
         return first + trace.steps  # the run ended before its sample was complete: more steps would record more
     return first + trace.steps + _ROUNDS_MORE * trace.round_steps
 

@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED
-from istbench.cli.compare_command import own_options
 from istbench.cli.options import (
     PathType,
     out_option,
+    own_options,
     parse_time,
     place_options,
     plugin_option,
@@ -132,7 +132,7 @@ def _question(
     given: dict[str, Any],
 ) -> "Question":
     """The question as typed. Everything that is wrong without data is refused here."""
-    bits = None if bandwidth is None else parse_bandwidth(bandwidth)
+    bits = None if bandwidth is None else parse_bandwidth(bandwidth, "--bandwidth")
     seconds = None if latency is None else parse_time(latency, "--latency")
     if bits is None and cluster is None:
         raise UserError("advise needs the network: give --bandwidth 1gbit, or --cluster NAME|FILE.toml")

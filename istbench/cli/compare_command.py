@@ -1,6 +1,5 @@
 """`istbench compare`: many cells, one after another, ending in the table and the pictures."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from istbench.cli.options import (
     cell_options,
     cluster_option,
     explain_option,
+    option_names,
     out_option,
+    own_options,
     place_options,
     plugin_option,
     request_fields,
@@ -31,7 +32,7 @@ from istbench.config.defaults import BASELINE
 from istbench.config.run import COMPUTING, OF_MACHINE, RUN_OPTIONS, RunRequest
 from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.errors import UserError, shown, unknown_name
-from istbench.registry import check_name, load_method
+from istbench.registry import check_name
 
 
 @click.command("compare")
@@ -220,28 +221,6 @@ def _given(request: RunRequest, name: str, otherwise: str) -> Any:
     options = {**request.workload_options, **request.method_options}
     found = options.get(name, getattr(request, name, otherwise))
     return otherwise if found is None else found
-
-
-def own_options(
-    method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
-) -> dict[str, str]:
-    """The `shared` options that `method` has.
-
-    Raises:
-        UserError: for an option that none of `methods` has.
-    """
-    if not shared:
-        return {}
-    known = {name: option_names(name, plugins) for name in methods}
-    for option in shared:
-        if not any(option in names for names in known.values()):
-            raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
-    return {option: value for option, value in shared.items() if option in known[method]}
-
-
-def option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
-    """The names of the options of `method`."""
-    return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:

@@ -44,10 +44,10 @@ def command(
         return
     place = ShapedNetwork(
         nodes=nodes,
-        bandwidth=parse_bandwidth(bandwidth),
+        bandwidth=parse_bandwidth(bandwidth, "--bandwidth"),
         latency_s=parse_time(latency, "--latency"),
         racks=racks,
-        uplink=None if uplink is None else parse_bandwidth(uplink),
+        uplink=None if uplink is None else parse_bandwidth(uplink, "--uplink"),
     )
     check()
     context.obj = Here(lab=place)

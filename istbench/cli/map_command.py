@@ -86,7 +86,8 @@ def command(
     the first method, and by how much the next one is slower. It says if the ranges over seeds overlap, and if
     nobody reached the target.
     """
-    listed = [parse_bandwidth(text) for text in split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two")]
+    typed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two")
+    listed = [parse_bandwidth(text, "--bandwidth") for text in typed]
     apart: list[float] = []
     if by == "latency":
         times = split_list(latencies or _LATENCIES, "--latency", "1ms,10ms are two")

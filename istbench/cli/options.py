@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -17,9 +18,9 @@ from istbench.config.numbers import Levels
 from istbench.config.options import parse_pairs
 from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.door import convert, literal_choices, type_at, utf8_path
-from istbench.errors import UserError, printable
+from istbench.errors import UserError, printable, unknown_name
 from istbench.lab.network import MOST_NODES
-from istbench.registry import check_name
+from istbench.registry import check_name, load_method
 from istbench.report.output import Format
 
 _Command = Callable[..., Any]
@@ -372,3 +373,25 @@ def request_fields(given: dict[str, Any]) -> dict[str, Any]:
 def build_request(given: dict[str, Any]) -> RunRequest:
     """A `RunRequest` from the arguments of a command."""
     return RunRequest(**request_fields(given))
+
+
+def own_options(
+    method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
+) -> dict[str, str]:
+    """The `shared` options that `method` has.
+
+    Raises:
+        UserError: for an option that none of `methods` has.
+    """
+    if not shared:
+        return {}
+    known = {name: option_names(name, plugins) for name in methods}
+    for option in shared:
+        if not any(option in names for names in known.values()):
+            raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
+    return {option: value for option, value in shared.items() if option in known[method]}
+
+
+def option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
+    """The names of the options of `method`."""
+    return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}

@@ -88,7 +88,9 @@ def command(
     apart = split_list(latencies, "--latency", "1ms,30ms are two") if latencies is not None else []
     counts = node_counts(nodes)
     asked = select_clusters(
-        names, [parse_bandwidth(text) for text in listed], [parse_time(text, "--latency") for text in apart]
+        names,
+        [parse_bandwidth(text, "--bandwidth") for text in listed],
+        [parse_time(text, "--latency") for text in apart],
     )
     if is_file(results):
         _refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")

@@ -81,7 +81,7 @@ def _profile(cluster: str | None, bandwidth: str | None) -> "ClusterProfile | No
     if bandwidth is None:
         return profile
     try:
-        return profile.with_bandwidth(parse_bandwidth(bandwidth))
+        return profile.with_bandwidth(parse_bandwidth(bandwidth, "--bandwidth"))
     except UserError as error:
         raise UserError(f"--bandwidth: {error}") from None
 

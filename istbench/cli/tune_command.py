@@ -12,12 +12,12 @@ import msgspec
 
 from istbench.backends.backend import Outcome
 from istbench.cli import EXIT_FAILED
-from istbench.cli.compare_command import own_options
 from istbench.cli.options import (
     PathType,
     cell_options,
     explain_option,
     node_counts,
+    own_options,
     place_options,
     plugin_option,
     request_fields,

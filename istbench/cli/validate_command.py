@@ -73,9 +73,9 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     candidates = list(_requests(given))
     bandwidths = split_list(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
     for text in bandwidths:
-        parse_bandwidth(text)
+        parse_bandwidth(text, "--bandwidth")
     latency_s = parse_time(given["latency"], "--latency")
-    uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"])
+    uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"], "--uplink")
     if scaling and (given["racks"] > 1 or uplink is not None):
         raise UserError("--scaling checks computing, --racks and --uplink the network; leave these two out")
     network.check()

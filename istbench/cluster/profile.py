@@ -30,6 +30,9 @@ _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _READABLE = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
 _FASTEST = 1e15
 
+TCP_PAYLOAD = 1448 / 1514
+"""Bytes of a TCP segment over those of the full Ethernet frame that carries it."""
+
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Cores = Annotated[float, Meta(ge=0.01, le=1e6)]
@@ -234,8 +237,8 @@ _IN_A_FILE.update({kind: _table(kind.__name__.lower(), kind) for kind in (Host, 
 _ProfileTable = _table("profile", ClusterProfile)
 
 
-def parse_bandwidth(text: str) -> float:
-    """Bits/s of a bandwidth such as `100mbit`, `2.5gbit` or `800kbit`.
+def parse_bandwidth(text: str, where: str = "") -> float:
+    """Bits/s of a bandwidth such as `100mbit`, `2.5gbit` or `800kbit`. where: names its place in errors.
 
     Raises:
         UserError: if it does not parse, is not above zero, or is faster than any link.
@@ -244,8 +247,8 @@ def parse_bandwidth(text: str) -> float:
     value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
     if not 0 < value <= _FASTEST:
         raise UserError(
-            f"{shown(text)} is not a bandwidth; write a number above 0 and one of {', '.join(_UNITS)}: "
-            f"100mbit, 2.5gbit; at most {_FASTEST / 1e12:g}tbit"
+            f"{where}{': ' if where else ''}{shown(text)} is not a bandwidth; write a number above 0 and one of "
+            f"{', '.join(_UNITS)}: 100mbit, 2.5gbit; at most {_FASTEST / 1e12:g}tbit"
         )
     return value
 

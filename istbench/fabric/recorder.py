@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from istbench.cluster.trace import COMPUTE
 from istbench.cluster.trace_builder import EarlierOperations, TraceBuilder, set_work
 
-_LEAST_ROUNDS = 3
-_LEAST_STEPS = 20
+LEAST_ROUNDS, LEAST_STEPS = 3, 20
+"""Of the sample in a trace, if the run is long enough."""
 
 
 class Recorder:
@@ -44,7 +44,7 @@ class Recorder:
         self._whole_rounds = 0
         self.finished = False
         self.window: int | None = None
-        self.least_steps = _LEAST_STEPS
+        self.least_steps = LEAST_STEPS
         self.steady = True
         self.warmup_steps = self.unlike_steps = 0
 
@@ -150,7 +150,7 @@ class Recorder:
         """After the last step of a round: start or stop recording."""
         if self._running:
             self._whole_rounds = len(self._builder)
-            if self._rounds >= _LEAST_ROUNDS and self._steps >= self.least_steps:
+            if self._rounds >= LEAST_ROUNDS and self._steps >= self.least_steps:
                 self._running, self.finished = False, True
         elif not self.finished and self.steady:
             self._running = True

@@ -24,7 +24,17 @@ from istbench.errors import UserError, lacks_memory, printable
 from istbench.fabric import FabricError
 from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
-from istbench.node.published import LATEST, MANIFEST, Broken, ManifestEntry, Step, Totals, manifest_of, step_of
+from istbench.node.published import (
+    LATEST,
+    MANIFEST,
+    Broken,
+    ManifestEntry,
+    Step,
+    Totals,
+    manifest_of,
+    step_of,
+    without_way_out,
+)
 from istbench.node.weights_file import file_content
 
 _TENSOR, _SHARED_TENSOR, _STATE = "tensor:", "shared:", "state"
@@ -204,7 +214,7 @@ def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
         state = decode_json(content, dict[str, Any], path.name, "")
         found: dict[str, Any] = _with_tensors(state, _load(folder / tensors), shared)
     except UserError as error:
-        raise Broken(path, str(error).rpartition("; ")[0]) from None
+        raise Broken(path, without_way_out(error)) from None
     except (KeyError, RecursionError):
         raise Broken(path, "it names a tensor that is missing") from None
     return found

@@ -187,7 +187,7 @@ def step_of(directory: Path, step: int, manifest: bytes) -> Step:
             raise Broken(path, "its content does not match its own SHA-256")
         contents = decode_json(bytes(sealed.contents), _Contents, path.name, "")
     except UserError as error:
-        raise Broken(path, _reason(error)) from None
+        raise Broken(path, without_way_out(error)) from None
     if contents.totals.step != step:
         raise Broken(path, f"it is of step {contents.totals.step}")
     return Step(directory=directory, totals=contents.totals, files=contents.files, manifest=manifest)
@@ -279,7 +279,7 @@ def _read_pointer(directory: Path) -> _Pointer | Broken | None:
     try:
         return decode_json(_content(path), _Pointer, path.name, "")
     except UserError as error:
-        return Broken(path, _reason(error))
+        return Broken(path, without_way_out(error))
     except Broken as broken:
         return broken
 
@@ -289,7 +289,7 @@ def _content(path: Path) -> bytes:
     try:
         return read_bytes(path, "")
     except UserError as error:
-        raise Broken(path, _reason(error)) from None
+        raise Broken(path, without_way_out(error)) from None
 
 
 def _size(path: Path) -> int:
@@ -318,6 +318,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
         raise Broken(path, error.strerror or str(error)) from None
 
 
-def _reason(error: UserError) -> str:
+def without_way_out(error: UserError) -> str:
     """The message of `error` without its way out, because the caller adds another one."""
     return str(error).rpartition("; ")[0] or str(error)

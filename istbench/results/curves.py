@@ -84,7 +84,6 @@ class Reached:
     from_start: whether it is interpolated from step 0, because no evaluation lies between the start and this point.
     """
 
-    level: float
     step: float
     seconds: float
     bytes_sent_per_node: float
@@ -107,7 +106,7 @@ def time_to_target(curve: Curve, level: float) -> Reached | None:
                 seconds = before[2] + share * (seconds - before[2])
                 sent = before[1].bytes_sent_per_node + share * (sent - before[1].bytes_sent_per_node)
                 from_start = before[1].step == 0
-            return Reached(level=level, step=step, seconds=seconds, bytes_sent_per_node=sent, from_start=from_start)
+            return Reached(step=step, seconds=seconds, bytes_sent_per_node=sent, from_start=from_start)
         before = (value, evaluation, seconds)
     return None
 

@@ -92,13 +92,8 @@ class Metric:
         """The name with the unit: `val_loss (nats a token)`, `accuracy`."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
-    @property
-    def axis(self) -> str:
-        """The label of an axis: `test accuracy`, `val_loss (nats a token)`."""
-        return self.axis_on("test")
-
     def axis_on(self, split: str) -> str:
-        """The label of an axis with values on that `split` of the data."""
+        """The label of an axis with values on `split` of the data: `test accuracy`, `val_loss (nats a token)`."""
         return self.title if _OF_A_SPLIT & set(_words(self.name)) else f"{split} {self.title}"
 
 

@@ -101,7 +101,8 @@ def runs_on_clusters(
                 except UserError as error:
                     problems.append(f"{cell} on {count} nodes: {error}")
                 else:
-                    problems += _add(on_clusters, f"{cell} on {count} nodes", there_too, dealt, profiles, None)
+                    named = f"{cell} on {count} nodes"
+                    problems += _add(on_clusters, named, there_too, dealt, profiles, checks[_results(run)])
             continue
         for found, there in zip(on_clusters, moved, strict=True):
             found.append(there)
@@ -120,7 +121,7 @@ def _add(
     run: Run,
     trace: "Trace",
     profiles: Sequence[ClusterProfile],
-    checks: Mapping[str, Check] | None,
+    checks: Mapping[str, Check],
 ) -> list[str]:
     """Add `run` on each of `profiles` to its list; a line if some of them cannot replay it."""
     refused: list[UserError] = []

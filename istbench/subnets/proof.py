@@ -137,23 +137,23 @@ def _plain_attention() -> Iterator[None]:
 @contextmanager
 def _float64() -> Iterator[None]:
     """Inside, everything is computed in float64, whatever precision the code asks for, and without dropout."""
-    twins = _Twins()
-    with _Operations(twins), _Functions(twins):
+    copies = _Float64Copies()
+    with _Operations(copies), _Functions(copies):
         yield
 
 
-class _Twins:
+class _Float64Copies:
     """Tensors in float64: of one tensor, always the same."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
-        """`args` and `kwargs` with twins of their tensors."""
-        given = tree_map_only(Tensor, self._twin, (args, kwargs or {}))
+        """`args` and `kwargs` with copies of their tensors."""
+        given = tree_map_only(Tensor, self._copy, (args, kwargs or {}))
         return tree_map_only(torch.dtype, _widest, given)
 
-    def _twin(self, tensor: Tensor) -> Tensor:
+    def _copy(self, tensor: Tensor) -> Tensor:
         if tensor.dtype not in _LOWER:
             return tensor
         if id(tensor) not in self._made:
@@ -164,24 +164,24 @@ class _Twins:
 class _Functions(TorchFunctionMode):
     """Torch's functions, some of which check precisions."""
 
-    def __init__(self, twins: _Twins) -> None:
+    def __init__(self, copies: _Float64Copies) -> None:
         super().__init__()
-        self._twins = twins
+        self._copies = copies
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = self._twins(args, kwargs)
+        args, kwargs = self._copies(args, kwargs)
         return func(*args, **kwargs)
 
 
 class _Operations(TorchDispatchMode):
     """The operations below them, also on tensors that the functions make."""
 
-    def __init__(self, twins: _Twins) -> None:
+    def __init__(self, copies: _Float64Copies) -> None:
         super().__init__()
-        self._twins = twins
+        self._copies = copies
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = self._twins(args, kwargs)
+        args, kwargs = self._copies(args, kwargs)
         return args[0] if without_dropout(func, args) else func(*args, **kwargs)
 
 

@@ -4,28 +4,25 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from istbench.backends.backend import Screen
+from istbench.backends.backend import OncePerLine, Screen
 from istbench.backends.here import Here
-from istbench.cluster.profile import ClusterProfile, MessageCosts, Rack, parse_bandwidth
+from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack, parse_bandwidth
 from istbench.cluster.segments import segment
 from istbench.cluster.simulator import Replay, replay
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.run import Lab, RunRequest
-from istbench.lab.half_cores import SharedCores
+from istbench.lab.limited_cores import LimitedCores
 from istbench.lab.network import ShapedNetwork
 from istbench.machine import cores
 from istbench.processes.carrying import Ways, measure_carrying
-from istbench.results.header import Header
 from istbench.results.load import load_run
-from istbench.results.store import RunDirectory
 from istbench.validation.measurement import ReplayError
 from istbench.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
 
@@ -33,9 +30,6 @@ _CARRYING_BANDWIDTH = 3e9
 _SHARE = 0.5
 # A run that measures less than this part of the seconds is repeated with more rounds.
 _SHORT = 0.7
-
-# A full Ethernet frame of 1514 bytes carries 1448 bytes of a TCP segment.
-_PAYLOAD = 1448 / 1514
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,27 +84,6 @@ class Point:
     def dilation(self) -> float:
         """The factor by which the lab runs slower than its clock says."""
         return self.network.lab.dilation if self.network else 1.0
-
-
-class OncePerLine(Screen):
-    """A screen that leaves out notes that it has shown: every run would tell the same about its data."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen, self._told = screen, set[str]()
-
-    def note(self, text: str) -> None:
-        """Print one line, the first time."""
-        if text not in self._told:
-            self._told.add(text)
-            self._screen.note(text)
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how much of the data `what` is ready."""
-        self._screen.preparing(what, done, total)
-
-    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
-        """Show the progress of `run` inside the block."""
-        return self._screen.training(header, run)
 
 
 class Validation:
@@ -191,7 +164,7 @@ class Validation:
         )
 
     def _shared_cores(self, nodes: int, bandwidth: str) -> ShapedNetwork:
-        return SharedCores(
+        return LimitedCores(
             nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=self._latency_s, share=_SHARE
         )
 
@@ -366,7 +339,7 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
     """The lab as a cluster, whose nodes have `node_cores` cores of this machine; without a lab, one node alone."""
     links = lab or Lab(summary="no links", bandwidth=_CARRYING_BANDWIDTH)
     costs = carrying or MessageCosts(message_s=0.0, next_s=0.0, cpu_s_per_message=0.0, cpu_s_per_byte=0.0)
-    payload = links.bandwidth * _PAYLOAD
+    payload = links.bandwidth * TCP_PAYLOAD
     return ClusterProfile(
         name="lab",
         summary="this machine's namespaces",
@@ -381,8 +354,8 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
         price_per_hour=0.0,
         price_date="",
         price_source="",
-        burst_bytes=links.burst_bytes * _PAYLOAD,
-        rack=Rack(hosts=links.uplink.nodes, uplink=links.uplink.bandwidth * _PAYLOAD) if links.uplink else None,
+        burst_bytes=links.burst_bytes * TCP_PAYLOAD,
+        rack=Rack(hosts=links.uplink.nodes, uplink=links.uplink.bandwidth * TCP_PAYLOAD) if links.uplink else None,
         cores=node_cores,
         cpu_s_per_byte=costs.cpu_s_per_byte,
         cpu_s_per_message=costs.cpu_s_per_message,

@@ -19,13 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text, parse_bandwidth
 from istbench.fabric import Fabric
 from istbench.lab.network import ShapedNetwork
 from istbench.processes.local import LocalLauncher
 from istbench.processes.on_nodes import on_nodes
 
-PAYLOAD = 1448 / 1514  # of a full Ethernet frame
 _COMPUTING = 0.7  # beside an all-gather, of the seconds of its bytes
 _COMPUTED_S = 5e-3
 
@@ -227,12 +226,12 @@ def main() -> None:
         for nodes in map(int, arguments.nodes.split(",")):
             place = ShapedNetwork(nodes=nodes, bandwidth=bandwidth)
             # Less than the bytes take: the sum of both is no bound.
-            computing = _COMPUTING * arguments.size * 8 / (bandwidth * PAYLOAD)
+            computing = _COMPUTING * arguments.size * 8 / (bandwidth * TCP_PAYLOAD)
             what = (arguments.size, arguments.small, computing, arguments.turns)
             found = on_nodes(measure, nodes, *what, timeout_s=300.0, launcher=LocalLauncher(place=place))[0]
             for operation, by_way in found.items():
                 sent = arguments.small * (nodes - 1) if operation == "small" else arguments.size
-                bound = OPERATIONS.get(operation, (None, 1))[1] * sent * 8 / (bandwidth * PAYLOAD)
+                bound = OPERATIONS.get(operation, (None, 1))[1] * sent * 8 / (bandwidth * TCP_PAYLOAD)
                 for way, times in by_way.items():
                     wall = [own / place.lab.dilation for own, _ in times]
                     cpu = statistics.median(used for _, used in times)

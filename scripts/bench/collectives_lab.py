@@ -12,7 +12,7 @@ import statistics
 import time
 from typing import Any
 
-from collectives import PAYLOAD, Gloo
+from collectives import TCP_PAYLOAD, Gloo
 
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config.options import parse_pairs
@@ -94,7 +94,7 @@ def main() -> None:
                 launcher = LocalLauncher(place=place)
                 seconds, sent, used = on_nodes(measure, nodes, *what, timeout_s=600.0, launcher=launcher)[0]
                 gloo, own = ([took / place.lab.dilation for took in seconds[way]] for way in ("gloo", "fabric"))
-                bound = sent * 8 / (bandwidth * PAYLOAD)
+                bound = sent * 8 / (bandwidth * TCP_PAYLOAD)
                 ratios = [theirs / ours for theirs, ours in zip(gloo, own, strict=True)]
                 print(
                     f"| {bandwidth / 1e6:g} | {nodes} | {method} | {sent / 1e6:.2f} | {bound:.4f} "

@@ -1,6 +1,6 @@
 """Seconds to a level of the metric by method, local steps, bandwidth and latency: replays of one suite.
 
-    istbench compare configs/light/grid.toml --data input.txt --out RESULTS     # about an hour on two cores
+    istbench compare configs/light/grid.toml --data input.txt --out RESULTS     # about 40 minutes on two cores
     python scripts/bench/grid.py RESULTS results/grid
     python scripts/bench/grid.py RESULTS TARGET --latency 1ms,30ms              # to try it
 
@@ -288,7 +288,10 @@ def tables_of(
 def trials_table(runs: Sequence[Run]) -> Table:
     """The trials of each row of the grid, the best first. runs: those that finished, and those that diverged."""
     together: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    nodes = max((run.header.nodes for run in runs), default=0)
     for run in runs:
+        if run.header.nodes < nodes:  # a control
+            continue
         options = run.header.config.method_options
         every = math.prod(int(options.get(name, 1)) for name in EVERY)
         together[f"{run.header.method}{' accumulate' if 'accumulate' in options else ''}", every].append(run)

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from istbench.cluster.profile import parse_bandwidth
 from istbench.conformance.training import set_up
 from istbench.fabric import Fabric, connect
+from istbench.fabric.connect import RUN_KEY
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.toy import Toy, ToyOptions
 
@@ -138,6 +139,7 @@ def main() -> None:
     what = (arguments.widths, arguments.batch_size, arguments.turns, arguments.steps, arguments.p3)
     if "RANK" in os.environ:
         torch.set_num_threads(1)
+        os.environ.setdefault(RUN_KEY, "00")  # which istbench sets for workers of its own
         with closing(connect()) as fabric:
             rank, nodes, seconds = fabric.rank, fabric.world_size, measure(fabric, *what)
     else:

@@ -1,6 +1,6 @@
 """Precision over epochs and over train seconds: dense, with random outputs, and with outputs that hashing finds.
 
-    istbench compare configs/light/wide.toml --out RESULTS       # with its data = "DIR"
+    istbench compare configs/light/wide.toml --data DIR --out RESULTS
     python scripts/bench/slide_curves.py RESULTS results/slide
     python scripts/bench/slide_curves.py --redraw results/slide  # only the picture, from its curves.csv
     python scripts/bench/slide_curves.py RESULTS TARGET          # to try it

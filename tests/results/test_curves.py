@@ -25,7 +25,6 @@ def test_a_target_is_interpolated_from_the_evaluation_before():
     there = time_to_target(curve_of(0.1, 0.3, 0.7, 0.9), 0.6)
     assert there.step == pytest.approx(17.5)
     assert there.seconds == pytest.approx(1.75)
-    assert there.level == 0.6
 
 
 def test_each_clock_and_metric_has_points_of_its_own():

@@ -63,8 +63,8 @@ def test_a_missing_value_reaches_nothing():
 
 def test_a_title_has_the_unit_and_an_axis_the_split():
     loss = Metric("val_loss", lower_is_better=True, unit="nats a token")
-    assert (loss.title, loss.axis) == ("val_loss (nats a token)", "val_loss (nats a token)")
-    assert Metric("accuracy").axis == "test accuracy"
+    assert (loss.title, loss.axis_on("test")) == ("val_loss (nats a token)", "val_loss (nats a token)")
+    assert Metric("accuracy").axis_on("test") == "test accuracy"
     assert loss != Metric("val_loss", lower_is_better=True)
     assert loss == Metric("val_loss", lower_is_better=True, unit="nats a token", source="name")
 

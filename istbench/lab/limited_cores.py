@@ -15,7 +15,7 @@ from istbench.machine import cores
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedCores(ShapedNetwork):
+class LimitedCores(ShapedNetwork):
     """A shaped network whose nodes get `share` of a core each, by control groups. No clock is divided.
 
     Raises:
