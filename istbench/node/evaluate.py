@@ -29,14 +29,21 @@ def evaluate(
     model: nn.Module, workload: Workload, device: torch.device, batches: Iterator[Batch] | None = None
 ) -> dict[str, float]:
     """Metrics of `model` over `batches`, by default the test split; keeps the mode of the model."""
-    was_training = model.training
-    model.eval()
+    with _modes_kept(model), torch.no_grad():
+        model.eval()
+        found = workload.evaluate(model, _on(device, batches or some_test_batches(workload)))
+        return checked_metrics(workload, found)
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards each module has its mode of before: a layer may stay in evaluation mode while the others train."""
+    before = [(module, module.training) for module in model.modules()]
     try:
-        with torch.no_grad():
-            found = workload.evaluate(model, _on(device, batches or some_test_batches(workload)))
-            return checked_metrics(workload, found)
+        yield
     finally:
-        model.train(was_training)
+        for module, training in before:
+            module.training = training
 
 
 def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> dict[str, float]:
@@ -76,9 +83,9 @@ def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]
 
 
 def statistics_layers(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """The layers of `model` with running statistics."""
+    """The layers of `model` with running statistics, without frozen ones, which keep theirs in training too."""
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    return [layer for layer in layers if layer.track_running_stats]
+    return [layer for layer in layers if layer.track_running_stats and layer.training >= model.training]
 
 
 def _estimate(
@@ -88,19 +95,18 @@ def _estimate(
     batches: Iterable[Batch],
 ) -> None:
     momenta = [layer.momentum for layer in layers]
-    was_training = model.training
-    model.train()
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a cumulative average
     try:
-        with torch.no_grad():
+        with _modes_kept(model), torch.no_grad():
+            if not model.training:
+                model.train()
             for batch in batches:
                 workload.loss(model, batch)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-        model.train(was_training)
 
 
 def calibration_batches(

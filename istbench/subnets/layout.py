@@ -61,7 +61,8 @@ class Layout:
     """The tensors that travel between nodes: `cut` ones by index, `replicated` ones by averaging.
 
     Running statistics of BatchNorm are in neither. Those of a subnet do not fit the assembled network, so they
-    never cross the network. Every evaluation estimates them for the assembled model.
+    never cross the network. Every evaluation estimates them for the assembled model. Those of frozen layers, which
+    `build_model` put into evaluation mode, are like weights.
 
     replicated_values: the number of values of the `replicated` tensors.
     """
@@ -124,9 +125,11 @@ def undealt(model: nn.Module, groups: Sequence[NeuronGroup]) -> dict[str, Tensor
 
 
 def _is_estimated(model: nn.Module, name: str) -> bool:
-    """Whether tensor `name` is a running statistic that every evaluation estimates."""
+    """Whether tensor `name` is a running statistic that every evaluation estimates: not that of a frozen layer."""
     owner, _, short = name.rpartition(".")
-    return short in _RUNNING_STATISTICS and isinstance(model.get_submodule(owner), nn.modules.batchnorm._BatchNorm)
+    layer = model.get_submodule(owner)
+    frozen = model.training and not layer.training
+    return short in _RUNNING_STATISTICS and isinstance(layer, nn.modules.batchnorm._BatchNorm) and not frozen
 
 
 def build_subnet(

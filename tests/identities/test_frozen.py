@@ -90,3 +90,61 @@ def test_an_all_reduce_is_smaller_by_the_frozen_values():
 def test_inside_a_round_an_assembled_model_has_the_frozen_values():
     for method in ("local_sgd", "diloco", "ist"):
         assert on_nodes(node_trained, 2, method, {"local_steps": 4}, True, 3)[0][2]
+
+
+class Normalised(nn.Module):
+    """A hidden layer behind which a BatchNorm keeps its statistics in training too."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.hidden = nn.Linear(features, HIDDEN)
+        self.norm = nn.BatchNorm1d(HIDDEN).requires_grad_(False).eval()
+        self.output = nn.Linear(HIDDEN, classes)
+
+    def forward(self, x):
+        return self.output(torch.tanh(self.norm(self.hidden(x))))
+
+
+class NormalisedToy(Toy):
+    """Both the frozen weights of the BatchNorm and its means number the units."""
+
+    name = "normalised"
+
+    def build_model(self):
+        return Normalised(self.options.features, self.options.classes)
+
+    def initial_rows(self, model, name, rows, seed):
+        if name != "norm.weight":
+            return super().initial_rows(model, name, rows, seed)
+        numbers = torch.arange(1.0, HIDDEN + 1)
+        return numbers if rows is None else numbers[rows]
+
+    def initial_buffer(self, model, name):
+        return torch.arange(1.0, HIDDEN + 1) if name == "norm.running_mean" else super().initial_buffer(model, name)
+
+    def neuron_groups(self, model):
+        of_norm = [Slot(f"norm.{name}", 0) for name in ("weight", "bias", "running_mean", "running_var")]
+        slots = (Slot("hidden.weight", 0), Slot("hidden.bias", 0), *of_norm, Slot("output.weight", 1))
+        return [NeuronGroup("hidden", HIDDEN, slots)]
+
+
+def node_normalised(fabric, method, rounds):
+    """After each round, the units of this node by the weights and by the means; then the means of the whole."""
+    workload = NormalisedToy(ToyOptions(features=FEATURES))
+    workload.open(workload.prepare(None, None, None))
+    built = set_up(fabric, workload, method, {"local_steps": 3})
+    held = []
+    for number in range(rounds):
+        train(fabric, workload, built, 3 * number, 3 * number + 3)
+        held.append((built._subnet.norm.weight.tolist(), built._subnet.norm.running_mean.tolist()))
+    whole = assembled(fabric, built)
+    return held, None if whole is None else [whole.norm.running_mean.tolist(), whole.norm.training]
+
+
+@pytest.mark.parametrize("method", ["ist", "streaming_ist"])
+def test_the_statistics_of_a_frozen_layer_travel_with_their_units(method):
+    (held, whole), (others, _) = on_nodes(node_normalised, 2, method, 6)
+    for weights, means in (*held, *others):
+        assert weights == means
+    assert len({tuple(means) for _, means in held}) > 1, "the units never moved"
+    assert whole == [[1.0, 2.0, 3.0, 4.0], False]

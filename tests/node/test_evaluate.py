@@ -6,7 +6,7 @@ import torch
 from istbench.conformance.training import open_workload
 from istbench.methods.base import materialise
 from istbench.node.digest import weights_sha256
-from istbench.node.evaluate import calibrated, calibration_batches
+from istbench.node.evaluate import calibrated, calibration_batches, evaluate
 
 TOY = open_workload("toy", {"batch_norm": True, "samples": 700, "classes": 7})  # a hundred points a cluster
 
@@ -49,6 +49,18 @@ def test_a_seed_is_a_draw():
     )
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+def test_a_frozen_layer_keeps_its_statistics_and_stays_frozen():
+    with torch.device("meta"):
+        model = TOY.build_model()
+    model = materialise(model, TOY, 0, torch.device("cpu"))
+    layer = next(own for own in model.modules() if isinstance(own, torch.nn.BatchNorm1d)).eval()
+    layer.running_mean.fill_(3.0)
+    with calibrated(model, TOY, 0, torch.device("cpu")):
+        assert torch.equal(layer.running_mean, torch.full_like(layer.running_mean, 3.0))
+        evaluate(model, TOY, torch.device("cpu"))
+    assert (model.training, layer.training) == (True, False)
 
 
 def test_statistics_are_those_of_the_training_data_inside_and_what_they_were_outside():
