@@ -51,6 +51,7 @@ class Screening:
         given: Mapping[str, Mapping[str, Any]],
     ) -> None:
         self._base, self._recorded, self._cluster, self._given = base, recorded, cluster, given
+        self._data = planned_data(base)
         threads = recorded.meta.threads or 1
         crowd = max(1.0, base.nodes * threads / cores()) if recorded.meta.device != "cuda" else 1.0
         self._here = nodes_like_here(recorded.meta, bandwidth=_LOOPBACK / crowd, latency_s=None, crowd=crowd)
@@ -120,7 +121,7 @@ class Screening:
                 workload_options=base.workload_options,
                 method_options=variant.options,
                 batch_size=base.batch_size,
-                data=planned_data(base),
+                data=self._data,
                 plugins=base.plugins,
             )
         )
@@ -160,7 +161,7 @@ class Screening:
             plugins=base.plugins,
             batch_size=base.batch_size,
             nodes=nodes,
-            data=planned_data(base),
+            data=self._data,
         )
 
     def _timed(self, found: Screened, cell: DealtCell) -> Screened:

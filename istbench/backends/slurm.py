@@ -303,24 +303,13 @@ def _without_job(request: RunRequest, out: Path, name: str) -> Outcome | None:
     try:
         if not _is_done(out, name):
             return None
-        _require_saved(request, run)
+        if request.save is not None:
+            from istbench.node.weights_file import require_saved
+
+            require_saved(run, request.save.resolve())
     except UserError as error:
         return Outcome(cell=name, run=run, failure=error)
     return Outcome(cell=name, run=run, fresh=False)
-
-
-def _require_saved(request: RunRequest, run: RunDirectory) -> None:
-    """Refuse a finished cell without its weights, as `cells.execute` does for a resolved cell."""
-    if request.save is None:
-        return
-    from istbench.node.weights_file import saved_digest
-
-    directory, result = request.save.resolve(), run.header().result
-    if result is None or saved_digest(directory) != result.weights_sha256:
-        raise UserError(
-            f"{run.path.name} is done already, and its weights are not in {directory}; "
-            "--again trains it again and saves them"
-        )
 
 
 class _Refused(Exception):  # noqa: N818  (it says what happened to a job)

@@ -10,7 +10,7 @@ from istbench.cells.resolve import Cell
 from istbench.errors import RunFailed, UserError
 from istbench.node.published import newest
 from istbench.node.stopping import StopRequest
-from istbench.node.weights_file import saved_digest
+from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.processes.failures import WorkerLost, same_command
 from istbench.processes.launcher import Job, Launcher, launch
@@ -38,7 +38,8 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
             if not _is_done(run):
                 _execute(cell, run, scratch, launcher)
                 return True
-    _require_saved(cell, run)
+    if cell.config.save is not None:
+        require_saved(run, Path(cell.config.save))
     _note_tuned(cell, run)
     return False
 
@@ -92,16 +93,6 @@ def _has_result(run: RunDirectory) -> bool:
 
 def _is_done(run: RunDirectory) -> bool:
     return run.exists() and run.header().status == "done"
-
-
-def _require_saved(cell: Cell, run: RunDirectory) -> None:
-    """Refuse a finished cell whose weights the user wants to save, unless they are saved: the run keeps none."""
-    directory, result = cell.config.save, run.header().result
-    if directory is not None and (result is None or saved_digest(Path(directory)) != result.weights_sha256):
-        raise UserError(
-            f"{cell.name} is done already, and its weights are not in {directory}; "
-            "--again trains it again and saves them"
-        )
 
 
 def _note_tuned(cell: Cell, run: RunDirectory) -> None:

@@ -87,9 +87,9 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
     except UserError as error:
-        return _fail(printable(str(error)), EXIT_WRONG_USE)
+        return _fail(_lines(error), EXIT_WRONG_USE)
     except RunFailed as error:
-        return _fail("\n".join(map(printable, str(error).splitlines())), EXIT_FAILED)
+        return _fail(_lines(error), EXIT_FAILED)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
@@ -97,7 +97,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
-            _fail(str(interrupt.__cause__), EXIT_FAILED)
+            _say(_lines(interrupt.__cause__))
         return _fail("interrupted; run the same command again to resume", EXIT_INTERRUPTED)
     except Exception as error:
         plugin = plugin_line(error)
@@ -105,6 +105,13 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
             raise
         return _fail(plugin, EXIT_WRONG_USE)
     return status if isinstance(status, int) else 0
+
+
+def _lines(error: UserError | RunFailed) -> str:
+    """The message of `error` for a terminal; that of a failed run may have several lines."""
+    if isinstance(error, UserError):
+        return printable(str(error))
+    return "\n".join(map(printable, str(error).splitlines()))
 
 
 def _fail(message: str, status: int) -> int:

@@ -59,10 +59,9 @@ def _saved(request: RunRequest, run: RunDirectory) -> bool:
     """Whether the weights of `run` are where `request` wants them."""
     if request.save is None:
         return True
-    from istbench.node.weights_file import saved_digest
+    from istbench.node.weights_file import has_weights
 
-    result = run.header().result
-    return result is not None and saved_digest(request.save) == result.weights_sha256
+    return has_weights(request.save, run.header().result)
 
 
 def runs_alike(request: RunRequest, out: Path, *, done: bool = True) -> set[str]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.activity import current
+from istbench.subnets.layout import is_frozen_layer
 from istbench.workloads.base import Batch, Block, Workload
 from istbench.workloads.contract import checked_metrics, some_test_batches
 
@@ -85,7 +86,7 @@ def statistics_of(model: nn.Module, workload: Workload, batches: Iterable[Batch]
 def statistics_layers(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """The layers of `model` with running statistics, without frozen ones, which keep theirs in training too."""
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    return [layer for layer in layers if layer.track_running_stats and layer.training >= model.training]
+    return [layer for layer in layers if layer.track_running_stats and not is_frozen_layer(model, layer)]
 
 
 def _estimate(

@@ -19,6 +19,8 @@ from torch import Tensor
 from istbench.errors import UserError
 from istbench.files import sync
 from istbench.node.digest import content_of
+from istbench.results.header import Result
+from istbench.results.store import RunDirectory
 from istbench.workloads.base import Block
 
 MOST_FILE_BYTES = 5 * 10**9
@@ -98,6 +100,24 @@ def replace_saved(directory: Path, names: Sequence[str]) -> None:
     for name in sorted(names, key=lambda name: name == _INDEX):
         (directory / f"{name}.tmp").replace(directory / name)
     sync(directory)
+
+
+def require_saved(run: RunDirectory, directory: Path) -> None:
+    """Refuse the finished `run` unless `directory` has its weights: the run keeps none.
+
+    Raises:
+        UserError: with the way out.
+    """
+    if not has_weights(directory, run.header().result):
+        raise UserError(
+            f"{run.path.name} is done already, and its weights are not in {directory}; "
+            "--again trains it again and saves them"
+        )
+
+
+def has_weights(directory: Path, result: Result | None) -> bool:
+    """Whether `directory` has the weights of the run that ended in `result`."""
+    return result is not None and saved_digest(directory) == result.weights_sha256
 
 
 def saved_digest(directory: Path) -> str | None:

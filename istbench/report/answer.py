@@ -124,11 +124,11 @@ def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Ite
         if math.isinf(row.seconds.median):
             continue
         wide = bool(row.contender.narrowed)
-        earlier, later = (None, row) if first is None else sorted((first, row), key=lambda one: one.seconds.median)
-        if earlier is not None and earlier.overlaps(later):
+        sooner = first is None or row.seconds.median < first.seconds.median
+        if first is not None and (row.overlaps(first) if sooner else first.overlaps(row)):
             means = "the wide network may not be worth its cost" if wide else "other nodes may not help"
             yield f"A control is too close to call: {row.name} takes {row.time}, so to this target {means}."
-        elif earlier is not first:
+        elif sooner:
             means = "the wide network is not worth its cost" if wide else "other nodes do not help"
             yield f"A control is sooner: {row.name} takes {row.time}, so to this target {means}."
 

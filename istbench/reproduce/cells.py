@@ -164,19 +164,16 @@ def of_latest_data(
         for cells in extent.cells:
             requests = choice.requests(cells)
             own = [run for run in runs if run.done and any(is_run_of(request, run.header) for request in requests)]
-            latest = max(own, key=lambda run: _age(run, fresh), default=None)
-            for run in own:
-                assert latest is not None
-                if run.header.data_source.fingerprint != latest.header.data_source.fingerprint:
-                    data = run.header.data_source.seen, latest.header.data_source.seen
-                    others[run.header.cell] = f"{run.header.cell}: its data are {data[0]}; the latest are {data[1]}"
-                    continue
-                alike = [other for other in own if other.header.nodes == run.header.nodes]
-                threads = max(alike, key=lambda other: _age(other, fresh)).header.config.threads
-                if run.header.config.threads != threads:
-                    own_threads = count_threads(run.header.config.threads)
-                    others[run.header.cell] = (
-                        f"{run.header.cell}: its nodes have {own_threads}; those of the latest have {threads}"
+            headers = [run.header for run in sorted(own, key=lambda run: _age(run, fresh))]
+            threads = {header.nodes: header.config.threads for header in headers}  # of the latest
+            for header in headers:
+                data, latest = header.data_source, headers[-1].data_source
+                if data.fingerprint != latest.fingerprint:
+                    others[header.cell] = f"{header.cell}: its data are {data.seen}; the latest are {latest.seen}"
+                elif header.config.threads != threads[header.nodes]:
+                    own_threads, of_latest = count_threads(header.config.threads), threads[header.nodes]
+                    others[header.cell] = (
+                        f"{header.cell}: its nodes have {own_threads}; those of the latest have {of_latest}"
                     )
     return [run for run in runs if run.header.cell not in others], list(others.values())
 

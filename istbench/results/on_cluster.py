@@ -80,32 +80,31 @@ def runs_on_clusters(
     for run in runs:
         cell = run.header.cell
         if not run.done:
-            moved = [run] * len(profiles)
-        elif not run.directory.trace.exists():
+            for found in on_clusters:
+                found.append(run)
+            continue
+        if not run.directory.trace.exists():
             untraced.append(cell)
             continue
-        else:
-            try:
-                trace = load_trace(run.directory.trace)
-                if _results(run) not in checks:
-                    checks[_results(run)], unreadable = own_checks(_results(run))
-                    problems += unreadable
-            except UserError as error:
-                problems.append(f"{cell}: {error}")
-                continue
-            problems += _add(on_clusters, cell, run, trace, profiles, checks[_results(run)])
-            for count in _never_run(run, runs, nodes):
-                assert redeal is not None
-                try:
-                    there_too, dealt = redeal(run, trace, count)
-                except UserError as error:
-                    problems.append(f"{cell} on {count} nodes: {error}")
-                else:
-                    named = f"{cell} on {count} nodes"
-                    problems += _add(on_clusters, named, there_too, dealt, profiles, checks[_results(run)])
+        try:
+            trace = load_trace(run.directory.trace)
+        except UserError as error:
+            problems.append(f"{cell}: {error}")
             continue
-        for found, there in zip(on_clusters, moved, strict=True):
-            found.append(there)
+        results = _results(run)
+        if results not in checks:
+            checks[results], unreadable = own_checks(results)
+            problems += unreadable
+        problems += _add(on_clusters, cell, run, trace, profiles, checks[results])
+        for count in _never_run(run, runs, nodes):
+            assert redeal is not None
+            named = f"{cell} on {count} nodes"
+            try:
+                there_too, dealt = redeal(run, trace, count)
+            except UserError as error:
+                problems.append(f"{named}: {error}")
+            else:
+                problems += _add(on_clusters, named, there_too, dealt, profiles, checks[results])
     if untraced:
         more = f" and {len(untraced) - _NAMED_AT_MOST} more" if len(untraced) > _NAMED_AT_MOST else ""
         problems.append(
@@ -132,7 +131,7 @@ def _add(
             refused.append(error)
     if not refused:
         return []
-    more = f" (and so on {len(refused) - 1} more of the clusters)" if 1 < len(refused) < len(profiles) else ""
+    more = f" (and {len(refused) - 1} other clusters refuse it)" if 1 < len(refused) < len(profiles) else ""
     return [f"{named}: {refused[0]}{more}"]
 
 

@@ -128,8 +128,13 @@ def _is_estimated(model: nn.Module, name: str) -> bool:
     """Whether tensor `name` is a running statistic that every evaluation estimates: not that of a frozen layer."""
     owner, _, short = name.rpartition(".")
     layer = model.get_submodule(owner)
-    frozen = model.training and not layer.training
-    return short in _RUNNING_STATISTICS and isinstance(layer, nn.modules.batchnorm._BatchNorm) and not frozen
+    known = short in _RUNNING_STATISTICS and isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    return known and not is_frozen_layer(model, layer)
+
+
+def is_frozen_layer(model: nn.Module, layer: nn.Module) -> bool:
+    """Whether `layer` stays in evaluation mode while `model` trains, and so keeps its running statistics."""
+    return model.training and not layer.training
 
 
 def build_subnet(
