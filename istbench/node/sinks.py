@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from istbench.errors import printable
+from istbench.node.stopping import END
 from istbench.registry import load_sink
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation, Event, Note, Resume, Start
@@ -193,8 +194,8 @@ class Sinks:
                     sink.close(status)
 
     @contextmanager
-    def closed_by_sigterm(self, status: Callable[[], Status]) -> Iterator[None]:
-        """Inside, SIGTERM closes the sinks with `status()` and ends this process. Only for the main thread.
+    def closed_at_end(self, status: Callable[[], Status]) -> Iterator[None]:
+        """Inside, `END` closes the sinks with `status()` and ends this process. Only for the main thread.
 
         The launcher ends this worker so when another one fails. The main thread may then wait for that one inside
         C code, which runs no handler of Python. So a thread closes the sinks: the system's part of the handler
@@ -205,20 +206,20 @@ class Sinks:
 
         def close() -> None:
             while number := os.read(reading, 1):
-                if number[0] == signal.SIGTERM:
+                if number[0] == END:
                     self._close(status())
-                    os._exit(128 + signal.SIGTERM)
+                    os._exit(128 + END)
             os.close(reading)
 
-        threading.Thread(target=close, name="sigterm", daemon=True).start()
-        os.register_at_fork(after_in_child=_end_by_sigterm)
-        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        threading.Thread(target=close, name="end signal", daemon=True).start()
+        os.register_at_fork(after_in_child=_end_at_once)
+        before = signal.signal(END, lambda *_: None)
         woken = signal.set_wakeup_fd(writing)
         try:
             yield
         finally:
             signal.set_wakeup_fd(woken)
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(END, before)
             os.close(writing)
 
     def step(self, done: int) -> None:
@@ -240,10 +241,10 @@ class Sinks:
         self._status = "done"
 
 
-def _end_by_sigterm() -> None:
-    """In a process that a plug-in forks: SIGTERM ends it, and does not wake the thread of its parent."""
+def _end_at_once() -> None:
+    """In a process that a plug-in forks: `END` ends it, and does not wake the thread of its parent."""
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(END, signal.SIG_DFL)
 
 
 def sinks_of_run(run: RunDirectory, scratch: Path, requested: Sequence[str] = ()) -> Sinks:

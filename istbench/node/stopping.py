@@ -8,11 +8,15 @@ that, so that none is beyond the largest, and all stop there.
 """
 
 import math
+import signal
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+END = signal.SIGUSR2
+"""The signal by which a launcher ends a worker at once. SIGTERM may come from others, to all processes of a run."""
 
 _LOOKS_S, _ANSWERS_S = 0.2, 0.02
 _LEAST_STEPS = 2  # a step may begin while the thread sets the limit

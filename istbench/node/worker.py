@@ -59,7 +59,7 @@ def train_cell(run_path: str, scratch: str) -> None:
         if config.lab and config.lab.recorded_steps:
             fabric.recorder.least_steps = config.lab.recorded_steps
         guarded = (
-            sinks.closed_by_sigterm(lambda: "interrupted" if request.requested() else "failed")
+            sinks.closed_at_end(lambda: "interrupted" if request.requested() else "failed")
             if fabric.rank == 0 and config.sinks
             else nullcontext()
         )

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from istbench.errors import RunFailed, UserError
 from istbench.node.stopping import StopRequest
 from istbench.processes.failures import WorkerLost
 
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+"""Signals that end a job. They may reach all of its processes; the launcher alone decides how to react."""
+
 _STOPS_S = 10.0
+_SAME_S = 0.2  # `timeout` signals its command, and then the process group with the command
 _STOPPING = (
     b"stopping after this step with a checkpoint, within ten seconds; a second signal ends the run at once\n"
 )
@@ -96,13 +100,15 @@ class Signals:
 
     def __init__(self) -> None:
         self._came: signal.Signals | None = None
+        self._came_s = 0.0
         self._raised = False
         self._interrupted = False
         self._stop: StopRequest | None = None
         self._late: threading.Timer | None = None
 
     def __enter__(self) -> "Signals":
-        heard = _ENDING if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (*_ENDING, signal.SIGHUP)
+        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        heard = [number for number in ENDING if not (nohup and number == signal.SIGHUP)]
         self._before = {number: signal.signal(number, self._hear) for number in heard}
         return self
 
@@ -139,7 +145,9 @@ class Signals:
         return failed and not self._interrupted
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        first, self._came = self._came is None, signal.Signals(number)
+        if number == self._came and time.monotonic() < self._came_s + _SAME_S:
+            return
+        first, self._came, self._came_s = self._came is None, signal.Signals(number), time.monotonic()
         if self._raised and not (first and self._ask()):
             self._raise()
 

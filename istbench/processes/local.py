@@ -1,5 +1,6 @@
 """Workers on this machine: processes that a fork server forks after it has imported their modules."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -19,8 +20,9 @@ from typing import IO, TYPE_CHECKING
 
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed
+from istbench.node.stopping import END
 from istbench.processes.failures import PeersLost, describe, done_path, fork_server_lost, last_lines
-from istbench.processes.launcher import Job
+from istbench.processes.launcher import ENDING, Job
 from istbench.processes.place import Place, ThisMachine
 from istbench.processes.stuck import Watch
 from istbench.registry import own_modules
@@ -49,9 +51,9 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     from multiprocessing.forkserver import ensure_running
 
     multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(requests)])
-    # The fork server ignores SIGINT and has a standard error of its own: an early Ctrl-C prints no traceback, and
-    # neither does a worker that loses its launcher before it redirects its output.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The fork server ignores signals to the whole process group: only the launcher ends workers. It has a standard
+    # error of its own: a worker that loses its launcher before it redirects its output prints no traceback.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
     terminal = os.dup(2)
     try:
         os.dup2(_server_output().fileno(), 2)
@@ -59,7 +61,8 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _modules_of(requests: Iterable[RunRequest]) -> list[str]:
@@ -200,10 +203,11 @@ def _let_go(_store: "TCPStore") -> None:
 
 
 def _end(processes: dict[int, ForkServerProcess]) -> None:
-    """Terminate the living processes, kill them after a grace period, and release all."""
+    """End the living processes, kill them after a grace period, and release all."""
     for process in processes.values():
-        if process.is_alive():
-            process.terminate()
+        if process.is_alive() and process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, END)
     until = time.monotonic() + _GRACE_S
     for process in processes.values():
         process.join(max(0.0, until - time.monotonic()))

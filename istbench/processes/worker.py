@@ -17,7 +17,7 @@ from istbench.errors import RunFailed, UserError, lacks_memory
 from istbench.fabric import FabricError
 from istbench.plugin_code import plugin_line
 from istbench.processes.failures import activity_path, done_path, failure_path, log_directory
-from istbench.processes.launcher import Job
+from istbench.processes.launcher import ENDING, Job
 from istbench.processes.orphans import die_with_launcher
 from istbench.processes.place import Place
 
@@ -29,8 +29,7 @@ def work(job: Job, rank: int, place: Place, environment: Mapping[str, str]) -> N
     """Run worker `rank` of `job` in `place`. The launcher calls it in a new process."""
     # Searching what the fork server imported for garbage would take a quarter of a second, and copy its memory.
     gc.freeze()
-    # Ctrl-C reaches every process of a terminal; the launcher alone decides how to react.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_signals_to_launcher()
     _print_into(log_directory(job.logs, rank))
     with contextlib.suppress(OSError):  # on a full disk, the worker runs without a shared activity
         current.share(activity_path(job.logs, rank))
@@ -38,6 +37,20 @@ def work(job: Job, rank: int, place: Place, environment: Mapping[str, str]) -> N
     place.enter(rank)
     die_with_launcher()
     run_and_report(job.target, job.args, job.logs)
+
+
+def _leave_signals_to_launcher() -> None:
+    """Ignore signals to a whole process group. Programs that this process starts hear them, except Ctrl-C."""
+    for number in ENDING:
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.register_at_fork(after_in_child=_hear_signals)
+
+
+def _hear_signals() -> None:
+    for number in set(ENDING) - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _print_into(directory: Path) -> None:

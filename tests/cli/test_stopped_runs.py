@@ -287,11 +287,14 @@ class Slow(Toy):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "times", "receivers"),
+    [(signal.SIGINT, 1, "group"), (signal.SIGTERM, 1, "launcher"), (signal.SIGTERM, 2, "group")],
+)
 def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one_that_never_stopped(
-    tmp_path, istbench, number
+    tmp_path, istbench, number, times, receivers
 ):
-    """SIGTERM goes to the launcher alone."""
+    """As `timeout` does, the last one signals twice: the launcher, and then its process group."""
     plugin = tmp_path / "slow.py"
     plugin.write_text(SLOW)
     words = ["run", "--plugin", plugin, "--workload", "slow", "--method", "local_sgd", "--nodes", 2, "--steps", 300,
@@ -302,7 +305,8 @@ def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one
         time.sleep(0.05)
     time.sleep(1)
     asked = time.monotonic()
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    for to in [os.kill, os.killpg][-times:] if receivers == "group" else [os.kill]:
+        to(process.pid, number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "stopping after this step with a checkpoint" in said

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from istbench.errors import UserError
+from istbench.node.stopping import END
 from istbench.processes.launcher import Job, launch
 from istbench.processes.local import LocalLauncher
 
@@ -51,7 +52,7 @@ def killed_on_rank_1(signal_number):
 
 
 def do_not_end_when_asked(folder):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(END, signal.SIG_IGN)
     _tell_processes(folder)
     time.sleep(600)
 

@@ -134,6 +134,19 @@ def test_the_first_signal_asks_workers_to_stop_and_what_they_do_is_waited_for(st
     assert capfd.readouterr().err.startswith("stopping after this step with a checkpoint")
 
 
+def test_a_signal_that_comes_twice_at_once_is_one(stoppable):
+    """As `timeout` sends it: to its command, and to the process group of the command."""
+
+    def send_twice():
+        send(signal.SIGTERM)()
+        send(signal.SIGTERM)()
+
+    launcher = Pretended(wait=send_twice)
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        launch(launcher, stoppable)
+    assert launcher.calls == ["start", "start returned", "wait", "wait returned", "end", "end returned"]
+
+
 def test_a_second_signal_ends_them_at_once(stoppable):
     def send_two():
         send(signal.SIGINT)()
@@ -146,7 +159,7 @@ def test_a_second_signal_ends_them_at_once(stoppable):
 
 
 def test_workers_that_do_not_stop_in_time_are_ended(stoppable, monkeypatch):
-    monkeypatch.setattr(launcher_module, "_STOPS_S", 0.05)
+    monkeypatch.setattr(launcher_module, "_STOPS_S", 0.3)
 
     def never_stop():
         send(signal.SIGINT)()
