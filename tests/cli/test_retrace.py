@@ -58,6 +58,20 @@ def test_traces_of_a_busy_machine_are_recorded_again(results, istbench):
     assert not list(results.glob("retrace-*"))
 
 
+def test_traces_of_an_idle_machine_are_recorded_again_if_all_are_asked_for(results, istbench):
+    runs = load_runs(results)[0]
+    for run in runs:
+        changed(run.directory.trace, others_cores=0.0, gflops_range=1.0)
+    before = [run.directory.trace.read_bytes() for run in runs]
+    status, out, said = istbench("retrace", results)
+    assert (status, out) == (0, "0 of 2 traces recorded again; --all records all\n"), said
+    assert [run.directory.trace.read_bytes() for run in runs] == before
+    status, out, said = istbench("retrace", results, "--all", "--json")
+    assert status == 0, said
+    assert [found["cell"] for found in json.loads(out)["recorded"]] == [run.header.cell for run in runs]
+    assert all(run.directory.trace.read_bytes() != old for run, old in zip(runs, before, strict=True))
+
+
 def test_rounds_that_send_other_bytes_leave_the_trace_alone(results, istbench):
     _, ist = load_runs(results)[0]
     changed(ist.directory.trace, bytes=2, others_cores=2.0)
