@@ -4,12 +4,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from istbench.errors import RunFailed, UserError
 from istbench.node.stopping import StopRequest
@@ -95,6 +95,12 @@ def launch(launcher: Launcher, job: Job) -> None:
             workers.end()
 
 
+def restore_handlers(before: Mapping[signal.Signals, Any]) -> None:
+    """Set the handlers that `signal.signal` returned; None is one of C code, and becomes the default."""
+    for number, handler in before.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 class Signals:
     """Handlers of the signals that end a job. While workers start or end, they delay a signal."""
 
@@ -116,8 +122,7 @@ class Signals:
         if self._late is not None:
             self._late.cancel()
             self._late.join()
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        restore_handlers(self._before)
         if not isinstance(error, KeyboardInterrupt):
             self._raise(error if self._is_own(error) else None)
 

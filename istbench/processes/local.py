@@ -22,7 +22,7 @@ from istbench.config.run import RunRequest
 from istbench.errors import RunFailed
 from istbench.node.stopping import END
 from istbench.processes.failures import PeersLost, describe, done_path, fork_server_lost, last_lines
-from istbench.processes.launcher import ENDING, Job
+from istbench.processes.launcher import ENDING, Job, restore_handlers
 from istbench.processes.place import Place, ThisMachine
 from istbench.processes.stuck import Watch
 from istbench.registry import own_modules
@@ -61,8 +61,7 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        restore_handlers(before)
 
 
 def _modules_of(requests: Iterable[RunRequest]) -> list[str]:

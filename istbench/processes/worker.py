@@ -40,17 +40,16 @@ def work(job: Job, rank: int, place: Place, environment: Mapping[str, str]) -> N
 
 
 def _leave_signals_to_launcher() -> None:
-    """Ignore signals to a whole process group. Programs that this process starts hear them, except Ctrl-C."""
+    """Ignore signals to a whole process group. Processes that this one starts still end by SIGTERM."""
     for number in ENDING:
-        signal.signal(number, lambda *_: None)
-        signal.siginterrupt(number, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.register_at_fork(after_in_child=_hear_signals)
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # programs would inherit SIG_IGN
+    signal.siginterrupt(signal.SIGTERM, False)
+    os.register_at_fork(after_in_child=_end_by_sigterm)
 
 
-def _hear_signals() -> None:
-    for number in set(ENDING) - {signal.SIGINT}:
-        signal.signal(number, signal.SIG_DFL)
+def _end_by_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _print_into(directory: Path) -> None:

@@ -288,11 +288,11 @@ class Slow(Toy):
 
 
 @pytest.mark.parametrize(
-    ("number", "times", "receivers"),
-    [(signal.SIGINT, 1, "group"), (signal.SIGTERM, 1, "launcher"), (signal.SIGTERM, 2, "group")],
+    ("number", "send"),
+    [(signal.SIGINT, [os.killpg]), (signal.SIGTERM, [os.kill]), (signal.SIGTERM, [os.kill, os.killpg])],
 )
 def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one_that_never_stopped(
-    tmp_path, istbench, number, times, receivers
+    tmp_path, istbench, number, send
 ):
     """As `timeout` does, the last one signals twice: the launcher, and then its process group."""
     plugin = tmp_path / "slow.py"
@@ -305,8 +305,8 @@ def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one
         time.sleep(0.05)
     time.sleep(1)
     asked = time.monotonic()
-    for to in [os.kill, os.killpg][-times:] if receivers == "group" else [os.kill]:
-        to(process.pid, number)
+    for one in send:
+        one(process.pid, number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "stopping after this step with a checkpoint" in said

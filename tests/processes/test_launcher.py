@@ -39,9 +39,9 @@ class Pretended:
         self.calls.append(f"{name} returned")
 
 
-def send(number):
-    """To this process; its handler has run when this returns or raises."""
-    return lambda: os.kill(os.getpid(), number)
+def send(*numbers):
+    """To this process, in turn; the handlers have run when this returns or raises."""
+    return lambda: [os.kill(os.getpid(), number) for number in numbers]
 
 
 def fail():
@@ -136,23 +136,14 @@ def test_the_first_signal_asks_workers_to_stop_and_what_they_do_is_waited_for(st
 
 def test_a_signal_that_comes_twice_at_once_is_one(stoppable):
     """As `timeout` sends it: to its command, and to the process group of the command."""
-
-    def send_twice():
-        send(signal.SIGTERM)()
-        send(signal.SIGTERM)()
-
-    launcher = Pretended(wait=send_twice)
+    launcher = Pretended(wait=send(signal.SIGTERM, signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
         launch(launcher, stoppable)
     assert launcher.calls == ["start", "start returned", "wait", "wait returned", "end", "end returned"]
 
 
 def test_a_second_signal_ends_them_at_once(stoppable):
-    def send_two():
-        send(signal.SIGINT)()
-        send(signal.SIGTERM)()
-
-    launcher = Pretended(wait=send_two)
+    launcher = Pretended(wait=send(signal.SIGINT, signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
         launch(launcher, stoppable)
     assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
