@@ -98,8 +98,8 @@ def affordable(seconds: float, costs: Sequence[Cost]) -> tuple[int, int]:
     started, step_s = sum(cost.start_s for cost in costs), sum(cost.step_s for cost in costs)
     evaluation_s = sum(cost.evaluation_s for cost in costs)
     inside = max(0.0, seconds - started)
-    affordable = math.floor(_EVALUATING * inside / evaluation_s) if evaluation_s else MOST_EVALUATIONS
-    evaluations = min(MOST_EVALUATIONS, max(FEWEST_EVALUATIONS, affordable))
+    affordable = _EVALUATING * inside / evaluation_s if evaluation_s else math.inf
+    evaluations = math.floor(min(MOST_EVALUATIONS, max(FEWEST_EVALUATIONS, affordable)))
     return max(0, math.floor((inside - evaluations * evaluation_s) / step_s)), evaluations
 
 
