@@ -1,6 +1,10 @@
 """`istbench reproduce` as a user has it, on a paper of toy cells."""
 
 import json
+import os
+import signal
+import threading
+import time
 
 import pytest
 
@@ -8,6 +12,8 @@ from istbench.config.suite import Suite
 from istbench.reproduce import curves, papers
 from istbench.reproduce.clocks import Measured
 from istbench.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+from istbench.results.events import Resume
+from istbench.results.store import RunDirectory
 
 FIGURES = (
     "paper,workload,options,method,method_options,nodes,metric,level,seconds,value,note\n"
@@ -20,14 +26,15 @@ SPEED_UPS = (
 
 
 @pytest.fixture
-def toys(monkeypatch, tmp_path):
-    """The paper `ist` with two toy cells of two seeds; its table is called `points`."""
+def toys(request, monkeypatch, tmp_path):
+    """The paper `ist` with two toy cells of two seeds, of 40 steps or more; its table is called `points`."""
+    steps = getattr(request, "param", 40)
     (tmp_path / "figures.csv").write_text(FIGURES)
     (tmp_path / "speedups.csv").write_text(SPEED_UPS)
     monkeypatch.setattr(curves, "PUBLISHED", tmp_path)
     suite = Suite(
         workload="toy", methods=(("ddp", {}), ("ist", {"local_steps": 2})), nodes=(2,), seeds=(0, 1),
-        run={"steps": 40, "eval_every": 10},
+        run={"steps": steps, "eval_every": steps // 4},
     )  # fmt: skip
     measure = curves.Curves(sources=("Toys",), workload="toy", clock=Measured(), picture="points", title="Points")
     extent = Extent(
@@ -83,6 +90,40 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
     assert "cells are not trained, or unreadable" in printed
     assert damaged.parent.name in said
     assert (toys / "report" / "ist-laptop-points.md").exists()
+
+
+@pytest.mark.parametrize("toys", [1600], indirect=True)
+def test_after_ctrl_c_the_ended_cells_have_their_table_and_the_same_command_goes_on(istbench, toys):
+    asked = ["reproduce", "ist", "--out", toys, "--threads", 1, "--seeds", 1]
+    begun = {}
+
+    def interrupt_the_second_cell():
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            for events in toys.glob("runs/toy-ist-*/events.jsonl"):
+                if events.read_text().count("evaluation") >= 2:  # at step 0 no worker listens yet
+                    begun["second"] = RunDirectory(events.parent)
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return
+            time.sleep(0.01)
+
+    watch = threading.Thread(target=interrupt_the_second_cell)
+    watch.start()
+    status, _, said = istbench(*asked)
+    watch.join()
+    assert status == 130, said
+    assert "1 of 2 cells ended; --report prints their tables" in said
+    assert "interrupted; run the same command again" in said
+    status, printed, _ = istbench(*asked, "--report", "--json")
+    assert status == 0
+    assert figures(printed)["ddp"]["seeds"] == {"reached": 1, "trained": 1, "planned": 1}
+    assert figures(printed)["ist local_steps=2"]["ours"] == "not trained"
+    status, printed, said = istbench(*asked, "--json")
+    assert status == 0, said
+    assert said.count(": done before") == 1
+    assert figures(printed)["ist local_steps=2"]["seeds"] == {"reached": 0, "trained": 1, "planned": 1}
+    (resumed,) = [event for event in begun["second"].events() if isinstance(event, Resume)]
+    assert 400 <= resumed.step < 1600
 
 
 @pytest.mark.parametrize(
