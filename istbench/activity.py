@@ -5,6 +5,7 @@ The file outlives a killed worker. `current` is the activity of this process.
 
 import mmap
 import struct
+import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,11 +42,16 @@ class Record(NamedTuple):
 
 
 class Activity:
-    """The activity of one worker. Its main thread writes; any thread may read."""
+    """The activity of one worker. Its main thread writes; any thread may read.
+
+    Attributes:
+        ticks: as in `Record`.
+    """
 
     def __init__(self) -> None:
         self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
-        self._ticks, self._step, self._timed, self._waits = 0, -1, False, False
+        self.ticks, self._step, self._timed, self._waits = 0, -1, False, False
+        self._longest, self._longest_s = "", 0.0
         self._phase = self._operation = ""
         self._write()
 
@@ -76,11 +82,20 @@ class Activity:
             self._operation = operation
             _TEXT.pack_into(self._bytes, _OPERATION_AT, operation.encode())
         self._tick()
+        started = time.perf_counter()
         try:
             yield
         finally:
+            waited_s = time.perf_counter() - started
+            if waited_s > self._longest_s:
+                self._longest, self._longest_s = operation, waited_s
             self._waits = before
             self._tick()
+
+    def longest_wait(self) -> str:
+        """The operation of the longest wait since the last call; empty without a wait."""
+        longest, self._longest, self._longest_s = self._longest, "", 0.0
+        return longest
 
     def timing(self, items: Iterable[T]) -> Iterator[T]:
         """Yield `items`. `--timeout` bounds the time that the worker spends on each."""
@@ -98,11 +113,11 @@ class Activity:
         return _record(self._bytes)
 
     def _tick(self) -> None:
-        self._ticks += 1
+        self.ticks += 1
         self._write()
 
     def _write(self) -> None:
-        _NUMBERS.pack_into(self._bytes, 0, self._ticks, self._step, self._timed, self._waits)
+        _NUMBERS.pack_into(self._bytes, 0, self.ticks, self._step, self._timed, self._waits)
 
 
 current = Activity()

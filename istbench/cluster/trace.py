@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.speed import Giga, Speed, StepWork
-from istbench.config.numbers import Count, Natural, Nodes, Threads
+from istbench.config.numbers import Count, Duration, Natural, Nodes, Threads
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -77,6 +77,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
         transport: the messages went through the fabric's transport, beside the process group.
         warmup_steps: local steps at the start of the run, each of which exchanges as the last step of a round does.
             The sample is from later rounds; a replay adds these exchanges.
+        stalled_s: seconds of stalls (`node.stalls`) in the sample.
         unlike_steps: local steps at the start of the run whose messages differ from those of the sample. A replay
             takes them for steps of the sample.
     """
@@ -97,6 +98,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     transport: bool = False
     warmup_steps: Natural = 0
     unlike_steps: Natural = 0
+    stalled_s: Duration = 0.0
 
     @property
     def doubt(self) -> str:
@@ -105,6 +107,8 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
             return f"others used {self.others_cores:.1f} of {self.cores} cores while it was recorded"
         if self.gflops_range and self.gflops_range > _STEADY_RANGE:
             return f"the machine's speed changed by {self.gflops_range:.1f} times while it was recorded"
+        if self.device == "cuda" and self.stalled_s:  # a processor's seconds are CPU time, without stalls
+            return f"its recorded rounds have stalls of {self.stalled_s:.1f} s"
         return ""
 
 

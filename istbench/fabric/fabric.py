@@ -183,6 +183,15 @@ class Fabric:
         """The largest `value` over nodes. Control traffic."""
         return max(self.numbers(value))
 
+    def maxima(self, values: Tensor) -> Tensor:
+        """The largest over nodes of each entry of `values`, on the host. Control traffic."""
+        largest = values.to(self.device)
+        with self.accounting("control"):
+            self._post_collective("all_reduce", largest.nbytes)
+            with self._operation("agreeing on numbers"):
+                dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return largest.cpu()
+
     def total(self, value: float) -> float:
         """The sum of `value` over nodes. Control traffic."""
         return math.fsum(self.numbers(value))

@@ -6,6 +6,7 @@ longer than the time-out stops the thread, and counts as silence.
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Sequence
 
 from istbench.activity import current
@@ -14,6 +15,7 @@ from istbench.machine import host_name
 
 _EVERY_S, _BEATS_PER_TIMEOUT = 1.0, 8
 _STOPS_S = 2.0
+_PAUSE_S, _PAUSES = 0.3, 99
 _WAITS, _WORKS = "waits", "works"
 
 
@@ -45,6 +47,7 @@ class Pulse:
     def __init__(self, store: SignedStore, rank: int, timeout_s: float, hosts: Sequence[str] = ()) -> None:
         self.every_s = min(_EVERY_S, timeout_s / _BEATS_PER_TIMEOUT)
         self._store, self._rank, self._hosts = store, rank, hosts
+        self._pauses: list[tuple[float, float]] = []  # the end of each by `time.perf_counter`, and its seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
 
@@ -57,6 +60,10 @@ class Pulse:
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(_STOPS_S)
+
+    def paused_s(self, since: float, until: float) -> float:
+        """Seconds in which this process did not run, in pauses that ended between two times of `perf_counter`."""
+        return sum(seconds for ended, seconds in self._pauses if since <= ended <= until)
 
     def sign_of(self, rank: int) -> str:
         """The last heartbeat of `rank`: a number and the rank's activity; empty before the first.
@@ -86,7 +93,11 @@ class Pulse:
             except RuntimeError:  # the store is lost; ranks that wait for a text report it
                 return
             count += 1
+            before = time.perf_counter()
             self._over.wait(self.every_s)
+            now = time.perf_counter()
+            if now - before > self.every_s + _PAUSE_S:  # the process was stopped, or had no core
+                self._pauses = [*self._pauses[-_PAUSES:], (now, now - before - self.every_s)]
 
 
 def _state() -> str:

@@ -29,7 +29,7 @@ class TrainClock:
 
     def __init__(self, fabric: Fabric, dilation: float = 1.0) -> None:
         self._fabric, self._device = fabric, fabric.device
-        self._dilation = dilation
+        self.dilation = dilation
         self._started = self._waited_before = self._elapsed = 0.0
 
     def start(self) -> None:
@@ -41,8 +41,12 @@ class TrainClock:
     def elapsed(self) -> float:
         """Seconds of the segment so far."""
         _finish_kernels(self._device)
-        self._elapsed = (time.perf_counter() - self._started) / self._dilation
+        self._elapsed = self.passed()
         return self._elapsed
+
+    def passed(self) -> float:
+        """Seconds of the segment so far, without waiting for the GPU: kernels may still run."""
+        return (time.perf_counter() - self._started) / self.dilation
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -56,7 +60,7 @@ class TrainClock:
     def computing(self) -> float:
         """The part of the last `elapsed` in which this rank did not wait for others."""
         waited = self._fabric.recorder.waited_s() - self._waited_before
-        return max(0.0, self._elapsed - waited / self._dilation)
+        return max(0.0, self._elapsed - waited / self.dilation)
 
 
 def node_seconds(train_s: float, computing_s: Sequence[float], hosts: Sequence[str]) -> tuple[NodeSeconds, ...]:

@@ -69,11 +69,13 @@ class TraceSample:
         gathering = bool(self._work.gathered)
         self._moments.append(measured(self._shapes, self._fabric.device, arrays, gathering=gathering))
 
-    def save(self, *, whole: bool) -> str | None:
+    def save(self, *, whole: bool, stalled_s: float = 0.0) -> str | None:
         """Write the trace, once. With `whole`, only a complete sample; otherwise the events so far.
 
         An incomplete sample does not replace the trace of an earlier part of the run. While the sample grows, each
         call measures the machine's speed again. Returns the reason on rank 0 if the run cannot have a trace.
+
+        stalled_s: seconds of stalls in the sample, on rank 0.
         """
         recorder = self._fabric.recorder
         if self._saved:
@@ -108,6 +110,7 @@ class TraceSample:
                 transport=self._fabric.uses_transport,
                 warmup_steps=recorder.warmup_steps,
                 unlike_steps=recorder.unlike_steps,
+                stalled_s=stalled_s,
             )
         except ValueError as error:  # the ranks differ, for example if parts of a model take turns
             return str(error)

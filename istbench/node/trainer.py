@@ -13,6 +13,7 @@ from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.published import Totals
 from istbench.node.setup import Setup, on_device
 from istbench.node.sinks import Sinks
+from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
 from istbench.node.trace_sample import TraceSample
 from istbench.node.training_state import OpenSegment
@@ -32,6 +33,7 @@ class Trainer:
         sample: measures the machine where recording begins and ends.
 
     Attributes:
+        stalls: the steps that something outside training held up.
         stopped: whether training stopped before the end of a segment.
         open_segment: that segment, which a checkpoint has to keep.
     """
@@ -53,6 +55,7 @@ class Trainer:
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
         self._memory, self._sinks, self._stopping = memory, sinks, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
+        self.stalls = Stalls(self._clock, fabric, sinks)
         ahead = setup.workload.batches_ahead
         self._batches = BatchesAhead(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
         self._last_steps = 0  # of the last segment
@@ -100,9 +103,11 @@ class Trainer:
     def _on_the_clock(self) -> Iterator[None]:
         """Inside, the train clock runs. Every rank adds the slowest rank's seconds to the totals."""
         fabric, totals = self._fabric, self._totals
+        first = totals.step
         fabric.barrier("starting a segment")
         self._memory.start()
         self._clock.start()
+        self.stalls.start()
         fabric.recorder.resume()
         yield
         seconds, computing = self._clock.elapsed(), self._clock.computing()
@@ -111,6 +116,7 @@ class Trainer:
         by_rank = fabric.numbers(computing)
         if len(totals.computing_s) == len(by_rank):
             totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
+        self.stalls.end(first, seconds)
 
     @contextmanager
     def _off_the_clock(self) -> Iterator[None]:
@@ -131,6 +137,7 @@ class Trainer:
             self._method.local_step = step
             losses.add(self._method.step(on_device(self._batches.take(step), self._fabric.device)))
             self._fabric.recorder.mark("step")
+            self.stalls.step()
             if self._sample is not None and self._sample.due:
                 with self._off_the_clock():
                     self._sample.calibrate()

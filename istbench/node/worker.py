@@ -152,10 +152,11 @@ class RankTraining:
         """Train to the end of the run, or to a stop, which leaves a checkpoint."""
         with closing(self._trainer):
             self._train_segments()
+        self._trainer.stalls.finish()
         if self._trainer.stopped:
             self._state.save_stopped(self._progress, self._trainer.open_segment)
         else:
-            self._log.no_trace(self._trace.save(whole=False))
+            self._log.no_trace(self._trace.save(whole=False, stalled_s=self._trainer.stalls.in_trace_s))
             self._finish()
 
     def _train_segments(self) -> None:
@@ -170,7 +171,7 @@ class RankTraining:
                 return
             over = self._is_over(self._evaluate(loss))
             self._log.method_note(self._setup.method.note())
-            self._log.no_trace(self._trace.save(whole=True))
+            self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
             if not over and totals.step < last_step:
                 self._state.save_if_due(totals)
 

@@ -1,8 +1,10 @@
 """The lines of events.jsonl."""
 
+from typing import Annotated
+
 import msgspec
 
-from istbench.config.numbers import Duration, Natural
+from istbench.config.numbers import Count, Duration, Natural
 from istbench.results.header import Git, HostRecord, Metrics, Status
 
 
@@ -65,6 +67,23 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     metrics: Metrics
 
 
+class Stall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="stall"):
+    """Something outside training held up a local step: `train_s` counts the time all the same.
+
+    Attributes:
+        step: local steps done after it. seconds: of the step, beyond the usual seconds of such a step.
+        operation: the activity meanwhile; empty for several stalls.
+        rank: the rank that held up the others; None if all ranks waited for one another, as on a broken link.
+        count: number of stalls whose seconds the event sums up.
+    """
+
+    step: Natural
+    seconds: Duration
+    operation: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    rank: Natural | None = None
+    count: Count = 1
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fault"):
     """The reason of a failed run."""
 
@@ -80,4 +99,4 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
     time: str = ""
 
 
-Event = Start | Resume | Note | Evaluation | Fault | Stop
+Event = Start | Resume | Note | Evaluation | Stall | Fault | Stop

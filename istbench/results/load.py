@@ -11,8 +11,10 @@ from istbench.cluster.clock import ClusterTime
 from istbench.config.data_source import DataSource
 from istbench.errors import UserError, is_divergence
 from istbench.results.curves import Curve, Reached
+from istbench.results.events import Stall
 from istbench.results.header import Header
 from istbench.results.hosts import changes
+from istbench.results.stalls import stalls_of
 from istbench.results.store import RunDirectory
 
 
@@ -22,6 +24,7 @@ class Run:
 
     Attributes:
         changes: a line for each change of machine, versions or source tree between its parts (`results.hosts`).
+        stalls: times in its train seconds in which something outside training held it up.
         levels: levels of the metric that the user selected for the report.
         cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
         extrapolated_from: nodes of the recorded run, if this one was never run but dealt from it (`plan.redeal`).
@@ -31,6 +34,7 @@ class Run:
     curve: Curve
     directory: RunDirectory
     changes: tuple[str, ...] = ()
+    stalls: tuple[Stall, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
     extrapolated_from: int | None = None
@@ -56,6 +60,11 @@ class Run:
     def diverged(self) -> bool:
         """Whether its loss became a value that is no number, so that it has no end: a miss of every target."""
         return self.header.status == "failed" and is_divergence(self.header.error)
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds of its stalls."""
+        return sum(stall.seconds for stall in self.stalls)
 
     @property
     def doubt(self) -> str:
@@ -92,7 +101,13 @@ def load_run(directory: RunDirectory) -> Run:
             f"{directory.events_jsonl} holds no evaluation of a finished run; "
             f"delete {directory.path} to run the cell again"
         )
-    return Run(header=header, curve=curve, directory=directory, changes=tuple(changes(header, events)))
+    return Run(
+        header=header,
+        curve=curve,
+        directory=directory,
+        changes=tuple(changes(header, events)),
+        stalls=stalls_of(events),
+    )
 
 
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:

@@ -158,6 +158,8 @@ def test_no_nodes_or_other_arrays_are_no_trace():
         ({"cores": 2, "others_cores": 0.1, "gflops_range": 1.1}, ""),
         ({"cores": 2, "others_cores": 1.94}, "others used 1.9 of 2 cores while it was recorded"),
         ({"cores": 64, "others_cores": 1.94}, ""),
+        ({"device": "cuda", "stalled_s": 3.04}, "its recorded rounds have stalls of 3.0 s"),
+        ({"device": "cpu", "stalled_s": 3.04}, ""),
         ({"gflops_range": 1.62}, "the machine's speed changed by 1.6 times while it was recorded"),
     ],
 )
