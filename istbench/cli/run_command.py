@@ -169,4 +169,6 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
         },
         "targets": targets,
         **msgspec.to_builtins(header.result),
+        "stalled_s": run.stalled_s,
+        "stalls": msgspec.to_builtins(run.stalls),
     }

@@ -27,6 +27,7 @@ from istbench.report.report import Report
 from istbench.report.tables.comparison import comparison, comparison_to
 from istbench.report.tables.crossings import crossings_table
 from istbench.report.tables.of_group import group_context
+from istbench.report.tables.stalls import stall_words
 from istbench.report.tables.table import Table
 from istbench.report.targets import Target
 from istbench.results.load import Run
@@ -270,6 +271,7 @@ def _cell(run: Run, file: Path) -> Cell:
         "timing rule": str(header.timing_rule),
         "started, finished": ", ".join(filter(None, [header.started_at, header.finished_at])),
         "parts that differ": "; ".join(run.changes),
+        "stalls": stall_words(run) if run.stalls else "",
     }
     directory = run.directory
     return Cell(

@@ -12,6 +12,7 @@ from istbench.cluster.trace_file import load_trace
 from istbench.errors import UserError
 from istbench.report.phrases import lower_bound_line
 from istbench.report.published import Figure
+from istbench.report.tables.stalls import stall_lines
 from istbench.reproduce.matching import is_like, is_of
 from istbench.reproduce.paper import Difference, Subject
 from istbench.results.load import Run
@@ -66,6 +67,7 @@ class Measured:
         return Timed(
             subjects=tuple(subjects),
             difference=Difference(aspect="machine", text=f"our seconds are measured, on your machines{where}."),
+            cautions=tuple(stall_lines([run for subject in subjects for run in subject.runs])),
         )
 
 

@@ -86,6 +86,7 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
         ColumnOf(
             key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline, None)
         ),
+        *([] if group.clock == "cluster_s" else [_STALLED]),
         *_cost(group),
     ]
 
@@ -168,6 +169,12 @@ def _range(contender: Contender) -> Entry:
     return Entry(text=f"{percent['low']:+.0f} to {percent['high']:+.0f}", value=percent)
 
 
+def _stalled(contender: Contender) -> Entry:
+    """The most seconds in stalls of a run."""
+    most = max((run.stalled_s for run in contender.runs), default=0.0)
+    return Entry(text=f"up to {number(most)}", value=most) if most else NOTHING
+
+
 def _final(contender: Contender) -> Entry:
     found = estimate(contender.finals())
     return Entry(text=with_interval(found, metric_value), value=_without_reached(found))
@@ -223,4 +230,5 @@ def _speed_up_value(pairing: Pairing) -> dict[str, Scalar]:
 _EXTRAPOLATED = ColumnOf[Contender](
     key="extrapolated_from_nodes", title="extrapolated", entry=_extrapolated, optional=True
 )
+_STALLED = ColumnOf[Contender](key="stalled_s", title="s in stalls", entry=_stalled, optional=True)
 _RANGE = ColumnOf[Contender](key="range_percent", title="replay known to %", entry=_range, optional=True)

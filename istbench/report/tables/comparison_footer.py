@@ -25,6 +25,7 @@ from istbench.report.phrases import (
 )
 from istbench.report.tables.numbers import number
 from istbench.report.tables.of_group import shared_line
+from istbench.report.tables.stalls import group_stall_lines
 from istbench.results.load import Run
 from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name
@@ -66,6 +67,7 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     yield from _control_line(group)
     yield from _versions_line(group)
     yield from _changes_line(group)
+    yield from group_stall_lines(group)
     yield from _unfinished_lines(group)
     yield guide_line("the-main-table")
 

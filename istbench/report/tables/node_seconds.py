@@ -8,6 +8,7 @@ from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, data_line, guide_line
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded
 from istbench.report.tables.of_group import NAMING, group_context, shared_line
+from istbench.report.tables.stalls import group_stall_lines
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.header import NodeSeconds
 from istbench.results.nodes import median_node_seconds, straggler
@@ -38,6 +39,7 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
             *shared_line(group),
             Lead("Clock: train_s, from the node with the fewest seconds to the node with the most."),
             *([_SHARED] if _share_cores(group, rows) else []),
+            *group_stall_lines(group),
             guide_line("computing-and-waiting-by-node"),
         ),
         keys=len(NAMING),

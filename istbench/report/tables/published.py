@@ -18,6 +18,7 @@ from istbench.report.tables.numbers import (
     with_interval,
 )
 from istbench.report.tables.of_group import group_context
+from istbench.report.tables.stalls import group_stall_lines
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.curves import time_to_target
 from istbench.results.metrics import Metric, level_text, metric_named
@@ -60,6 +61,7 @@ def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> 
                 if left_out
                 else []
             ),
+            *group_stall_lines(group),
             *(f"Published: {note}." for note in notes),
             guide_line("beside-published-figures"),
         ),

@@ -16,6 +16,7 @@ from istbench.report.phrases import (
     unlike_lines,
 )
 from istbench.report.tables.numbers import metric_value, number, plain
+from istbench.report.tables.stalls import stall_lines
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
 from istbench.results.metrics import level_text
@@ -64,6 +65,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         footer=(
             data_line(header.data_source),
             Lead(f"Budget: {header.budget}. Cell: {header.cell}."),
+            *stall_lines([run]),
             *_slow_node_line(run),
             *metric_line(metric, own=True),
             *_rough_line(run),
