@@ -60,6 +60,13 @@ class Recorder:
         """
         return self._waits.seconds()
 
+    def unawaited_s(self) -> float:
+        """Seconds since the start of an asynchronous operation that no wait followed; on a GPU 0.
+
+        A backward pass waits for its collectives in C++, without a record of it. Any thread may call this.
+        """
+        return self._waits.unawaited_s()
+
     def resume(self) -> None:
         """Restart the stopwatch: the time since the last event was not training."""
         self._restart()
@@ -183,6 +190,9 @@ class _Waits(Protocol):
     def add_since_post(self) -> None:
         """Add a wait from the start of the last operation to now."""
 
+    def unawaited_s(self) -> float:
+        """Seconds since the start of the last operation, if no wait followed it; 0 if unknown."""
+
     def seconds(self) -> float: ...
 
 
@@ -206,6 +216,10 @@ class _HostWaits:
     def add_since_post(self) -> None:
         if self._posted is not None:
             self.add(self._posted)
+
+    def unawaited_s(self) -> float:
+        posted = self._posted
+        return 0.0 if posted is None else time.perf_counter() - posted
 
     def seconds(self) -> float:
         return self._seconds
@@ -236,6 +250,9 @@ class _CudaWaits:
     def add_since_post(self) -> None:
         if self._posted is not None:
             self.add(self._posted)
+
+    def unawaited_s(self) -> float:
+        return 0.0
 
     def seconds(self) -> float:
         self._fold(len(self._pairs))

@@ -8,6 +8,7 @@ from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.node.ahead import BatchesAhead
+from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.published import Totals
@@ -56,6 +57,7 @@ class Trainer:
         self._memory, self._sinks, self._stopping = memory, sinks, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
         self.stalls = Stalls(self._clock, fabric, sinks)
+        self._lateness = Lateness(fabric, totals, sinks, setup.method.round_steps) if fabric.rank == 0 else None
         ahead = setup.workload.batches_ahead
         self._batches = BatchesAhead(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
         self._last_steps = 0  # of the last segment
@@ -70,6 +72,8 @@ class Trainer:
     def close(self) -> None:
         """Stop making batches and looking for stop requests."""
         self._batches.close()
+        if self._lateness is not None:
+            self._lateness.close()
         if self._stopping is not None:
             self._stopping.close()
 
@@ -85,7 +89,7 @@ class Trainer:
         segment = self.open_segment or OpenSegment(end=self._segment_end(), steps=0, losses=0.0)
         self.open_segment = None
         losses = Losses(self._fabric.device, (segment.steps, segment.losses))
-        with self._on_the_clock():
+        with self._on_the_clock(), self._watched(segment.end):
             self._train_steps(segment.end, losses)
             if self._totals.step % self._method.round_steps and not self.stopped:
                 self._method.close_round()
@@ -117,6 +121,16 @@ class Trainer:
         if len(totals.computing_s) == len(by_rank):
             totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
         self.stalls.end(first, seconds)
+
+    @contextmanager
+    def _watched(self, end: int) -> Iterator[None]:
+        """Inside, rank 0 tells the user if the evaluation of step `end` comes far too late."""
+        if self._lateness is None:
+            yield
+            return
+        self._lateness.begin(end)
+        yield
+        self._lateness.finish()
 
     @contextmanager
     def _off_the_clock(self) -> Iterator[None]:
