@@ -5,7 +5,7 @@ link of node 1 in a lab is down for some seconds. `slow link`: that link becomes
 Nothing disturbs the other runs, so they must have no stall. The script prints Markdown. The rows with a link need
 Linux and root. Other work on the machine makes stalls of its own.
 
-    python scripts/bench/stalls.py --hidden 16 --clips 12 --steps 40 --only ist --seconds 1.2    # to try it
+    python scripts/bench/stalls.py --hidden 16 --clips 12 --steps 40 --only ist    # to try it
 """
 
 import argparse
