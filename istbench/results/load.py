@@ -96,11 +96,8 @@ def load_run(directory: RunDirectory) -> Run:
     header = directory.header()
     events = directory.events()
     curve = Curve.from_events(events, header.own_metric)
-    if header.status == "done" and not curve.evaluations:
-        raise UserError(
-            f"{directory.events_jsonl} holds no evaluation of a finished run; "
-            f"delete {directory.path} to run the cell again"
-        )
+    if header.status == "done":
+        _require_end(header, curve, directory)
     return Run(
         header=header,
         curve=curve,
@@ -108,6 +105,22 @@ def load_run(directory: RunDirectory) -> Run:
         changes=tuple(changes(header, events)),
         stalls=stalls_of(events),
     )
+
+
+def _require_end(header: Header, curve: Curve, directory: RunDirectory) -> None:
+    """Check that the curve of a finished run ends in its result: lost or other events would make a wrong curve.
+
+    Raises:
+        UserError: it does not.
+    """
+    last, result = (curve.evaluations or (None,))[-1], header.result
+    if last is None:
+        found = "holds no evaluation of a finished run"
+    elif result is not None and (last.step, last.metrics) != (result.steps, result.final):
+        found = f"ends in an evaluation of step {last.step} that is not the run's result of step {result.steps}"
+    else:
+        return
+    raise UserError(f"{directory.events_jsonl} {found}; delete {directory.path} to run the cell again")
 
 
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:

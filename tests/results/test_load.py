@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from fake_runs import evaluation, header, write_plausible, write_run
+from fake_runs import evaluation, header, ramp, write_plausible, write_run
 
 from istbench.errors import UserError
 from istbench.results.events import Part, Resume
@@ -56,9 +56,25 @@ def test_an_event_that_lacks_something_is_a_problem(results):
         load_run(directory)
 
 
-def test_a_finished_run_without_evaluations_is_a_problem(results):
-    directory = write_run(results, header(), [])
-    with pytest.raises(UserError, match="holds no evaluation"):
+@pytest.mark.parametrize(("kept", "step"), [(2, 10), (0, None)])
+def test_a_finished_run_that_lost_its_last_evaluation_is_a_problem(results, kept, step):
+    directory = write_run(results, header(), ramp(9.0))
+    lines = directory.events_jsonl.read_bytes().splitlines(True)
+    directory.events_jsonl.write_bytes(b"".join(lines[: 1 + kept]))
+    write_plausible(results, "ist")
+    runs, problems = load_runs(results)
+    assert [run.header.method for run in runs] == ["ist"]
+    reason = "holds no evaluation of a finished run"
+    if step is not None:
+        reason = f"ends in an evaluation of step {step} that is not the run's result of step 100"
+    assert problems == [f"{directory.events_jsonl} {reason}; delete {directory.path} to run the cell again"]
+
+
+def test_a_finished_run_with_events_of_another_is_a_problem(results):
+    directory = write_run(results, header(), ramp(9.0))
+    other = write_run(results, header(seed=1), ramp(9.0, 0.8))
+    shutil.copyfile(other.events_jsonl, directory.events_jsonl)
+    with pytest.raises(UserError, match="of step 100 that is not the run's result of step 100; delete"):
         load_run(directory)
 
 
@@ -147,8 +163,10 @@ def test_the_level_a_run_stops_at_is_one_of_its_targets(results):
 def test_a_run_that_went_on_elsewhere_says_so(results):
     directory = write_plausible(results, "ddp")
     assert load_run(directory).changes == ()
+    last = load_run(directory).curve.evaluations[-1]
     directory.append(Resume(step=50, part=Part(host=HostRecord(name="server", cores=64))))
     directory.append(Resume(step=100, part=Part(host=HostRecord(name="laptop", cores=8))))
+    directory.append(last)
     assert load_run(directory).changes == (
         "resumed on another machine: server (64 cores), from step 100 on laptop (8 cores)",
     )

@@ -42,7 +42,7 @@ def whole(tmp_path_factory):
     )
     head["config"] = {**head["config"], "lab": lab, "target": 0.75, "max_seconds": 30.0, "plugins": ["a.py"]}
     head["host"] = {**head["host"], "lab": "a lab"}
-    run = write_run(results, head, RAMP)
+    run = write_run(results, head, [*RAMP[:2], evaluation(20, 9.0, 0.8)])
     run.update(git=Git(commit="abc", dirty=True))
     for event in EVENTS:
         run.append(event)

@@ -363,6 +363,7 @@ def test_runs_that_went_on_elsewhere_are_pointed_out_on_every_clock(results):
         directory = write_run(results, header("ist", seed=seed), ramp(9.0), trace=averaging_trace(2))
         directory.append(Resume(step=50, part=Part(host=HostRecord(name="server", cores=64))))
         directory.append(Resume(step=70, part=Part(host=HostRecord(name="laptop", cores=8))))
+        directory.append(ramp(9.0)[-1])
     write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace(2))
     said = (
         "Careful: 2 of 3 runs consist of different parts, for example ist on 2 nodes seed 0, resumed on another "
