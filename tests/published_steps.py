@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from functools import reduce
 
 from istbench.node.published import (
     LATEST,
@@ -13,10 +14,14 @@ from istbench.node.published import (
     newest_whole,
     step_of,
 )
+from istbench.results.events import digest_with
 
 
-def totals_of(step):
-    return Totals(step=step, train_s=step, wall_s=step, bytes_sent=0, bytes_received=0)
+def totals_of(step, evaluations=()):
+    return Totals(
+        step=step, train_s=step, wall_s=step, bytes_sent=0, bytes_received=0, evaluations=len(evaluations),
+        evaluations_sha256=reduce(digest_with, evaluations, ""),
+    )  # fmt: skip
 
 
 def write_step(directory, step, files):
@@ -26,8 +31,8 @@ def write_step(directory, step, files):
         (directory / str(step) / name).write_bytes(content)
 
 
-def publish_step(directory, step):
-    """Publish `step`; the one before stays, older ones go."""
+def publish_step(directory, step, evaluations=()):
+    """Publish `step` after `evaluations`; the one before stays, older ones go."""
     folder = directory / str(step)
     listed = {
         path.name: ManifestEntry(bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
@@ -35,7 +40,7 @@ def publish_step(directory, step):
         if path.name != MANIFEST
     }
     before = [found.totals.step for found in find(directory)][:1]
-    published = step_of(directory, step, manifest_of(totals_of(step), listed))
+    published = step_of(directory, step, manifest_of(directory.parent.name, totals_of(step, evaluations), listed))
     for path, content in ((folder / MANIFEST, published.manifest), (directory / LATEST, published.pointer)):
         (directory / "new").write_bytes(content)
         (directory / "new").replace(path)

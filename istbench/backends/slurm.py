@@ -294,7 +294,7 @@ def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
 
 def _is_done(out: Path, name: str) -> bool:
     run = RunDirectory.of(out, name)
-    return run.exists() and run.header().status == "done"
+    return run.exists() and run.own_header().status == "done"
 
 
 def _without_job(request: RunRequest, out: Path, name: str) -> Outcome | None:

@@ -2,20 +2,25 @@
 
 import contextlib
 import shutil
+from functools import reduce
 from pathlib import Path
 
 import msgspec
 
 from istbench.cells.resolve import Cell
 from istbench.errors import RunFailed, UserError
-from istbench.node.published import newest
+from istbench.node.published import Totals, newest
 from istbench.node.stopping import StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.processes.failures import WorkerLost, same_command
 from istbench.processes.launcher import Job, Launcher, launch
-from istbench.results.events import Part, Resume, Start
+from istbench.results.curves import Curve
+from istbench.results.events import Part, Resume, Start, digest_with
+from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory, time_now
+
+_FROM_BEGINNING = "--again starts it from the beginning"
 
 
 def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
@@ -92,7 +97,7 @@ def _has_result(run: RunDirectory) -> bool:
 
 
 def _is_done(run: RunDirectory) -> bool:
-    return run.exists() and run.header().status == "done"
+    return run.exists() and run.own_header().status == "done"
 
 
 def _note_tuned(cell: Cell, run: RunDirectory) -> None:
@@ -124,19 +129,41 @@ def _clear(run: RunDirectory) -> None:
 def _open(cell: Cell, run: RunDirectory) -> None:
     now = time_now()
     part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
+    step = newest(run.checkpoint)
     if not run.exists():
+        if step is not None:
+            raise UserError(f"{run.path} has a checkpoint, and no {run.run_json.name}; {_FROM_BEGINNING}")
         run.create(msgspec.structs.replace(cell.header, started_at=now))
         run.append(Start(time=now, part=part))
         return
-    step, before = newest(run.checkpoint), run.header()
-    if step is not None and before.timing_rule != cell.header.timing_rule:
-        raise UserError(
-            f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench uses rule "
-            f"{cell.header.timing_rule}; --again starts it from the beginning"
-        )
+    before = run.own_header()
+    if step is not None:
+        if before.timing_rule != cell.header.timing_rule:
+            raise UserError(
+                f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench uses rule "
+                f"{cell.header.timing_rule}; {_FROM_BEGINNING}"
+            )
+        _require_evaluations(run, before.own_metric, step.totals)
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
     # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
     run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
+
+
+def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> None:
+    """Check that the events of `run` hold the evaluations up to its checkpoint; later ones are made again.
+
+    Raises:
+        UserError: with the number of evaluations that are there.
+    """
+    found = [event for event in Curve.from_events(run.events(), metric).evaluations if event.step <= saved.step]
+    digest = reduce(digest_with, found, "")
+    if (len(found), digest) != (saved.evaluations, saved.evaluations_sha256):
+        count = f"{len(found)} evaluations, not {saved.evaluations},"
+        held = count if len(found) != saved.evaluations else "other evaluations than the run made"
+        raise UserError(
+            f"{run.events_jsonl} holds {held} up to the checkpoint of step {saved.step}; put the file back, or "
+            f"{_FROM_BEGINNING}"
+        )
 
 
 def _checkpointed(run: RunDirectory) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from istbench.door import convert, path_text
-from istbench.errors import RunFailed
+from istbench.errors import RunFailed, UserError
 from istbench.files import sync
 from istbench.hosts.connection import Connection, Refused
 from istbench.hosts.group import Say
@@ -27,7 +27,7 @@ from istbench.hosts.remote_files import (
 )
 from istbench.hosts.trees import LISTS_S
 from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
-from istbench.results.store import RunDirectory
+from istbench.results.store import OfAnotherCell, RunDirectory
 
 Pace = Callable[[float, int, int], None]
 """Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
@@ -40,31 +40,27 @@ def at_once(_seconds: float, _size: int, _left: int) -> None:
 
 
 class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A published step there; `manifest` is empty if an earlier istbench wrote it."""
+    """A published step there."""
 
     step: int
     manifest: str
-    names: list[FileName]
     pointer: str
 
     def size(self, directory: Path) -> int:
         """Bytes that `directory` lacks of it; 0 if unknown."""
-        if not self.manifest or self.whole(directory):
-            return 0
         with suppress(Broken):
-            files = step_of(directory, self.step, self.manifest.encode()).files or {}
-            return sum(listed.bytes for listed in files.values())
+            if not self.whole(directory):
+                files = step_of(directory, self.step, self.manifest.encode()).files
+                return sum(listed.bytes for listed in files.values())
         return 0
 
     def whole(self, directory: Path) -> bool:
         """Whether `directory` has this step, published and whole."""
-        for found in find(directory):
-            if isinstance(found, Step) and found.totals.step == self.step:
-                try:
+        with suppress(Broken, OfAnotherCell):
+            for found in find(directory):
+                if isinstance(found, Step) and found.manifest.decode() == self.manifest:
                     found.check_sizes()
-                except Broken:
-                    return False
-                return found.manifest.decode() == self.manifest and found.names() == self.names
+                    return True
         return False
 
 
@@ -148,13 +144,10 @@ def _bring_step(reader: _PartReader, here: Path, offer: _RunListing) -> _Offered
         if step.whole(here / CHECKPOINT):
             return None
         with suppress(Broken):
-            whole = step_of(here / CHECKPOINT, step.step, step.manifest.encode()) if step.manifest else None
-            for name in step.names:
-                sha256 = _bring_part(reader, here, f"{CHECKPOINT}/{step.step}/{name}")
-                if whole is not None:
-                    whole.require(name, sha256)
-            if whole is not None:
-                put(here, f"{CHECKPOINT}/{step.step}/{MANIFEST}", 0, whole.manifest)
+            whole = step_of(here / CHECKPOINT, step.step, step.manifest.encode())
+            for name in whole.names():
+                whole.require(name, _bring_part(reader, here, f"{CHECKPOINT}/{step.step}/{name}"))
+            put(here, f"{CHECKPOINT}/{step.step}/{MANIFEST}", 0, whole.manifest)
             put(here, f"{CHECKPOINT}/{LATEST}", 0, step.pointer.encode())
             return step
         shutil.rmtree(beside(here) / CHECKPOINT, ignore_errors=True)
@@ -233,8 +226,15 @@ def _delete_others(here: Path, names: list[str], offer: _RunListing) -> None:
 
 def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once, *, again: bool = False) -> None:
     """`fetch`, unless the run here is further than that of the host; always if it trains `again`."""
-    if again or first.do("how_far", path=theirs) >= how_far(here):
+    if again or _how_far_there(first, theirs) >= how_far(here):
         fetch(first, theirs, here, pace)
+
+
+def _how_far_there(first: Connection, theirs: str) -> list[int]:
+    found: list[int] | str = first.do("how_far", path=theirs)
+    if isinstance(found, str):
+        raise UserError(f"{first.name}: {found}")
+    return found
 
 
 def bring(first: Connection, here: Path, theirs: str) -> bool:
@@ -243,10 +243,10 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
     Copies the newest whole step of its checkpoint. Returns whether the run was further.
 
     Raises:
-        UserError: if no step of the local checkpoint is whole.
+        UserError: if no step of the local checkpoint is whole, or a run is of another cell.
         Lost, Refused: if the host fails.
     """
-    if how_far(here) <= first.do("how_far", path=theirs):
+    if how_far(here) <= _how_far_there(first, theirs):
         return False
     step = newest_whole(here / CHECKPOINT)
     sent = (f"{CHECKPOINT}/{LATEST}", f"{CHECKPOINT}/{step.totals.step}/") if step else ()

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from istbench.errors import RunFailed
+from istbench.errors import RunFailed, UserError
 from istbench.hosts.connection import Lost, Refused
 from istbench.hosts.files import Pace
 
@@ -76,7 +76,7 @@ class Meanwhile:
                 return
             except Lost:
                 continue  # the thread that watches the run reports it
-            except (Refused, RunFailed) as error:
+            except (Refused, RunFailed, UserError) as error:
                 if not told and not self._over.is_set():
                     self._say(f"cannot copy the run here while it trains: {error}")
                 told = True

@@ -11,7 +11,7 @@ from typing import Any
 from istbench.errors import UserError
 from istbench.hosts.agent_program import Agent
 from istbench.node.published import Step, find, newest
-from istbench.results.store import RunDirectory
+from istbench.results.store import OfAnotherCell, RunDirectory
 
 PART = 1 << 20
 CHECKPOINT = "checkpoint"
@@ -19,13 +19,21 @@ _NEW, _OLD = ".new", ".old"
 
 
 def how_far(path: Path) -> list[int]:
-    """Progress of the run in `path`: whether it exists, whether it is done, the step of its checkpoint."""
+    """Progress of the run in `path`: whether it exists, whether it is done, the step of its checkpoint.
+
+    Raises:
+        OfAnotherCell: its header or its checkpoint is of another cell, so that no copy may replace it.
+    """
     run = RunDirectory(path)
+    find(path / CHECKPOINT)
     if not run.exists():
         return [0, 0, 0]
-    done = False
-    with contextlib.suppress(UserError):
-        done = run.header().status == "done"
+    try:
+        done = run.own_header().status == "done"
+    except OfAnotherCell:
+        raise
+    except UserError:
+        done = False
     return [1, int(done), published(path)]
 
 
@@ -37,9 +45,12 @@ def published(path: Path) -> int:
     return 0
 
 
-def how_far_there(_agent: Agent, question: Mapping[str, Any]) -> list[int]:
-    """On a host: `how_far` the run in `path` is."""
-    return how_far(Path(question["path"]))
+def how_far_there(_agent: Agent, question: Mapping[str, Any]) -> list[int] | str:
+    """On a host: `how_far` the run in `path` is, or the error of a run of another cell."""
+    try:
+        return how_far(Path(question["path"]))
+    except OfAnotherCell as error:
+        return str(error)
 
 
 def list_files(path: Path) -> list[tuple[str, int]]:
@@ -70,8 +81,8 @@ def offer(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         files: `stamps` of whole files outside the checkpoint.
-        steps: the published ones, newest first: number, manifest (empty from an earlier istbench), names of files,
-            and its `latest.json`. damaged: whether there are published steps that cannot be read.
+        steps: the published ones, newest first: number, manifest, and its `latest.json`.
+        damaged: whether there are published steps that cannot be read.
     """
     path = Path(question["path"])
     found = find(path / CHECKPOINT)
@@ -82,7 +93,6 @@ def offer(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "step": step.totals.step,
                 "manifest": step.manifest.decode(),
-                "names": step.names(),
                 "pointer": step.pointer.decode(),
             }
             for step in steps

@@ -22,7 +22,7 @@ from istbench.hosts.group import HostGroup, Needs, Say, gather
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
 from istbench.hosts.push import push
-from istbench.hosts.remote_files import how_far, safe
+from istbench.hosts.remote_files import published, safe
 from istbench.processes.launcher import Signals
 from istbench.results.store import RunDirectory
 
@@ -299,7 +299,7 @@ class _Session:
         hosts, kept = "on these hosts or others", "written" if self._shared else "copied here"
         if self._here is None:
             return f"run {command} again, {hosts}"
-        if step := how_far(self._here.path)[2]:
+        if step := published(self._here.path):
             return f"{command} goes on from step {step}, the last checkpoint {kept}, {hosts}"
         if self._first.name in self._ends.lost:  # it may have a checkpoint that was not copied in time
             return (

@@ -8,7 +8,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from istbench.node.published import (
     ManifestEntry,
     Step,
     Totals,
+    cell_of,
     manifest_of,
     step_of,
     without_way_out,
@@ -94,28 +95,26 @@ def seed_random_state(seed: int) -> None:
     random.seed(seed)
 
 
-def set_random_state(state: dict[str, Any] | Tensor, device: torch.device) -> None:
-    """The inverse of `random_state`. Older checkpoints have only the states of torch, or only that of the CPU.
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """The inverse of `random_state`.
 
     Raises:
         UserError: `device` is a GPU, and the rank that wrote the state had none.
     """
-    states: dict[str, Any] = {"cpu": state} if isinstance(state, Tensor) else state
-    if device.type == "cuda" and "cuda" not in states:
+    if device.type == "cuda" and "cuda" not in state:
         raise UserError("it has no random state of a GPU")
-    torch.set_rng_state(states["cpu"])
+    torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], device)
-    if "numpy" in states:
-        np.random.set_state(tuple(states["numpy"]))
-        version, numbers, gauss = states["python"]
-        random.setstate((version, tuple(numbers), gauss))
+        torch.cuda.set_rng_state(state["cuda"], device)
+    np.random.set_state(tuple(state["numpy"]))
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
 
 
-def part_names(rank: int, files: Mapping[str, ManifestEntry] | None) -> list[str]:
-    """The names of the files from which `rank` reads its state. files: those of the step, None if unknown."""
+def part_names(rank: int, files: Collection[str] = ()) -> list[str]:
+    """The names of the files from which `rank` reads its state: its own, and the shared one if it is in `files`."""
     own = [f"rank-{rank}.json", f"rank-{rank}.safetensors"]
-    return [*own, SHARED] if files is not None and SHARED in files else own
+    return [*own, SHARED] if SHARED in files else own
 
 
 def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Flat) -> dict[str, ManifestEntry]:
@@ -127,7 +126,7 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Fl
         UserError: the disk takes no more, or the directory cannot be written.
     """
     flat = state if isinstance(state, Flat) else Flat.of(state)
-    folder, (text, tensors) = directory / str(step), part_names(rank, None)
+    folder, (text, tensors) = directory / str(step), part_names(rank)
     with _writing(directory):
         folder.mkdir(parents=True, exist_ok=True)
         return {
@@ -177,12 +176,11 @@ def publish(directory: Path, totals: Totals, files: Mapping[str, ManifestEntry],
     Raises:
         UserError: as `write_rank`.
     """
-    step = step_of(directory, totals.step, manifest_of(totals, files))
+    step = step_of(directory, totals.step, manifest_of(cell_of(directory), totals, files))
     with _writing(directory):
         with writing_whole(step.folder / MANIFEST) as file:
             file.write(step.manifest)
-        with writing_whole(directory / LATEST) as file:
-            file.write(step.pointer)
+        point_to(step)
         sync(directory.parent)
         kept = {str(totals.step), str(before)}
         for folder in directory.iterdir():
@@ -190,11 +188,21 @@ def publish(directory: Path, totals: Totals, files: Mapping[str, ManifestEntry],
                 shutil.rmtree(folder)
 
 
+def point_to(step: Step) -> None:
+    """Make `latest.json` name `step`: a run neither resumes from a newer step nor judges its events by one.
+
+    Raises:
+        UserError: as `write_rank`.
+    """
+    with _writing(step.directory), writing_whole(step.directory / LATEST) as file:
+        file.write(step.pointer)
+
+
 def read_whole(step: Step, rank: int) -> dict[str, Any]:
     """Verify the files that `rank` wrote at `step`, and read its state.
 
     Raises:
-        Broken: a file is damaged. Steps of an earlier istbench have no digests: they may load although changed.
+        Broken: a file is damaged.
     """
     step.check(part_names(rank, step.files))
     return read_rank(step.directory, step.totals.step, rank)
@@ -206,7 +214,7 @@ def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
     Raises:
         Broken: a file is missing or has no state.
     """
-    folder, (text, tensors) = directory / str(step), part_names(rank, None)
+    folder, (text, tensors) = directory / str(step), part_names(rank)
     path = folder / text
     try:
         content = read_bytes(path, "", _MOST_JSON_BYTES)

@@ -16,14 +16,14 @@ from torch import Tensor
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
-from istbench.node.published import Broken, ManifestEntry, Step, Totals, find, none_whole
+from istbench.node.published import Broken, ManifestEntry, Step, Totals, find, none_whole, step_of
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The step that all ranks try to read next, as rank 0 announces it."""
 
-    totals: Totals
-    files: dict[str, ManifestEntry] | None
+    step: int
+    manifest: str
 
 
 class DistributedCheckpoint:
@@ -94,8 +94,11 @@ class DistributedCheckpoint:
 
         None if nothing was published. All ranks read the same step.
 
+        Afterwards `latest.json` names that step.
+
         Raises:
             UserError: on rank 0; steps were published, but none is whole. It names the directory to delete.
+            OfAnotherCell: on rank 0; a step is of another cell.
         """
         fabric = self._fabric
         candidates = find(self.directory) if fabric.rank == 0 else []
@@ -110,12 +113,14 @@ class DistributedCheckpoint:
             if not word:
                 return None
             candidate = msgspec.json.decode(word, type=_Candidate)
-            step = Step(directory=self.directory, totals=candidate.totals, files=candidate.files)
+            step = step_of(self.directory, candidate.step, candidate.manifest.encode())
             state, why_not = self._tried(step)
             found = next(filter(None, fabric.texts.gather(why_not)), "")
             if not fabric.texts.broadcast(found):
                 break
             damage = damage or found
+        if damage and fabric.rank == 0:
+            checkpoint.point_to(step)
         for rank in self._elsewhere:
             part = self._sent(step, rank)
             if rank == fabric.rank:
@@ -157,5 +162,4 @@ class DistributedCheckpoint:
 
 def _candidate(step: Step | Broken) -> str:
     assert isinstance(step, Step)
-    files = None if step.files is None else dict(step.files)
-    return msgspec.json.encode(_Candidate(totals=step.totals, files=files)).decode()
+    return msgspec.json.encode(_Candidate(step=step.totals.step, manifest=step.manifest.decode())).decode()

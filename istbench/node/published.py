@@ -1,8 +1,9 @@
 """The published steps of a checkpoint directory; finds and verifies them.
 
-`checkpoint/<step>/manifest.json` lists every file of a step with its size and SHA-256, and carries a SHA-256 of
-itself. Rank 0 writes it last, so that a step with a manifest is complete. `checkpoint/latest.json` names the newest
-step and the SHA-256 of its manifest. The two newest steps stay: if one is damaged, a run resumes from the other.
+`checkpoint/<step>/manifest.json` names the cell of the run, and lists every file of a step with its size and
+SHA-256. It carries a SHA-256 of itself. Rank 0 writes it last, so that a step with a manifest is complete.
+`checkpoint/latest.json` names the newest step and the SHA-256 of its manifest. The two newest steps stay: if one is
+damaged, a run resumes from the other.
 
 This file does not import torch, because hosts that only copy checkpoints use it too.
 """
@@ -22,6 +23,7 @@ from msgspec import Meta
 from istbench.config.numbers import Amount, Duration, Natural
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError, printable
+from istbench.results.store import OfAnotherCell
 
 LATEST, MANIFEST = "latest.json", "manifest.json"
 _BLOCK = 1 << 20
@@ -39,6 +41,8 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         bytes_sent, bytes_received: training traffic of the busiest rank.
         computing_s: seconds of `train_s` in which each rank did not wait for others. Empty if a part of the run
             did not measure them.
+        evaluations: their number up to this step. evaluations_sha256: their digest (`results.events.digest_with`),
+            empty before the first.
     """
 
     step: Natural
@@ -47,6 +51,8 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     bytes_sent: Amount
     bytes_received: Amount
     computing_s: tuple[Duration, ...] = ()
+    evaluations: Natural = 0
+    evaluations_sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +63,7 @@ class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class _Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    cell: Annotated[str, Meta(min_length=1, max_length=200)]
     totals: Totals
     files: dict[FileName, ManifestEntry]
 
@@ -68,10 +75,11 @@ class _Sealed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     contents: msgspec.Raw
 
 
-class _Pointer(Totals, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`latest.json`. manifest: SHA-256 of the manifest file; earlier versions of istbench wrote none."""
+class _Pointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`latest.json`: the number of a step, and the SHA-256 of its manifest file."""
 
-    manifest: Digest | None = None
+    step: Natural
+    manifest: Digest
 
 
 class Broken(Exception):  # noqa: N818
@@ -86,15 +94,15 @@ class Step:
     """A published step.
 
     Attributes:
-        directory: the checkpoint directory. totals: those of the run at this step.
-        files: by name; None if an earlier version of istbench wrote the step, so that nothing can verify it.
-        manifest: content of the manifest file.
+        directory: the checkpoint directory. cell: the cell of the run that wrote the step.
+        totals: those of the run at this step. files: by name. manifest: content of the manifest file.
     """
 
     directory: Path
+    cell: str
     totals: Totals
-    files: Mapping[str, ManifestEntry] | None
-    manifest: bytes = b""
+    files: Mapping[str, ManifestEntry]
+    manifest: bytes
 
     @property
     def folder(self) -> Path:
@@ -104,8 +112,7 @@ class Step:
     @property
     def named_by(self) -> _Pointer:
         """The pointer that names this step."""
-        digest = None if self.files is None else hashlib.sha256(self.manifest).hexdigest()
-        return _Pointer(**msgspec.structs.asdict(self.totals), manifest=digest)
+        return _Pointer(step=self.totals.step, manifest=hashlib.sha256(self.manifest).hexdigest())
 
     @property
     def pointer(self) -> bytes:
@@ -113,17 +120,8 @@ class Step:
         return msgspec.json.encode(self.named_by)
 
     def names(self) -> list[str]:
-        """The names of the step's files, without the manifest.
-
-        Raises:
-            Broken: an earlier version of istbench wrote the step, and its folder cannot be read.
-        """
-        if self.files is not None:
-            return sorted(self.files)
-        try:
-            return sorted(path.name for path in self.folder.iterdir())
-        except OSError as error:
-            raise Broken(self.folder, error.strerror or str(error)) from None
+        """The names of the step's files, without the manifest."""
+        return sorted(self.files)
 
     def check(self, names: Iterable[str]) -> None:
         """Read the files `names`, and compare them with the manifest.
@@ -133,8 +131,6 @@ class Step:
         """
         for name in names:
             self._check_size(name)
-            if self.files is None:
-                continue
             digest = hashlib.sha256()
             for block in _blocks(self.folder / name):
                 digest.update(block)
@@ -146,7 +142,7 @@ class Step:
         Raises:
             Broken: they differ.
         """
-        if self.files is not None and sha256 != self.files[name].sha256:
+        if sha256 != self.files[name].sha256:
             raise Broken(self.folder / name, "its SHA-256 differs from the manifest")
 
     def check_sizes(self) -> None:
@@ -160,16 +156,16 @@ class Step:
 
     def _check_size(self, name: str) -> None:
         path = self.folder / name
-        if self.files is not None and name not in self.files:
+        if name not in self.files:
             raise Broken(self.folder / MANIFEST, f"it does not list {name}")
         size = _size(path)
-        if self.files is not None and size != self.files[name].bytes:
+        if size != self.files[name].bytes:
             raise Broken(path, f"it has {size:,} of {self.files[name].bytes:,} bytes")
 
 
-def manifest_of(totals: Totals, files: Mapping[str, ManifestEntry]) -> bytes:
-    """The content of the manifest of a step with `files`."""
-    contents = msgspec.json.encode(_Contents(totals=totals, files=dict(sorted(files.items()))))
+def manifest_of(cell: str, totals: Totals, files: Mapping[str, ManifestEntry]) -> bytes:
+    """The content of the manifest of a step of `cell` with `files`."""
+    contents = msgspec.json.encode(_Contents(cell=cell, totals=totals, files=dict(sorted(files.items()))))
     return msgspec.json.encode(_Sealed(sha256=hashlib.sha256(contents).hexdigest(), contents=msgspec.Raw(contents)))
 
 
@@ -190,19 +186,34 @@ def step_of(directory: Path, step: int, manifest: bytes) -> Step:
         raise Broken(path, without_way_out(error)) from None
     if contents.totals.step != step:
         raise Broken(path, f"it is of step {contents.totals.step}")
-    return Step(directory=directory, totals=contents.totals, files=contents.files, manifest=manifest)
+    return Step(
+        directory=directory, cell=contents.cell, totals=contents.totals, files=contents.files, manifest=manifest
+    )
 
 
 def find(directory: Path) -> list[Step | Broken]:
     """The steps to resume from, newest first. A damaged pointer or manifest stands in the list as `Broken`.
 
     Other files are not read. Empty where nothing was published.
+
+    Raises:
+        OfAnotherCell: the manifest of a step names another cell than the run directory.
     """
+    found = _find(directory)
+    for step in found:
+        if isinstance(step, Step) and step.cell != cell_of(directory):
+            raise OfAnotherCell(step.folder / MANIFEST, step.cell, cell_of(directory))
+    return found
+
+
+def cell_of(directory: Path) -> str:
+    """The cell that a checkpoint in `directory` belongs to: its run directory has the name of the cell."""
+    return directory.parent.name
+
+
+def _find(directory: Path) -> list[Step | Broken]:
     steps = {number: _published(directory, number) for number in _numbers(directory)}
     pointer = _read_pointer(directory)
-    if isinstance(pointer, _Pointer) and pointer.manifest is None and pointer.step not in steps:
-        totals = Totals(**{name: getattr(pointer, name) for name in Totals.__struct_fields__})
-        steps[totals.step] = Step(directory=directory, totals=totals, files=None)
     ordered = sorted(steps, reverse=True)
     if isinstance(pointer, _Pointer):
         # A step beyond the pointer comes from an earlier run, or from a run that was killed while it published.
@@ -221,6 +232,7 @@ def newest(directory: Path) -> Step | None:
 
     Raises:
         UserError: steps were published, but none is whole; the message names the file and the directory to delete.
+        OfAnotherCell: as `find`.
     """
     return next(_whole(directory, check=Step.check_sizes), None)
 

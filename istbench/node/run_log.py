@@ -9,7 +9,7 @@ from istbench.node.full_model import Evaluated
 from istbench.node.measure import node_seconds
 from istbench.node.sinks import Sinks
 from istbench.node.training_state import Progress
-from istbench.results.events import Evaluation, Note, Part, Resume
+from istbench.results.events import Evaluation, Note, Part, Resume, digest_with
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
 
@@ -56,6 +56,8 @@ class RunLog:
             metrics={name: _finite(value) for name, value in found.metrics.items()},
         )
         self._sinks.record(evaluation)
+        totals.evaluations += 1
+        totals.evaluations_sha256 = digest_with(totals.evaluations_sha256, evaluation)
         self._last = evaluation
         return evaluation
 

@@ -100,9 +100,7 @@ class TrainingState:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
             self._method.load_state_dict(state["method"])
             checkpoint.set_random_state(state["random"], self._fabric.device)
-            # Older checkpoints have only the traffic of the busiest rank.
-            before = state.get("traffic", {"sent": totals.bytes_sent, "received": totals.bytes_received})
-            traffic = self._fabric.traffic["training"]
+            traffic, before = self._fabric.traffic["training"], state["traffic"]
             traffic.sent, traffic.received = int(before["sent"]), int(before["received"])
             if "segment" in state:
                 segment = convert(state["segment"], OpenSegment, path_text)

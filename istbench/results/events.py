@@ -1,5 +1,6 @@
 """The lines of events.jsonl."""
 
+import hashlib
 from typing import Annotated
 
 import msgspec
@@ -100,3 +101,10 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
 
 
 Event = Start | Resume | Note | Evaluation | Stall | Fault | Stop
+
+
+def digest_with(before: str, evaluation: Evaluation) -> str:
+    """The digest of evaluations that end in `evaluation`; `before` is that of the ones before it, "" for none."""
+    # A worker has whole numbers where a reader of its line has floats.
+    read = msgspec.json.decode(msgspec.json.encode(evaluation), type=Evaluation)
+    return hashlib.sha256(before.encode() + msgspec.json.encode(read)).hexdigest()

@@ -13,13 +13,23 @@ from typing import Any
 import msgspec
 
 from istbench.door import decode_json, encode_own, read_bytes
-from istbench.errors import UserError, shown
+from istbench.errors import UserError, printable, shown
 from istbench.files import append_line, sync, writing_whole
 from istbench.results.events import Evaluation, Event, Fault, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
 
 _MOST_EVENTS_BYTES = 2**30
 _RESERVED_EVENTS_BYTES = 4096
+
+
+class OfAnotherCell(UserError):  # noqa: N818
+    """File `path` is of cell `named`, and lies in the run directory of cell `there`."""
+
+    def __init__(self, path: Path, named: str, there: str) -> None:
+        super().__init__(
+            f"{path} is of cell {printable(named)} and lies in the directory of {there}; move it back, or start "
+            f"{there} from the beginning with --again"
+        )
 
 
 class RunDirectory:
@@ -146,6 +156,17 @@ class RunDirectory:
                 "use the istbench that wrote it, or another --out"
             )
         return decode_json(content, Header, str(self.run_json), self._way_out)
+
+    def own_header(self) -> Header:
+        """The header of a directory that has the name of its cell; others were copied or renamed.
+
+        Raises:
+            UserError: as `header`. OfAnotherCell: the header names another cell.
+        """
+        header = self.header()
+        if header.cell != self.path.name:
+            raise OfAnotherCell(self.run_json, header.cell, self.path.name)
+        return header
 
     def update(self, **fields: Any) -> None:
         """Change `fields` of the header, and keep the others.

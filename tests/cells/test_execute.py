@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_runs import evaluation, header
+from garbage import one_line
 from published_steps import publish_step, write_step
 
 from istbench.cells.execute import execute
@@ -17,12 +18,12 @@ from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import WorkerLost
 from istbench.results.events import Resume, Start
 from istbench.results.header import TIMING_RULE, Git, Header, HostRecord, Result
-from istbench.results.store import RunDirectory
+from istbench.results.store import OfAnotherCell, RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
 HEAD["config"]["threads"] = 2
 HEADER = msgspec.convert(HEAD, Header, dec_hook=decode_own)
-CELL = Cell(name="toy-ist", config=HEADER.config, header=HEADER)
+CELL = Cell(name=HEADER.cell, config=HEADER.config, header=HEADER)
 
 
 class Pretended:
@@ -93,6 +94,111 @@ def test_an_interrupted_run_goes_on(run, scratch):
     assert names_of(run.events()) == ["start", "evaluation", "stop", "resume", "evaluation", "stop"]
 
 
+def stopped_at(run, scratch, step):
+    """Interrupt the run after one evaluation, with a checkpoint of `step`."""
+    with pytest.raises(KeyboardInterrupt):
+        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
+    shutil.rmtree(scratch / "logs")
+    write_step(run.checkpoint, step, {"rank-0.json": b"{}"})
+    publish_step(run.checkpoint, step, [evaluation(5, 1.0, 0.5)])
+
+
+def test_a_run_resumes_after_the_evaluations_that_its_checkpoint_has_seen(run, scratch):
+    stopped_at(run, scratch, 7)
+    run.append(evaluation(10, 2.0, 0.6))  # after the checkpoint: it is made again
+    with run.events_jsonl.open("ab") as file:
+        file.write(b'{"event":"evalua')  # torn by `kill -9`
+    assert execute(CELL, run, scratch, Pretended())
+    assert [event.step for event in run.events() if isinstance(event, Resume)] == [7]
+
+
+LOST = {
+    "no events": lambda run: run.events_jsonl.unlink(),
+    "no line": lambda run: run.events_jsonl.write_bytes(b""),
+    "fewer": lambda run: run.events_jsonl.write_bytes(
+        b"".join(line for line in run.events_jsonl.read_bytes().splitlines(True) if b'"evaluation"' not in line)
+    ),
+    "others": lambda run: run.events_jsonl.write_bytes(run.events_jsonl.read_bytes().replace(b"0.5}", b"0.6}")),
+    "more before it": lambda run: run.append(evaluation(6, 1.2, 0.5)),
+    "a new start": lambda run: run.append(Start()),
+}
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_a_run_whose_evaluations_are_lost_is_refused_until_again(run, scratch, kind):
+    stopped_at(run, scratch, 7)
+    LOST[kind](run)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError) as refused:
+        execute(CELL, run, scratch, Pretended())
+    held = {"others": "other evaluations than the run made", "more before it": "2 evaluations, not 1,"}
+    held = held.get(kind, "0 evaluations, not 1,")
+    assert one_line(refused.value) == (
+        f"{run.events_jsonl} holds {held} up to the checkpoint of step 7; put the "
+        "file back, or --again starts it from the beginning"
+    )
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+    assert execute(CELL, run, scratch, Pretended(), again=True)
+
+
+def test_a_checkpoint_without_a_header_is_refused(run, scratch):
+    stopped_at(run, scratch, 7)
+    run.run_json.unlink()
+    with pytest.raises(UserError, match="has a checkpoint, and no run.json; --again starts it from the beginning$"):
+        execute(CELL, run, scratch, Pretended())
+
+
+OTHER = CELL.name.replace("s0", "s1")
+# By kind: what is put in place of its own, and the file that names the other cell.
+PARTS = {
+    "run": ("", "run.json"),
+    "done": ("", "run.json"),
+    "header": ("run.json", "run.json"),
+    "checkpoint": ("checkpoint", "checkpoint/9/manifest.json"),
+    "newer step": ("checkpoint/9", "checkpoint/9/manifest.json"),
+    "older step": ("checkpoint/7", "checkpoint/7/manifest.json"),
+    "manifest": ("checkpoint/9/manifest.json", "checkpoint/9/manifest.json"),
+}
+
+
+def of_another_cell(run, scratch, kind):
+    """Put parts of the run of seed 1 into that of seed 0; returns the file that names the other cell."""
+    head = msgspec.structs.replace(HEADER, cell=OTHER)
+    other = RunDirectory.of(run.path.parent.parent, OTHER)
+    cells = [(CELL, run), (Cell(name=OTHER, config=head.config, header=head), other)]
+    for cell, directory in cells:
+        with pytest.raises(KeyboardInterrupt):
+            execute(cell, directory, scratch, Pretended(KeyboardInterrupt()))
+        shutil.rmtree(scratch / "logs")
+        for step in (7, 9):
+            write_step(directory.checkpoint, step, {"rank-0.json": b"{}"})
+            publish_step(directory.checkpoint, step, [evaluation(5, 1.0, 0.5)])
+    if kind == "done":
+        other.update(status="done", result=RESULT)
+    part, named = PARTS[kind]
+    target, source = run.path / part, other.path / part
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+    return run.path / named
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_parts_of_another_cell_are_refused_until_again(run, scratch, kind):
+    named = of_another_cell(run, scratch, kind)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    launcher = Pretended()
+    with pytest.raises(OfAnotherCell) as refused:
+        execute(CELL, run, scratch, launcher)
+    assert one_line(refused.value) == (
+        f"{named} is of cell {OTHER} and lies in the directory of {CELL.name}; move it back, or start {CELL.name} "
+        "from the beginning with --again"
+    )
+    assert launcher.jobs == []
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+    assert execute(CELL, run, scratch, launcher, again=True)
+    assert run.own_header().status == "done"
+
+
 RESULT = Result(
     steps=5, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": 0.5}, bytes_sent_per_node=0,
     bytes_received_per_node=0,
@@ -110,13 +216,8 @@ class Finishing(Pretended):
 
 
 def test_a_run_whose_training_had_ended_at_the_signal_is_done(run, scratch):
-    with pytest.raises(KeyboardInterrupt):
-        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
-    assert run.header().status == "interrupted"
-    shutil.rmtree(scratch / "logs")
+    stopped_at(run, scratch, 7)
     run.update(result=RESULT)
-    write_step(run.checkpoint, 3, {"rank-0.json": b"{}"})
-    publish_step(run.checkpoint, 3)
     with pytest.raises(KeyboardInterrupt):
         execute(CELL, run, scratch, Finishing(KeyboardInterrupt()))
     assert (run.header().status, run.header().result) == ("done", RESULT)
@@ -150,12 +251,8 @@ def test_every_part_of_a_run_says_where_it_ran(run, scratch):
 
 
 def test_a_run_of_another_timing_rule_is_not_gone_on_with(run, scratch):
-    with pytest.raises(KeyboardInterrupt):
-        execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
-    shutil.rmtree(scratch / "logs")
+    stopped_at(run, scratch, 7)
     run.update(timing_rule=HEADER.timing_rule - 1)
-    write_step(run.checkpoint, 5, {})
-    publish_step(run.checkpoint, 5)
     before, launcher = run.run_json.read_bytes(), Pretended()
     with pytest.raises(
         UserError,
@@ -179,12 +276,11 @@ def test_a_failed_run_says_why_and_keeps_what_its_workers_said(run, scratch):
 
 @pytest.mark.parametrize(
     ("step", "way_out"),
-    [(0, "starts from step 0: no checkpoint was written yet"), (3, "resumes from the checkpoint of step 3")],
+    [(0, "starts from step 0: no checkpoint was written yet"), (7, "resumes from the checkpoint of step 7")],
 )
 def test_a_lost_worker_is_said_with_what_the_same_command_does(run, scratch, step, way_out):
     if step:
-        write_step(run.checkpoint, step, {"rank-0.json": b"{}"})
-        publish_step(run.checkpoint, step)
+        stopped_at(run, scratch, step)
     with pytest.raises(RunFailed) as failure:
         execute(CELL, run, scratch, Pretended(WorkerLost("worker 1 is gone", "; its last lines:\n  so")))
     said = f"worker 1 is gone; the same command {way_out}; its last lines:\n  so"
@@ -214,7 +310,7 @@ def test_a_run_in_progress_is_left_alone(run, scratch, again):
     other = os.open(run.path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     try:
-        with pytest.raises(UserError, match="another istbench is running toy-ist in .*; wait for it"):
+        with pytest.raises(UserError, match="another istbench is running toy-ist-n3-s0 in .*; wait for it"):
             execute(CELL, run, scratch, Pretended(), again=again)
     finally:
         os.close(other)
@@ -227,7 +323,7 @@ def test_running_anew_deletes_nothing_behind_a_link(run, scratch, tmp_path):
     (elsewhere / "kept").write_text("")
     run.path.parent.mkdir()
     run.path.symlink_to(elsewhere)
-    with pytest.raises(UserError, match="toy-ist is a symbolic link"):
+    with pytest.raises(UserError, match="toy-ist-n3-s0 is a symbolic link"):
         execute(CELL, run, scratch, Pretended(), again=True)
     run.path.unlink()
     run.path.mkdir()

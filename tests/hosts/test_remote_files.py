@@ -1,11 +1,19 @@
 """Run directories put together beside their place, and how far runs are."""
 
+import shutil
+
+import msgspec
 import pytest
+from fake_runs import header
 from published_steps import publish_step, write_step
 
-from istbench.hosts.files import bring
+from istbench.door import decode_own
+from istbench.errors import UserError
+from istbench.hosts.files import bring, fetch_newer
 from istbench.hosts.remote import ACTIONS
 from istbench.hosts.remote_files import clear, how_far, list_files, place, put, safe
+from istbench.results.header import Header
+from istbench.results.store import RunDirectory
 
 
 def test_what_was_put_together_stands_there_whole_instead_of_what_was(tmp_path):
@@ -32,6 +40,8 @@ def test_what_was_left_of_an_earlier_attempt_is_no_part_of_it(tmp_path):
 class OtherHost:
     """Does as a host does that is asked."""
 
+    name = "host"
+
     def do(self, do, **rest):
         return ACTIONS[do](None, rest)
 
@@ -44,6 +54,44 @@ def test_a_run_that_is_brought_has_nothing_of_an_attempt_that_broke_off(tmp_path
     assert bring(OtherHost(), here, str(theirs))
     assert list_files(theirs) == [("run.json", 2)]
     assert not bring(OtherHost(), here, str(theirs))  # no further than what is there
+
+
+def header_of(path, cell):
+    path.mkdir(parents=True)
+    head = header(method="ist", status="running", cell=cell, result=None)
+    RunDirectory(path).create(msgspec.convert(head, Header, dec_hook=decode_own))
+
+
+@pytest.mark.parametrize("kind", ["header", "checkpoint"])
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_a_run_of_another_cell_replaces_none_and_is_replaced_by_none(tmp_path, kind, place):
+    paths = {name: tmp_path / name / "runs" / "cell" for name in ("here", "there")}
+    foreign, own = paths.pop(place), *paths.values()
+    header_of(own, "cell")
+    write_step(own / "checkpoint", 30, {"rank-0.json": b"{}"})
+    publish_step(own / "checkpoint", 30)
+    header_of(foreign, "other" if kind == "header" else "cell")
+    write_step(tmp_path / "other" / "checkpoint", 40, {"rank-0.json": b"{}"})
+    publish_step(tmp_path / "other" / "checkpoint", 40)
+    if kind == "checkpoint":
+        shutil.copytree(tmp_path / "other" / "checkpoint", foreign / "checkpoint")
+    before, said = list_files(tmp_path), "" if place == "here" else "host: "
+    for act in (bring, lambda first, here, theirs: fetch_newer(first, theirs, here)):
+        with pytest.raises(UserError, match=f"^{said}{foreign}/.* is of cell other and lies in the directory of"):
+            act(OtherHost(), tmp_path / "here/runs/cell", str(tmp_path / "there/runs/cell"))
+    assert list_files(tmp_path) == before
+
+
+def test_a_copy_of_a_run_that_starts_again_replaces_that_of_another_cell(tmp_path):
+    here, there = (tmp_path / name / "runs" / "cell" for name in ("here", "there"))
+    for path, cell in ((here, "other"), (there, "cell")):
+        header_of(path, cell)
+        write_step(tmp_path / cell / "checkpoint", 40, {"rank-0.json": b"{}"})
+        publish_step(tmp_path / cell / "checkpoint", 40)
+        shutil.copytree(tmp_path / cell / "checkpoint", path / "checkpoint")
+    fetch_newer(OtherHost(), str(there), here, again=True)
+    assert list_files(here) == list_files(there)
+    assert how_far(here) == [1, 0, 40]
 
 
 def test_links_are_left_out(tmp_path):

@@ -15,7 +15,6 @@ from istbench.hosts.connection import Refused
 from istbench.hosts.files import bring, fetch
 from istbench.hosts.remote import ACTIONS
 from istbench.hosts.remote_files import list_files
-from istbench.node.published import newest
 
 
 class OtherHost:
@@ -199,23 +198,6 @@ def test_parts_of_many_megabytes_come_whole(tmp_path, here):
     fetch(OtherHost(), str(there.path), here)
     assert step_of(here) == 10
     assert (here / "checkpoint/10/rank-0.json").stat().st_size > 2 << 20
-
-
-def test_a_step_of_an_earlier_istbench_comes_home(there, here):
-    there.go_on(10)
-    there.go_on(20)
-    (there.path / "checkpoint/20/manifest.json").unlink()
-    (there.path / "checkpoint/latest.json").write_text(
-        json.dumps({"step": 20, "train_s": 1.0, "wall_s": 1.0, "bytes_sent": 0.0, "bytes_received": 0.0})
-    )
-    shutil.rmtree(there.path / "checkpoint/10")
-    host = OtherHost()
-    fetch(host, str(there.path), here)
-    assert [name for name, _ in list_files(here)] == [name for name, _ in list_files(there.path)]
-    assert newest(here / "checkpoint").totals.step == 20
-    host.read.clear()
-    fetch(host, str(there.path), here)
-    assert host.read == []
 
 
 @pytest.fixture

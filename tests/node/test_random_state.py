@@ -38,7 +38,6 @@ def test_those_of_numpy_and_python_go_on_too():
     wanted = [np.random.normal(), np.random.rand(), random.gauss(0, 1), random.random()]
     set_random_state(state, CPU)
     assert [np.random.normal(), np.random.rand(), random.gauss(0, 1), random.random()] == wanted
-    set_random_state({"cpu": state["cpu"]}, CPU)  # a checkpoint of before
 
 
 def test_measuring_how_fast_a_machine_is_draws_none_of_trainings():
@@ -56,10 +55,6 @@ def test_a_gpus_goes_on_beside_the_cpus(gpus):
     assert torch.equal(torch.rand(5), wanted)
 
 
-def test_a_checkpoint_of_before_has_the_cpus_alone(gpus):
-    state = torch.get_rng_state()
-    wanted = torch.rand(5)
-    set_random_state(state, CPU)
-    assert torch.equal(torch.rand(5), wanted)
+def test_a_checkpoint_of_the_cpu_is_refused_on_a_gpu(gpus):
     with pytest.raises(UserError, match="it has no random state of a GPU"):
-        set_random_state(state, GPU)
+        set_random_state(random_state(CPU), GPU)
