@@ -229,9 +229,8 @@ class ActiveOutputs(Method):
                 raise ValueError(f"{name} of other outputs")
             own[:] = saved.numpy()
         rows.steps = counted(state["outputs"], "steps")
-        # Older checkpoints have no sums behind the figures.
-        self._active = convert(state.get("active", {}), Active, path_text)
-        seconds = convert(state.get("seconds", {}), dict[str, Duration], path_text)
+        self._active = convert(state["active"], Active, path_text)
+        seconds = convert(state["seconds"], dict[str, Duration], path_text)
         self._times.seconds = defaultdict(float, seconds)
 
     @classmethod

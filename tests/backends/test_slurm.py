@@ -117,7 +117,7 @@ def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
 
 
 def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, said, tmp_path):
-    RunDirectory.of(tmp_path, "a").create(header("ddp"))
+    RunDirectory.of(tmp_path, "a").create(header("ddp", cell="a"))
     damaged = RunDirectory.of(tmp_path, "b")
     damaged.path.mkdir()
     damaged.run_json.write_text("{")
@@ -129,6 +129,13 @@ def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, sai
     )
     assert broken.startswith(f"b: {damaged.run_json}")
     assert (ran, said[-1]) == (["ddp"], "c: done")
+
+
+def test_a_done_run_of_another_cell_is_refused_without_a_job(ran, said, tmp_path):
+    RunDirectory.of(tmp_path, "a").create(header("ddp"))
+    (failure,) = run(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append)
+    assert "run.json is of cell speech-ddp-n2-s0 and lies in the directory of a; move it back" in failure
+    assert ran == []
 
 
 def test_a_job_that_slurm_still_has_is_waited_for(executor, said, tmp_path):
