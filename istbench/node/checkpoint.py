@@ -242,12 +242,11 @@ def _load(path: Path) -> dict[str, Tensor]:
 def _write(path: Path, content: Iterable[bytes | memoryview]) -> ManifestEntry:
     """Write `content` to `path` and to disk; returns its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
+    with writing_whole(path) as file:
         for part in content:
             file.write(part)
             digest.update(part)
             size += len(part)
-    sync(path)
     return ManifestEntry(bytes=size, sha256=digest.hexdigest())
 
 

@@ -164,8 +164,9 @@ class RunDirectory:
             UserError: as `header`. OfAnotherCell: the header names another cell.
         """
         header = self.header()
-        if header.cell != self.path.name:
-            raise OfAnotherCell(self.run_json, header.cell, self.path.name)
+        name = Path(os.path.abspath(self.path)).name  # noqa: PTH100  (a link has a name of its own)
+        if header.cell != name:
+            raise OfAnotherCell(self.run_json, header.cell, name)
         return header
 
     def update(self, **fields: Any) -> None:

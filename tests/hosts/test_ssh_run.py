@@ -135,7 +135,7 @@ def test_after_the_first_host_is_lost_for_good_others_go_on_from_what_came_home(
             time.sleep(0.02)
         lose(0)
         hosts.inside(0, "ip", "link", "set", "eth0", "down")
-        home.run_json.write_text(json.dumps(header("ist", status="running", result=None)))
+        home.run_json.write_text(json.dumps(header("ist", cell="cell", status="running", result=None)))
 
     try:
         with pytest.raises(RunFailed, match="^host0: the connection to it is lost "):
