@@ -274,6 +274,20 @@ def test_checkpoints_that_are_all_damaged_are_one_line_that_says_what_to_delete(
     assert f"no older one is whole; delete {latest.parent} to start the cell again from step 0" in one_line(said)
 
 
+def test_a_run_that_lost_its_events_is_refused_before_it_trains(tmp_path, killed, resumed, istbench):
+    shutil.copytree(killed, tmp_path / "killed")
+    (events,) = tmp_path.glob("killed/runs/*/events.jsonl")
+    seen = [json.loads(line).get("step") for line in events.read_text().splitlines() if "evaluation" in line]
+    step = newest_whole(events.parent / "checkpoint").totals.step
+    events.unlink()
+    status, _, said = istbench(*resumed, "--out", tmp_path / "killed")
+    assert status == 2
+    count = sum(at <= step for at in seen)
+    assert count > 1
+    assert f"{events} holds 0 evaluations, not {count}, up to the checkpoint of step {step}; " in one_line(said)
+    assert not events.exists()
+
+
 SLOW = """
 import time
 from istbench.workloads.toy import Toy

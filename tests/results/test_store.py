@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import reduce
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from fake_runs import evaluation, header
 
 from istbench.door import decode_own
 from istbench.errors import UserError
-from istbench.results.events import Note, Resume, Start, Stop
+from istbench.results.events import Note, Resume, Start, Stop, digest_with
 from istbench.results.header import Header, Result
 from istbench.results.store import RunDirectory
 
@@ -44,6 +45,17 @@ def test_a_directory_without_a_header_is_no_run(tmp_path):
     assert run.events() == []
     with pytest.raises(UserError, match=r"no run in .*run\.json is missing"):
         run.header()
+
+
+def test_evaluations_have_the_same_digest_when_they_are_read(run):
+    """A worker may have whole numbers where a reader has floats."""
+    made = [evaluation(0, 0, 1), evaluation(10, 1.5, 1 / 3), evaluation(20, 3, None)]
+    for event in made:
+        run.append(event)
+    digests = [reduce(digest_with, events, "") for events in (made, run.events())]
+    assert digests[0] == digests[1]
+    others = [made[:2], made[::-1], [*made[:2], evaluation(20, 3, 0)]]
+    assert len({digests[0], *(reduce(digest_with, events, "") for events in others)}) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "\x00\x00", '{"schema": 1'])
