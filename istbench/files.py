@@ -1,11 +1,14 @@
-"""Files that survive a crash."""
+"""Files that survive a crash, and that no link leads elsewhere."""
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from istbench.errors import UserError
 
 
 def sync(path: Path) -> None:
@@ -41,17 +44,31 @@ def is_there(path: Path) -> bool:
         return False
 
 
+def require_no_link(path: Path, way_out: str) -> Path:
+    """`path`, a place of istbench inside a folder that the user named.
+
+    Raises:
+        UserError: it is a symbolic link, which may lead out of that folder; the message ends in `way_out`.
+    """
+    with suppress(OSError):  # where nobody can look, nobody can write
+        if path.is_symlink():
+            raise UserError(f"{path} is a symbolic link, and istbench writes through none; delete it, or {way_out}")
+    return path
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Append `line` and a newline to the lines in `path`, and return when they are on disk.
 
     A last line torn by a crash is cut off first.
 
     Raises:
-        OSError: if the whole line cannot be written; earlier lines stay.
+        OSError: if the whole line cannot be written, or if `path` is a link; earlier lines stay.
     """
     line += b"\n"
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
+        if os.fstat(descriptor).st_nlink > 1:
+            raise OSError(errno.EMLINK, "it is a hard link to a file with another name")
         size = _cut_torn_line(descriptor)
         if os.write(descriptor, line) != len(line):
             os.ftruncate(descriptor, size)
@@ -77,13 +94,15 @@ def _cut_torn_line(descriptor: int) -> int:
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path`, flushed to disk, if no error occurs inside. Else `path` stays unchanged.
 
+    A link at `path` is replaced; the file that it names stays unchanged.
+
     Raises:
         OSError: if the file cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, new = _new_file(path)
     try:
-        with temporary.open("wb") as file:
+        with new as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -92,3 +111,22 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def fresh_file(path: Path) -> BinaryIO:
+    """A new, empty file that replaces `path` at once, for lines that readers see while they come.
+
+    Raises:
+        OSError: if it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, file = _new_file(path)
+    temporary.replace(path)
+    return file
+
+
+def _new_file(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, whose name nobody knows before."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return temporary, os.fdopen(os.open(temporary, flags, 0o666), "wb")

@@ -15,7 +15,7 @@ from istbench.advise.halving import Rung
 from istbench.config.numbers import Count, Duration, Seed
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
-from istbench.files import append_line
+from istbench.files import append_line, require_no_link
 
 _Label = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -84,10 +84,11 @@ class Journal:
         """The journal of `question`, a JSON value, in results directory `results`.
 
         Raises:
-            UserError: if it exists and is unreadable.
+            UserError: if it exists and is unreadable, or if its folder is a link.
         """
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
-        journal = cls(path=results / "advise" / f"{digest}.jsonl")
+        folder = require_no_link(results / "advise", "choose another --out")
+        journal = cls(path=folder / f"{digest}.jsonl")
         journal._read()
         return journal
 

@@ -29,7 +29,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.door import convert, decode_json, read_bytes
 from istbench.errors import RunFailed, UserError, printable
-from istbench.files import writing_whole
+from istbench.files import require_no_link, writing_whole
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -172,7 +172,7 @@ def run_as_jobs(
         KeyboardInterrupt: after a signal.
         Before both, a line names the jobs that Slurm keeps; jobs of other executors are killed.
     """
-    noted = Noted(out / "slurm" / "jobs.json")
+    noted = Noted(require_no_link(out / "slurm", "choose another --out") / "jobs.json")
     submission = Submission(_executor(out, options), noted, say)
     try:
         for request, name in zip(requests, names, strict=True):

@@ -10,6 +10,7 @@ import msgspec
 from istbench.cells.resolve import Cell
 from istbench.errors import RunFailed, UserError
 from istbench.node.published import Totals, newest
+from istbench.node.sinks import place_of
 from istbench.node.stopping import StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
@@ -38,6 +39,8 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
     """
     if again or not _is_done(run):
         with run.locked():
+            for sink in cell.config.sinks or ():
+                place_of(sink, run)
             if again:
                 _clear(run)
             if not _is_done(run):
@@ -110,8 +113,6 @@ def _note_tuned(cell: Cell, run: RunDirectory) -> None:
 
 def _clear(run: RunDirectory) -> None:
     """Delete the files in `run`. The checkpoint and the header go first: the rest alone cannot look done."""
-    if run.path.is_symlink():
-        raise UserError(f"{run.path} is a symbolic link: remove it to run the cell again, or choose another --out")
     order = {run.checkpoint: 0, run.run_json: 1}
     try:
         for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):

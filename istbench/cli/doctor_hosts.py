@@ -11,6 +11,7 @@ from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.door import convert
 from istbench.errors import UserError, printable
+from istbench.files import writing_whole
 from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
 from istbench.hosts.group import HostGroup, Needs, Unfit, gather
 from istbench.hosts.links import MEASURES_S, HostLink, measure_links, measure_together, shared_links, slow_links
@@ -141,7 +142,8 @@ def profile_of(
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with writing_whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another --profile") from None
     say(f"wrote {path}; `istbench replay --cluster {path}`")

@@ -9,6 +9,7 @@ import click
 from istbench.cli.options import PathType
 from istbench.errors import UserError, unknown_name
 from istbench.registry import load_sink, registered
+from istbench.sinks.base import default_place
 
 if TYPE_CHECKING:
     from istbench.results.load import Run
@@ -45,7 +46,7 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     found = [run for path in runs for run in _finished(path)]
     untraced: list[_UntracedError] = []
     for run in found:
-        where = out or str(run.directory.path.resolve().parent.parent / name)
+        where = out or str(default_place(run.directory.path.resolve().parent.parent, name, "choose another --out"))
         try:
             export(run, where)
         except _UntracedError as error:

@@ -99,6 +99,7 @@ def command(
     if by != "nodes" and len(counts) > 1:
         raise UserError(f"--nodes {nodes}: a map by {by} has one number of nodes; name one")
     level = None if target is None else convert(target.strip(), Level, lambda _: "--target", text=True)
+    from istbench.cli.show import report_folder
     from istbench.report.map import build_maps
     from istbench.report.output.formats import print_report
     from istbench.report.output.map_picture import draw_maps
@@ -124,6 +125,6 @@ def command(
     report, drawn = Report(tables=tables, plots=(), problems=problems), list[Path]()
     try:
         if pictures:
-            drawn = draw_maps(maps, results / "report")
+            drawn = draw_maps(maps, report_folder(results))
     finally:  # a full disk must not lose the tables
         print_report(report, sys.stdout, pictures=drawn, explain=explain)

@@ -212,6 +212,7 @@ def _show(
     explain: bool,
 ) -> int:
     from istbench.cli.replaying import replaying
+    from istbench.cli.show import report_folder
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
     from istbench.reproduce.reproduction import reproduction, write_files
@@ -220,7 +221,7 @@ def _show(
         found = reproduction(paper, experiments, scale, choice, out, cells)
     written, unwritten = list[Path](), None
     try:
-        written = write_files(paper, scale, only, found, out / "report")
+        written = write_files(paper, scale, only, found, report_folder(out))
     except UserError as error:  # on a full disk, the tables are still printed
         unwritten = error
     if as_json:

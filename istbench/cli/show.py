@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from istbench.errors import UserError
+from istbench.files import require_no_link
 from istbench.report.output import Format
 from istbench.report.output.formats import print_report
 from istbench.report.output.pictures import draw_plots
@@ -14,6 +15,15 @@ from istbench.report.report import Report
 def page_beside(results: Path) -> Path:
     """The file of the page that `compare` and `replay` write beside the pictures."""
     return results / "report" / "page.html"
+
+
+def report_folder(results: Path) -> Path:
+    """The directory of the pictures and the page of `results`.
+
+    Raises:
+        UserError: it is a link.
+    """
+    return require_no_link(results / "report", "draw no pictures there (--no-pictures)")
 
 
 def show_report(
@@ -35,7 +45,7 @@ def show_report(
     drawn, written = list[Path](), None
     try:
         if pictures:
-            drawn = draw_plots(report.plots, results / "report")
+            drawn = draw_plots(report.plots, report_folder(results))
         if page is not None:
             report = write_page_of(report, results, page)
             written = page

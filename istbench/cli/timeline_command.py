@@ -10,6 +10,7 @@ import click
 from istbench.cli.options import PathType
 from istbench.cluster.profile import load_profile, names, parse_bandwidth
 from istbench.errors import UserError
+from istbench.files import require_no_link
 
 if TYPE_CHECKING:
     from istbench.cluster.profile import ClusterProfile
@@ -59,9 +60,9 @@ def command(
     timeline = recorded_round(trace, number) if profile is None else simulated_round(trace, profile, number)
     title = f"{header.workload_label} by {header.method_label}, {count_nodes(timeline.nodes)}"
     seen = header.data_source.seen
-    stem = (out or run / "timeline") / f"{_place(profile, bandwidth)}-round{number}"
+    folder = out or require_no_link(run / "timeline", "name another place with --out")
+    stem = folder / f"{_place(profile, bandwidth)}-round{number}"
     try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
         perfetto = stem.with_name(f"{stem.name}.json")
         write_perfetto(timeline, title, perfetto)
         picture, _ = draw_timeline(timeline, f"{title}, {seen}", stem)

@@ -16,6 +16,7 @@ from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
 from istbench.door import convert
 from istbench.errors import UserError
+from istbench.files import require_no_link
 from istbench.lab import network
 from istbench.lab.network import MOST_NODES
 from istbench.registry import check_name, load_workload
@@ -87,9 +88,8 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     from istbench.validation.plan import fitting
     from istbench.validation.record import ValidationFiles
 
-    files = ValidationFiles(
-        out / "validation", scaling=scaling, racks=given["racks"], uplink=uplink, latency_s=latency_s
-    )
+    folder = require_no_link(out / "validation", "choose another --out")
+    files = ValidationFiles(folder, scaling=scaling, racks=given["racks"], uplink=uplink, latency_s=latency_s)
     files.check({(request.workload, request.nodes) for request in candidates})
     errors: list[ReplayError] = []
     try:

@@ -61,7 +61,6 @@ def write_chakra(trace: Trace, about: Mapping[str, Attribute], folder: Path, ste
             "rounds": trace.rounds,
         }
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             with writing_whole(path) as file:
                 for message in (_metadata(known), *map(_node, chakra_nodes(events, rank))):
                     file.write(_varint(len(message)) + message)

@@ -11,7 +11,7 @@ import msgspec
 
 from istbench.door import convert, path_text
 from istbench.errors import RunFailed, UserError
-from istbench.files import sync
+from istbench.files import sync, writing_whole
 from istbench.hosts.connection import Connection, Refused
 from istbench.hosts.group import Say
 from istbench.hosts.remote_files import (
@@ -304,10 +304,9 @@ def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory,
 def _copy_whole(first: Connection, theirs: str, name: str, target: Path) -> str:
     """Write file `name` of directory `theirs` to `target`; returns the SHA-256 of what came."""
     digest, offset = hashlib.sha256(), 0
-    with target.open("wb") as file:
+    with writing_whole(target) as file:
         while content := first.do("read", path=theirs, name=name, offset=offset):
             file.write(content)
             digest.update(content)
             offset += len(content)
-    sync(target)
     return digest.hexdigest()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.errors import UserError
+from istbench.files import require_no_link
 from istbench.hosts.agent_program import Agent
 from istbench.node.published import Step, find, newest
 from istbench.results.store import OfAnotherCell, RunDirectory
@@ -160,8 +161,17 @@ def beside(path: Path, what: str = _NEW) -> Path:
 
 
 def clear(path: Path) -> None:
-    """Delete the rest of an earlier, incomplete copy to `path`."""
-    _remove(beside(path))
+    """Delete the rest of an earlier, incomplete copy to `path`.
+
+    Raises:
+        UserError: the directory of copies, or that of runs, is a link.
+    """
+    new = beside(path)
+    for folder in (new.parent, path.parent):
+        require_no_link(folder, "choose another --out")
+    if new.is_symlink():
+        new.unlink()
+    _remove(new)
 
 
 def _remove(folder: Path) -> None:

@@ -17,6 +17,7 @@ from istbench.results.curves import Curve
 from istbench.results.events import Evaluation, Event, Note, Resume, Start
 from istbench.results.header import Result, Status
 from istbench.results.store import RunDirectory
+from istbench.sinks.base import default_place
 
 if TYPE_CHECKING:
     from istbench.sinks.base import EvaluationSink
@@ -125,9 +126,9 @@ class Elsewhere:
 
     def _pass_on(self, evaluation: Evaluation) -> None:
         if self._sink is None:
-            kind, name, where = load_sink(self._text)
+            kind, _, _ = load_sink(self._text)
             header, events = self._run.header(), self._run.events()
-            self._sink = kind(header, where or str(default_place(self._run, name)), _resumed_at(events))
+            self._sink = kind(header, place_of(self._text, self._run), _resumed_at(events))
             for kept in Curve.from_events(events, header.own_metric).evaluations:
                 if kept.step < evaluation.step:
                     self._sink.evaluation(kept)
@@ -157,9 +158,14 @@ class Elsewhere:
             )
 
 
-def default_place(run: RunDirectory, name: str) -> Path:
-    """The directory of sink `name` for `run`: one for all runs of a results directory."""
-    return run.path.parent.parent / name
+def place_of(text: str, run: RunDirectory) -> str:
+    """The place of the sink in the `text` of `--sink` for `run`: as typed, or a directory for all runs beside it.
+
+    Raises:
+        UserError: as `default_place`.
+    """
+    name, _, where = (part.strip() for part in text.partition("="))
+    return where or str(default_place(run.path.parent.parent, name, f"name another place: --sink {name}=WHERE"))
 
 
 def _resumed_at(events: Sequence[Event]) -> int | None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from istbench.errors import UserError
-from istbench.files import sync
+from istbench.files import sync, writing_whole
 from istbench.node.digest import content_of
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
@@ -39,10 +39,9 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write `tensors` (meta device is enough), whose values `block` reads, to `path` and to disk."""
-    with path.open("wb") as file:
+    with writing_whole(path) as file:
         for part in file_content(tensors, block, metadata):
             file.write(part)
-    sync(path)
 
 
 def file_content(
@@ -87,8 +86,8 @@ def save_weights(
             "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values()), _DIGEST: digest},
             "weight_map": {part: name for name, parts in files.items() for part in parts},
         }
-        (directory / f"{_INDEX}.tmp").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-        sync(directory / f"{_INDEX}.tmp")
+        with writing_whole(directory / f"{_INDEX}.tmp") as file:
+            file.write(json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
         replace_saved(directory, [*files, *([_INDEX] if len(files) > 1 else [])])
 
 

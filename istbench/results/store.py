@@ -14,7 +14,7 @@ import msgspec
 
 from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError, printable, shown
-from istbench.files import append_line, sync, writing_whole
+from istbench.files import append_line, require_no_link, sync, writing_whole
 from istbench.results.events import Evaluation, Event, Fault, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
 
@@ -48,8 +48,10 @@ class RunDirectory:
         """Inside, no other istbench writes this directory. The system frees the lock of a killed process.
 
         Raises:
-            UserError: if another istbench holds the lock, or the directory cannot be written.
+            UserError: if another istbench holds the lock, or the directory cannot be written, or as
+                `require_no_links`.
         """
+        self.require_no_links()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
@@ -65,6 +67,28 @@ class RunDirectory:
             yield
         finally:
             os.close(folder)
+
+    def require_no_links(self) -> None:
+        """Check that nothing here leads elsewhere: everything that writes a run directory checks it first.
+
+        Raises:
+            UserError: the directory is a link, or has one in the place of a file or a folder of istbench, or its
+                events are a hard link.
+        """
+        own = [self.run_json, self.events_jsonl, self.trace, self.checkpoint, self.logs, self._reserve]
+        with suppress(OSError):
+            for step in os.scandir(self.checkpoint):
+                own.append(Path(step))
+                if step.is_dir(follow_symlinks=False):
+                    own += map(Path, os.scandir(step))
+        for path in (self.path.parent, self.path, *own):
+            require_no_link(path, "choose another --out")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.lstat(self.events_jsonl).st_nlink > 1:
+                raise UserError(
+                    f"{self.events_jsonl} is a hard link, and istbench writes through none; "
+                    "put a copy in its place, or choose another --out"
+                )
 
     @property
     def run_json(self) -> Path:
@@ -121,8 +145,8 @@ class RunDirectory:
         size = self.run_json.stat().st_size + _RESERVED_EVENTS_BYTES
         try:
             # Random bytes, because some file systems store zeros without space.
-            self._reserve.write_bytes(os.urandom(size))
-            sync(self._reserve)
+            with writing_whole(self._reserve) as file:
+                file.write(os.urandom(size))
         except OSError as error:
             self.free_reserve()
             raise _cannot_write(self._reserve, error) from None

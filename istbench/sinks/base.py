@@ -1,13 +1,16 @@
 """A sink: another place for the evaluations of one run."""
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
 from istbench.config.options import option_text
 from istbench.config.run import TELLING_APART
+from istbench.files import require_no_link
 from istbench.results.events import Evaluation
 from istbench.results.header import Header, Status
 
@@ -51,6 +54,20 @@ class EvaluationSink(ABC):
     def at(self, evaluation: Evaluation) -> float:
         """The start of the run plus the train seconds of `evaluation`: a relative time axis shows train seconds."""
         return self.began + evaluation.train_s
+
+
+def default_place(results: Path, name: str, way_out: str) -> Path:
+    """The directory of sink `name` for all runs in `results`.
+
+    Raises:
+        UserError: it is a link, or has one in the place of a directory of the sink; the message ends in `way_out`.
+    """
+    place = require_no_link(results / name, way_out)
+    with suppress(OSError):
+        for entry in place.iterdir():
+            if not entry.is_file():
+                require_no_link(entry, way_out)
+    return place
 
 
 def scalars(evaluation: Evaluation) -> dict[str, float]:

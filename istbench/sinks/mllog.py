@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from istbench.files import fresh_file
 from istbench.results.events import Evaluation
 from istbench.results.header import Header, Status
 from istbench.sinks.base import EvaluationSink, Parameter, parameters
@@ -20,9 +21,7 @@ class MLPerfLog(EvaluationSink):
 
     def __init__(self, header: Header, where: str, resumed_at: int | None) -> None:
         super().__init__(header, where, resumed_at)
-        path = Path(where) / f"{header.cell}.log"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8")
+        self._file = fresh_file(Path(where) / f"{header.cell}.log")
         self._now, self._reached, self._batch_known = self.began, header.config.target is None, False
         options = parameters(header)
         facts: dict[str, Parameter | None] = {
@@ -73,5 +72,5 @@ class MLPerfLog(EvaluationSink):
             "value": value,
             "metadata": dict(metadata or {}),
         }
-        self._file.write(f":::MLLOG {json.dumps(line)}\n")
+        self._file.write(f":::MLLOG {json.dumps(line)}\n".encode())
         self._file.flush()

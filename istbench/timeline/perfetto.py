@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from istbench.files import writing_whole
 from istbench.timeline.timeline import NodeActivity, Timeline, Transfer
 
 TraceEvent = dict[str, Any]
@@ -24,7 +25,8 @@ def write_perfetto(timeline: Timeline, title: str, path: Path) -> None:
         "otherData": {"title": title, "times": timeline.where, "round": timeline.round},
         "traceEvents": trace_events(timeline),
     }
-    path.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
+    with writing_whole(path) as file:
+        file.write(json.dumps(document, allow_nan=False, separators=(",", ":")).encode())
 
 
 def trace_events(timeline: Timeline) -> list[TraceEvent]:

@@ -8,6 +8,7 @@ from istbench.cluster.checked import UNFINISHED, measurement_files, read_measure
 from istbench.cluster.profile import bandwidth_text
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
+from istbench.files import writing_whole
 from istbench.report.output.formats import table_markdown
 from istbench.report.tables.table import Table
 from istbench.validation.measurement import ReplayError
@@ -54,7 +55,6 @@ class ValidationFiles:
         for error in errors:
             stems.setdefault(self._stem(error.workload, error.nodes), []).append(error)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             for stem, own in stems.items():
                 if finished:
                     measured = {error.method for error in own}
@@ -71,7 +71,7 @@ class ValidationFiles:
         """Write the table of all measurements in the folder, by method."""
         found = [error for path in measurement_files(self._folder) for error in read_measurements(path)]
         if any(not error.environment for error in found):
-            (self._folder / SUMMARY).write_text(table_markdown(summary_table(found, f"{TITLE}, by method")))
+            _write_text(self._folder / SUMMARY, table_markdown(summary_table(found, f"{TITLE}, by method")))
 
     def _stem(self, workload: str, nodes: int) -> Path:
         kind = ""
@@ -89,8 +89,8 @@ class ValidationFiles:
     def _write(self, stem: Path, errors: Sequence[ReplayError]) -> None:
         title = f"{self.title(errors)}{', unfinished' if stem.name.endswith(UNFINISHED) else ''}"
         figures = json.dumps([error.to_json() for error in errors], indent=1)
-        stem.with_name(f"{stem.name}.json").write_text(f"{figures}\n")
-        stem.with_name(f"{stem.name}.md").write_text(table_markdown(self.table(errors, title)))
+        _write_text(stem.with_name(f"{stem.name}.json"), f"{figures}\n")
+        _write_text(stem.with_name(f"{stem.name}.md"), table_markdown(self.table(errors, title)))
         draw_errors(errors, title, stem)
 
     def title(self, errors: Sequence[ReplayError]) -> str:
@@ -108,6 +108,11 @@ class ValidationFiles:
     def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
         """Makes a table of errors with a title."""
         return scaling_table if self._scaling else error_table
+
+
+def _write_text(path: Path, text: str) -> None:
+    with writing_whole(path) as file:
+        file.write(text.encode())
 
 
 def read_errors(path: Path) -> list[ReplayError]:

@@ -1,5 +1,6 @@
 """What becomes of a run directory, with a launcher that only pretends to train."""
 
+import dataclasses
 import fcntl
 import os
 import shutil
@@ -317,20 +318,47 @@ def test_a_run_in_progress_is_left_alone(run, scratch, again):
     assert {path.name: path.read_text() for path in run.path.iterdir()} == before
 
 
-def test_running_anew_deletes_nothing_behind_a_link(run, scratch, tmp_path):
+LINKED = [
+    "",
+    "run.json",
+    "events.jsonl",
+    "trace.npz",
+    "checkpoint",
+    "checkpoint/7",
+    "logs",
+    "reserve.tmp",
+    "..",
+    "../../mllog",
+]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("name", LINKED)
+def test_nothing_is_trained_written_or_deleted_behind_a_link(run, scratch, tmp_path, name, again):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "kept").write_text("")
-    run.path.parent.mkdir()
-    run.path.symlink_to(elsewhere)
-    with pytest.raises(UserError, match="toy-ist-n3-s0 is a symbolic link"):
-        execute(CELL, run, scratch, Pretended(), again=True)
-    run.path.unlink()
-    run.path.mkdir()
-    (run.path / "trace.npz").symlink_to(elsewhere / "kept")
-    (run.path / "logs").symlink_to(elsewhere)
-    assert execute(CELL, run, scratch, Pretended(), again=True)
-    assert (elsewhere / "kept").exists()
+    run.create(CELL.header)
+    run.run_json.rename(elsewhere / "kept")
+    run.path.rmdir()
+    run.path.parent.rmdir()
+    link = Path(os.path.normpath(run.path / name))
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(elsewhere / "kept" if link.suffix == ".json" else elsewhere)
+    cell = dataclasses.replace(CELL, config=msgspec.structs.replace(CELL.config, sinks=("mllog",)))
+    with pytest.raises(UserError, match=f"{link} is a symbolic link, .*; delete it, or (choose|name) an"):
+        execute(cell, run, scratch, Pretended(), again=again)
+    assert [path.name for path in elsewhere.iterdir()] == ["kept"]
+    link.unlink()
+    assert execute(cell, run, scratch, Pretended(), again=again)
+
+
+def test_events_that_have_another_name_are_left_alone(run, scratch, tmp_path):
+    (tmp_path / "kept").write_text("precious")
+    run.path.mkdir(parents=True)
+    os.link(tmp_path / "kept", run.events_jsonl)
+    with pytest.raises(UserError, match=r"events\.jsonl is a hard link, .*; put a copy in its place, or"):
+        execute(CELL, run, scratch, Pretended())
+    assert (tmp_path / "kept").read_text() == "precious"
 
 
 def test_what_cannot_be_deleted_is_named(run, scratch, monkeypatch):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.errors import UserError
+from istbench.files import writing_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +22,6 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
-    stem.parent.mkdir(parents=True, exist_ok=True)
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
     # Fixed ids and no date make equal files from equal results. A $ in a text does not start mathematics.
@@ -29,8 +29,10 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
         {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
     ):
         fill(figure)
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})
+        with writing_whole(paths[0]) as file:
+            figure.savefig(file, format="png", dpi=160)
+        with writing_whole(paths[1]) as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
     return paths
 
 
