@@ -53,6 +53,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in written)
 
 
+def printable_lines(text: str) -> str:
+    """The lines of `text`, each `printable`."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
 def shown(value: object) -> str:
     """The `repr` of `value`, shortened, on one line."""
     try:

@@ -9,7 +9,7 @@ import click
 
 from istbench import __version__
 from istbench.cli.streams import Streams
-from istbench.errors import RunFailed, UserError, printable
+from istbench.errors import RunFailed, UserError, printable, printable_lines
 from istbench.hosts import relay
 from istbench.plugin_code import plugin_line
 
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = _run(arguments, streams)
         problem = streams.problem()
         if problem:
-            _say(printable(problem))
+            say(problem)
             status = status or EXIT_FAILED
     sys.exit(status)
 
@@ -97,7 +97,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
-            _say(_lines(interrupt.__cause__))
+            say(_lines(interrupt.__cause__))
         return _fail("interrupted; run the same command again to resume", EXIT_INTERRUPTED)
     except Exception as error:
         plugin = plugin_line(error)
@@ -109,21 +109,20 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
 
 def _lines(error: UserError | RunFailed) -> str:
     """The message of `error` for a terminal; that of a failed run may have several lines."""
-    if isinstance(error, UserError):
-        return printable(str(error))
-    return "\n".join(map(printable, str(error).splitlines()))
+    return (printable if isinstance(error, UserError) else printable_lines)(str(error))
 
 
 def _fail(message: str, status: int) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
     if message and not relay.tell_failure(message, status):
-        _say(message)
+        say(message)
     return status
 
 
-def _say(message: str) -> None:
-    click.echo(f"istbench: {message}", err=True)
+def say(message: str) -> None:
+    """Print `message`, which may quote anything, to standard error."""
+    click.echo(f"istbench: {printable_lines(message)}", err=True)
 
 
 def _said_together(message: str, status: int) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED
+from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     PathType,
     out_option,
@@ -26,7 +26,7 @@ from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clu
 from istbench.config.numbers import MOST_NODES
 from istbench.config.options import parse_pairs
 from istbench.config.run import RunRequest
-from istbench.errors import UserError
+from istbench.errors import UserError, printable_lines
 from istbench.files import is_directory
 from istbench.registry import check_name, registered
 
@@ -258,7 +258,7 @@ def _measure(advice: "Advice", probed: "Probed", backend: "Backend", out: Path, 
         elif truth:
             _show_truth(advice, truth, failures)
         if truth:
-            click.echo(f"istbench: kept in {keep(out, advice, truth)}", err=True)
+            say(f"kept in {keep(out, advice, truth)}")
     return bool(failures)
 
 
@@ -272,7 +272,7 @@ def _show(
     from istbench.advise.words import advice_text
 
     if not as_json:
-        click.echo(advice_text(advice))
+        click.echo(printable_lines(advice_text(advice)))
         return
     known: dict[str, Any] = {}
     if truth is not None:
@@ -288,7 +288,7 @@ def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: M
     if len(truth) == 1:  # of a single run, the last line has no regret to tell
         lines = lines[:-1]
     lines += [f"{label} failed: {error}" for label, error in failures.items()]
-    click.echo("\n".join(["", "Measured:", *(f"  {line}" for line in lines)]))
+    click.echo(printable_lines("\n".join(["", "Measured:", *(f"  {line}" for line in lines)])))
 
 
 def _finite(value: float | None) -> float | None:

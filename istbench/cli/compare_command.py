@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from istbench.backends.backend import Backend
-from istbench.cli import EXIT_FAILED
+from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
     baseline_option,
@@ -125,7 +125,7 @@ def command(
         )
     show_report(report, out, page=page_beside(out), explain=explain)
     for failure in failures:
-        click.echo(f"istbench: {failure}", err=True)
+        say(failure)
     return EXIT_FAILED if failures else 0
 
 
@@ -186,7 +186,7 @@ def _controls(
         except UserError as error:
             lacking[f"no control: {control.purpose.removesuffix(', its control')}: {error}"] = None
     for line in (*lines, *lacking) if backend.shows_results else ():
-        click.echo(f"istbench: {line}", err=True)
+        say(line)
     return fitting
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.cli.options import PathType
-from istbench.errors import UserError, unknown_name
+from istbench.errors import UserError, printable, unknown_name
 from istbench.registry import load_sink, registered
 from istbench.sinks.base import default_place
 
@@ -52,11 +52,11 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
         except _UntracedError as error:
             untraced.append(error)
         else:
-            click.echo(f"{run.header.cell}: {where}")
+            click.echo(printable(f"{run.header.cell}: {where}"))
     if len(untraced) == len(found):
         raise untraced[0]
     for why in untraced:
-        click.echo(f"left out: {why}", err=True)
+        click.echo(printable(f"left out: {why}"), err=True)
 
 
 class _UntracedError(UserError):
@@ -74,7 +74,7 @@ def _finished(path: Path) -> "list[Run]":
         return [run]
     runs, problems = load_runs(path)
     for problem in problems:
-        click.echo(f"left out: {problem}", err=True)
+        click.echo(printable(f"left out: {problem}"), err=True)
     done = [run for run in runs if run.done]
     if not done:
         raise UserError(f"no finished run in {path}; `istbench run ... --out {path}` makes one")

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from istbench.errors import UserError
+from istbench.errors import UserError, printable, printable_lines
 from istbench.node.sinks import read_step
 from istbench.results.curves import Curve
 from istbench.results.events import Note, Resume
@@ -61,7 +61,7 @@ class Display:
     def note(self, text: str) -> None:
         """Print one line that stays on the screen; print nothing for an empty text."""
         if text:
-            self._console.print(text, markup=False, soft_wrap=True)
+            self._console.print(printable_lines(text), markup=False, soft_wrap=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A `Progress` callback for `Workload.prepare`."""
@@ -78,7 +78,7 @@ class Display:
     def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:
         """Show the progress of `run` until the block ends; yields its scratch directory."""
         total = header.config.steps
-        name = f"{header.workload_label} {header.method_label} n={header.nodes} seed {header.seed}"
+        name = printable(f"{header.workload_label} {header.method_label} n={header.nodes} seed {header.seed}")
         task = self._bars.add_task(name, total=total, state="starting")
         over = threading.Event()
         scratch = tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True)
@@ -88,7 +88,7 @@ class Display:
             while not over.wait(_POLL_S):
                 step, size = read_step(Path(scratch.name)), _size(run.events_jsonl)
                 if size != seen:
-                    seen, state = size, _state(run, header.own_metric)
+                    seen, state = size, printable(_state(run, header.own_metric))
                     told = self._tell(_urgent(run), told)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.backends.backend import Backend
-from istbench.cli import EXIT_FAILED
+from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
     explain_option,
@@ -106,7 +106,7 @@ def command(
         return 0
     experiments, lines = with_data(asked, scale, directories, named=bool(names))
     for line in lines:
-        click.echo(f"istbench: {line}", err=True)
+        say(line)
     if only_report:
         return _show(chosen, experiments, names, scale, choice, out, (), [], as_json=as_json, explain=explain)
     requests = requests_of((experiment.at[scale] for experiment in experiments), choice)
@@ -161,10 +161,9 @@ def _forecast(
     known = [one.hours for one in left if one.hours is not None]
     length = f"about {number(sum(known))} hours on two idle cores" if len(known) == len(left) else "hours unknown"
     if left:
-        click.echo(
-            f"istbench: {len(left)} of {len(found)} cells to run in {out}, {length}. After an "
-            "interruption, the same command resumes, and --report prints the tables so far",
-            err=True,
+        say(
+            f"{len(left)} of {len(found)} cells to run in {out}, {length}. After an "
+            "interruption, the same command resumes, and --report prints the tables so far"
         )
     return left
 
@@ -238,10 +237,10 @@ def _show(
         for table in found.tables:
             print_table(table, sys.stdout, explain=explain)
     for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
-        click.echo(f"istbench: {line}", err=True)
+        say(line)
     if unwritten is not None:
         raise unwritten
-    click.echo(f"istbench: wrote {', '.join(str(path) for path in written)}", err=True)
+    say(f"wrote {', '.join(str(path) for path in written)}")
     return EXIT_FAILED if failures or found.unreadable else 0
 
 

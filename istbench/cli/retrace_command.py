@@ -10,7 +10,7 @@ import click
 
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import PathType
-from istbench.errors import RunFailed, UserError
+from istbench.errors import RunFailed, UserError, printable
 
 if TYPE_CHECKING:
     from istbench.cells.retrace import Retraced
@@ -33,7 +33,7 @@ def command(results: Path, every: bool, as_json: bool) -> int:
 
     runs, problems = load_runs(results)
     for problem in problems:
-        click.echo(problem, err=True)
+        click.echo(printable(problem), err=True)
     from istbench.cells.execute import execute
     from istbench.cells.retrace import replace_trace, shortened, why_not
     from istbench.cli.progress import Display

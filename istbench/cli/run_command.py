@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from istbench.backends.backend import Outcome
-from istbench.cli import EXIT_TARGET_MISSED
+from istbench.cli import EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     build_request,
     cell_options,
@@ -25,6 +25,7 @@ from istbench.cli.options import (
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.config.run import LABELLED, RunRequest
+from istbench.errors import printable
 from istbench.registry import check_name
 from istbench.results.events import Note
 from istbench.results.load import Run
@@ -98,14 +99,10 @@ def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_jso
 
         print_table(run_summary(finished, replayed), sys.stdout, explain=explain)
     if problem:
-        click.echo(f"no {cluster.name} seconds: {problem}", err=True)
+        click.echo(printable(f"no {cluster.name} seconds: {problem}"), err=True)
     if request.target is None or finished.reached(request.target):
         return 0
-    click.echo(
-        f"istbench: target {level_text(request.target)} not reached: best {finished.curve.metric.name} "
-        f"{_best(finished)}",
-        err=True,
-    )
+    say(f"target {level_text(request.target)} not reached: best {finished.curve.metric.name} {_best(finished)}")
     return EXIT_TARGET_MISSED
 
 

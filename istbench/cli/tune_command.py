@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from istbench.backends.backend import Outcome
-from istbench.cli import EXIT_FAILED
+from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
     cell_options,
@@ -164,7 +164,7 @@ def command(
             elif outcome.run is not None and not outcome.running:
                 runs.append(outcome.run)
     for failure in failures:
-        click.echo(f"istbench: {failure}", err=True)
+        say(failure)
     if running or not backend.shows_results:
         return EXIT_FAILED if failures else 0
     with replaying():
@@ -172,10 +172,10 @@ def command(
     if judgement is None:
         raise RunFailed(f"none of {len(requests)} trials finished; their errors are in {out / 'runs'}")
     for problem in (*judgement.problems, *judgement.unreadable):
-        click.echo(f"istbench: {problem}", err=True)
+        say(problem)
     lost = [f"{own.method} on {count_nodes(own.nodes)}" for own in judgement.contests if own.best is None]
     if write is not None and len(lost) == len(judgement.contests):
-        click.echo(f"istbench: no trial has a result, so {write} is not written", err=True)
+        say(f"no trial has a result, so {write} is not written")
         write = None
     unwritten: UserError | None = None
     if write is not None:
@@ -191,9 +191,9 @@ def command(
             unwritten, write = error, None
     if write is not None:
         next_one = shlex.join(["istbench", "compare", str(write), *(f"--plugin={path}" for path in plugins)])
-        click.echo(f"istbench: wrote {write}; `{next_one}` trains the best options", err=True)
+        say(f"wrote {write}; `{next_one}` trains the best options")
         if lost:
-            click.echo(f"istbench: {write} leaves out {joined(lost)}: no trial has a result", err=True)
+            say(f"{write} leaves out {joined(lost)}: no trial has a result")
     if as_json:
         from istbench.tuning.record import record
 

@@ -4,11 +4,14 @@ import csv
 import io
 import json
 
+import pytest
 from fake_runs import header, ramp, write_plausible, write_run
 from read_tables import printed
 
-from istbench.report.output.formats import table_markdown
+from istbench.errors import printable
+from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.report import build_report
+from istbench.report.tables.table import Column, Entry, Table
 
 HOSTILE = "a|b<script>[red]x[/red]`*_\x1b[31m\n=1+1"
 
@@ -24,8 +27,36 @@ def test_hostile_names_stay_text(results):
     assert "\x1b" not in terminal
     assert "[red]" in terminal
     (record,) = csv.DictReader(io.StringIO(printed(report, "csv")[0]))
-    assert record["method"] == HOSTILE
+    assert record["method"] == printable(HOSTILE)
     assert json.loads(printed(report, "json")[0])["tables"][0]["rows"][0]["method"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+1-1", "'+1-1"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(1)", "'@SUM(1)"),
+        (" =1", "' =1"),
+        ("\t=1", "?=1"),
+        ("\r=1", "?=1"),
+        ("\x1b[2J", "?[2J"),
+        ("\uff1d1", "'\uff1d1"),
+        ("ist;=1", "ist;'=1"),
+        ("lr=0.1 a-b", "lr=0.1 a-b"),
+        ("-1.3", "-1.3"),
+        ("+1e-3", "+1e-3"),
+        (-1.3, "-1.3"),
+        (-7, "-7"),
+    ],
+)
+def test_a_spreadsheet_computes_no_cell_of_a_csv_and_numbers_stay_numbers(text, cell):
+    column, entry = Column(key=str(text), title="t"), Entry(text="t", value=text)
+    text = tables_csv([Table(title="t", columns=(column,), rows=((entry,),), context={"=context": text})])
+    names, values = csv.reader(io.StringIO(text))
+    assert names == ["'=context", cell]
+    assert values == [cell, cell]
 
 
 def test_a_table_without_rows_says_so(results):
