@@ -9,7 +9,7 @@ from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
 from istbench.door import decode_own
 from istbench.results.events import Evaluation, Start
-from istbench.results.header import SCHEMA, TIMING_RULE, Header
+from istbench.results.header import SCHEMA, TIMING_RULE, Header, Result
 from istbench.results.store import RunDirectory
 
 # Per method: final metric, steps to get most of the way, seconds a step on one node, MB sent a step.
@@ -20,6 +20,10 @@ CHARACTERS = {
     "parameter_server": (0.86, 300, 0.13, 8.0),
     "p3": (0.86, 300, 0.10, 8.0),
 }
+RESULT = Result(
+    steps=10, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": None}, bytes_sent_per_node=3,
+    bytes_received_per_node=3,
+)  # fmt: skip
 LOCAL_STEPS = {"local_sgd": 8, "ist": 8}
 
 

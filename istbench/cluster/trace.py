@@ -84,7 +84,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: Nodes
     batch_size: Count | None = None
-    gflops: Giga | dict[str, Giga] | None = None
+    gflops: Giga | Annotated[dict[str, Giga], msgspec.Meta(max_length=100)] | None = None
     gflops_range: Annotated[float, msgspec.Meta(ge=1, le=1e9)] | None = None
     memory_gb_per_s: Giga | None = None
     gather_gb_per_s: Giga | None = None

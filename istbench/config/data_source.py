@@ -28,17 +28,22 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
             split (`--held-out`).
     """
 
-    kind: str
-    path: str = ""
-    fingerprint: str
+    kind: Text
+    path: Annotated[str, Meta(max_length=4096)] = ""
+    fingerprint: Text
     train: Natural
     test: Natural
-    note: str = ""
+    note: Annotated[str, Meta(max_length=10_000)] = ""
     name: Text = ""
     unit: Text = "samples"
     whole: Natural | None = None
     learnable: bool = True
     before_split: "DataSource | msgspec.UnsetType" = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        before = self.before_split
+        if before is not msgspec.UNSET and before.before_split is not msgspec.UNSET:
+            raise ValueError("must be split once at most")
 
     @classmethod
     def computed(cls, content: bytes, *, train: int, test: int, note: str, learnable: bool = True) -> "DataSource":

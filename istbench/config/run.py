@@ -13,11 +13,13 @@ from msgspec import Meta
 
 from istbench.config.interval import Interval
 from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Part, Seconds, Seed, Threads
-from istbench.config.options import option_text
+from istbench.config.options import OptionValues, option_text
 from istbench.config.task_file import named_with_file
 from istbench.door import convert, encode_own
 from istbench.errors import UserError
 
+Text = Annotated[str, Meta(max_length=4096)]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=1000)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["bf16", "fp16"]
 
@@ -86,7 +88,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
         recorded_steps: local steps that a trace has at least; by default those of a sample.
     """
 
-    summary: str
+    summary: Text
     bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
     burst_bytes: Natural = 0
     latency_s: Duration = 0.0
@@ -99,8 +101,8 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a request that a run records. None leaves the value to the workload or to the machine."""
 
-    workload: Annotated[str, Recorded(tells_rows_apart=False)]
-    method: Annotated[str, Recorded(tells_rows_apart=False)]
+    workload: Annotated[Text, Recorded(tells_rows_apart=False)]
+    method: Annotated[Text, Recorded(tells_rows_apart=False)]
     workload_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
         default_factory=dict
     )
@@ -216,7 +218,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             of_machine=True,
         ),
     ] = 60.0
-    plugins: Annotated[tuple[str, ...], Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+    plugins: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
     # Tables describe the lab in words.
     lab: Annotated[Lab | None, Recorded(newer=True, computing=True, tells_rows_apart=False)] = None
 
@@ -258,7 +260,7 @@ class RunRequest(_Options, frozen=True, kw_only=True):
         ),
     ] = None
 
-    sinks: Annotated[tuple[str, ...], Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+    sinks: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
 
     def __post_init__(self) -> None:
         name, plugins = named_with_file(self.workload, self.plugins)
@@ -291,8 +293,8 @@ class RunConfig(_Options, frozen=True, kw_only=True):
         code: a digest of the plug-ins' code, where the method or the workload is not istbench's own; else empty.
     """
 
-    workload_options: dict[str, Any]
-    method_options: dict[str, Any]
+    workload_options: OptionValues
+    method_options: OptionValues
     nodes: Nodes
     seed: Seed
     batch_size: Count
@@ -300,11 +302,11 @@ class RunConfig(_Options, frozen=True, kw_only=True):
     eval_every: Interval
     device: Device
     threads: Threads
-    save: str | None = None
-    sinks: Annotated[tuple[str, ...] | msgspec.UnsetType, Recorded(defines_cell=False, may_differ_by_host=True)] = (
+    save: Text | None = None
+    sinks: Annotated[Texts | msgspec.UnsetType, Recorded(defines_cell=False, may_differ_by_host=True)] = (
         msgspec.UNSET
     )
-    code: Annotated[str, Recorded(newer=True)] = ""
+    code: Annotated[Text, Recorded(newer=True)] = ""
     # Unset is left out of headers, so that they equal those of earlier versions.
     held_out: Part | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
     tuned: Count | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]

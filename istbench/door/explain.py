@@ -47,9 +47,10 @@ def _wanted(reason: str, kind: Any) -> str:
             return "must be a finite number"
         bound = f" {_BOUNDS[found[2]]} {_plain(found[3])}" if found[2] else ""
         return f"must be {' or '.join(nouns)}{bound}"
-    found = re.fullmatch(r"Expected `\w+` of length (>=|<=) (\d+)", reason)
+    found = re.fullmatch(r"Expected `(\w+)` of length (>=|<=) (\d+)", reason)
     if found:
-        return f"must have {'at least' if found[1] == '>=' else 'at most'} {found[2]} of them"
+        least = "at least" if found[2] == ">=" else "at most"
+        return f"must have {least} {found[3]} {'characters' if found[1] == 'str' else 'of them'}"
     if "out of range" in reason:
         return "is out of range"
     return printable(reason[0].lower() + reason[1:])

@@ -4,16 +4,17 @@ import hashlib
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from istbench.config.numbers import Count, Duration, Natural
-from istbench.results.header import Git, HostRecord, Metrics, Status
+from istbench.results.header import Git, HostRecord, Message, Metrics, Status, Unit, Versions, message_of
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Machine, versions and source tree of one part of a run. The header holds those of the last part."""
 
     host: HostRecord = HostRecord()
-    versions: dict[str, str] = {}
+    versions: Versions = {}
     git: Git | None = None
 
 
@@ -21,7 +22,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
     """Training starts from initial weights."""
 
     step: Natural = 0
-    time: str = ""
+    time: Unit = ""
     part: Part | None = None
 
 
@@ -32,17 +33,23 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
         damage: a line about a newer, damaged checkpoint; empty without one.
     """
 
-    step: int
-    time: str = ""
+    step: Annotated[int, Meta(ge=-1, le=2**62)]
+    time: Unit = ""
     part: Part | None = None
-    damage: str = ""
+    damage: Message = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "damage", message_of(self.damage))
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="note"):
     """A line from the method or from a worker to the user. urgent: the user sees it while the run trains."""
 
-    message: str
+    message: Message
     urgent: bool = False
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "message", message_of(self.message))
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluation"):
@@ -88,8 +95,11 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fault"):
     """The reason of a failed run."""
 
-    message: str
-    time: str = ""
+    message: Message
+    time: Unit = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "message", message_of(self.message))
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="stop"):
@@ -97,7 +107,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
 
     status: Status
     step: Natural = 0
-    time: str = ""
+    time: Unit = ""
 
 
 Event = Start | Resume | Note | Evaluation | Stall | Fault | Stop

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Meta
 
 from istbench.config.data_source import DataSource
-from istbench.config.numbers import Count, Duration, Levels, Natural, Nodes, Seed
+from istbench.config.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed
+from istbench.config.options import OptionValues
 from istbench.config.run import RunConfig
 from istbench.results.metrics import Metric, metric_named
 
@@ -17,9 +18,19 @@ TIMING_RULE = 3
 Status = Literal["running", "done", "failed", "interrupted"]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Unit = Annotated[str, Meta(max_length=100)]
+Short = Annotated[str, Meta(max_length=200)]
 Typed = Annotated[str, Meta(max_length=4096)]
-Metrics = dict[str, float | None]
+LONGEST_MESSAGE = 20_000
+Message = Annotated[str, Meta(max_length=LONGEST_MESSAGE)]
+Versions = Annotated[dict[Short, Short], Meta(max_length=100)]
+Metrics = Annotated[dict[Typed, float | None], Meta(max_length=10_000)]
 """Metrics by name; None if a metric is not a finite number."""
+
+
+def message_of(text: str) -> str:
+    """`text` as a run records it: in UTF-8, and cut to the bound of a `Message`."""
+    cut = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+    return cut.encode("utf-8", "replace").decode()
 
 
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,11 +41,11 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
         machine: architecture of rank 0. lab: description of the links.
     """
 
-    name: str = "an unnamed machine"
+    name: Annotated[str, Meta(max_length=100 * MOST_NODES)] = "an unnamed machine"
     count: Count = 1
     cores: Count | None = None
-    machine: str = ""
-    lab: str | None = None
+    machine: Short = ""
+    lab: Typed | None = None
 
     @property
     def cores_words(self) -> str:
@@ -46,7 +57,7 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Git(msgspec.Struct, frozen=True):
     """The commit of the source tree of istbench, and whether the tree had changes."""
 
-    commit: str
+    commit: Short
     dirty: bool
 
 
@@ -60,7 +71,7 @@ class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rank: Natural
-    host: str
+    host: Typed
     computing_s: Duration
     waiting_s: Duration
 
@@ -86,8 +97,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     bytes_sent_per_node: Natural
     bytes_received_per_node: Natural
     peak_memory_bytes_per_node: Natural | None = None
-    weights_sha256: str = ""
-    node_seconds: tuple[NodeSeconds, ...] = ()
+    weights_sha256: Short = ""
+    node_seconds: Annotated[tuple[NodeSeconds, ...], Meta(max_length=MOST_NODES)] = ()
     tuning_s: Duration | None = None
 
 
@@ -119,8 +130,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Nodes
     seed: Seed
     control_nodes: Nodes | None = None
-    method_defaults: dict[str, Any] = {}
-    narrowed: dict[str, Any] = {}
+    method_defaults: OptionValues = {}
+    narrowed: OptionValues = {}
     batch_size: Count
     metric: Name
     lower_is_better: bool | None = None
@@ -131,14 +142,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     typed_data: Typed | None = None
     data_source: DataSource
     config: RunConfig
-    budget: str
-    versions: dict[str, str] = {}
+    budget: Message
+    versions: Versions = {}
     host: HostRecord = HostRecord()
     git: Git | None = None
-    error: str | None = None
+    error: Message | None = None
     result: Result | None = None
-    started_at: str | None = None
-    finished_at: str | None = None
+    started_at: Unit | None = None
+    finished_at: Unit | None = None
 
     @property
     def own_metric(self) -> Metric:

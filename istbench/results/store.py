@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import fcntl
+import io
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,11 +16,11 @@ import msgspec
 
 from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError, printable, shown
-from istbench.files import append_line, require_no_link, sync, writing_whole
+from istbench.files import append_line, require_no_link, writing_whole
 from istbench.results.events import Evaluation, Event, Fault, Stop
-from istbench.results.header import SCHEMA, Header, Status, schema_of
+from istbench.results.header import SCHEMA, Header, Status, message_of, schema_of
 
-_MOST_EVENTS_BYTES = 2**30
+_MOST_HEADER_BYTES, _MOST_EVENTS_BYTES, _MOST_EVENTS = 2**22, 2**27, 2**20
 _RESERVED_EVENTS_BYTES = 4096
 
 
@@ -164,11 +166,12 @@ class RunDirectory:
         """The content of run.json.
 
         Raises:
-            UserError: if it is missing, has another schema version, or is incomplete or invalid.
+            UserError: if it is missing, has another schema version, is incomplete or invalid, or is done without a
+                result.
         """
         if not self.exists():
             raise UserError(f"no run in {self.path}: {self.run_json.name} is missing")
-        content = read_bytes(self.run_json, "the header of a run")
+        content = read_bytes(self.run_json, "the header of a run", _MOST_HEADER_BYTES)
         try:
             found = schema_of(content)
         except ValueError as error:
@@ -179,7 +182,10 @@ class RunDirectory:
                 f"{self.run_json} {said}, this istbench reads {SCHEMA}; "
                 "use the istbench that wrote it, or another --out"
             )
-        return decode_json(content, Header, str(self.run_json), self._way_out)
+        header = decode_json(content, Header, str(self.run_json), self._way_out)
+        if header.status == "done" and header.result is None:
+            raise UserError(f"{self.run_json}: the run is done, but result is missing; {self._way_out}")
+        return header
 
     def own_header(self) -> Header:
         """The header of a directory that has the name of its cell; others were copied or renamed.
@@ -229,7 +235,7 @@ class RunDirectory:
         steps: list[Callable[[], None]] = [
             lambda: self.append(Fault(message=error, time=time_now())) if error else None,
             lambda: self.append(stop()),
-            lambda: self.update(status=status, error=error, finished_at=time_now()),
+            lambda: self.update(status=status, error=message_of(error) if error else error, finished_at=time_now()),
         ]
         for step in steps:
             try:
@@ -246,10 +252,13 @@ class RunDirectory:
         """
         if not self._has(self.events_jsonl):
             return []
-        lines = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES).split(b"\n")
+        content = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES)
+        file, way_out, count = str(self.events_jsonl), self._way_out, content.count(b"\n")
+        if count > _MOST_EVENTS:
+            raise UserError(f"{file} has {count:,} lines, more than the {_MOST_EVENTS:,} of a run; {way_out}")
         # The part after the last newline is empty, or torn.
-        file, way_out = str(self.events_jsonl), self._way_out
-        return [_event(line, f"{file}, line {number}", way_out) for number, line in enumerate(lines[:-1], start=1)]
+        lines = enumerate(itertools.islice(io.BytesIO(content), count), start=1)
+        return [_event(line, f"{file}, line {number}", way_out) for number, line in lines]
 
     def _has(self, path: Path) -> bool:
         try:

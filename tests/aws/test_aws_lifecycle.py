@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import fake_aws
 import msgspec
 import pytest
-from fake_runs import header
+from fake_runs import RESULT, header
 
 from istbench.aws import session
 from istbench.aws.lifecycle import ClusterRequest, down, up
@@ -56,7 +56,7 @@ def end(said, tmp_path):
 def write_run(folder, **changed):
     """A run directory that has ended in `folder`, a results directory."""
     run = RunDirectory(folder / "runs" / "cell")
-    run.create(header("ist", **changed))
+    run.create(header("ist", **{"result": RESULT, **changed}))
     run.append(Stop(status="interrupted", step=1))
     return run
 

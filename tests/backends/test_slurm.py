@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import submitit
-from fake_runs import header
+from fake_runs import RESULT, header
 from garbage import one_line
 from small_task import write_task
 from submitit.core.utils import FailedJobError
@@ -117,7 +117,7 @@ def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
 
 
 def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, said, tmp_path):
-    RunDirectory.of(tmp_path, "a").create(header("ddp", cell="a"))
+    RunDirectory.of(tmp_path, "a").create(header("ddp", cell="a", result=RESULT))
     damaged = RunDirectory.of(tmp_path, "b")
     damaged.path.mkdir()
     damaged.run_json.write_text("{")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_runs import evaluation, header
+from fake_runs import RESULT, evaluation, header
 from garbage import one_line
 from published_steps import publish_step, write_step
 
@@ -39,7 +39,10 @@ class Pretended:
 
     def wait(self):
         run_path, _ = self.jobs[-1].args
-        RunDirectory(Path(run_path)).append(evaluation(5, 1.0, 0.5))
+        run = RunDirectory(Path(run_path))
+        run.append(evaluation(5, 1.0, 0.5))
+        if self.outcome is None:
+            run.update(result=RESULT)
         self.jobs[-1].logs.mkdir()
         (self.jobs[-1].logs / "stderr.log").write_text("what it said")
         if self.outcome is not None:

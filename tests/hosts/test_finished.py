@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fake_runs import RESULT
 
 from istbench.cells.resolve import prepare_cell
 from istbench.cli.cell_names import cell_name
@@ -76,7 +77,7 @@ def done(tmp_path):
     def made(status="done", name=None):
         cell = prepare_cell(REQUEST, lambda *_: None)
         run = RunDirectory.of(tmp_path, name or cell.name)
-        run.create(msgspec.structs.replace(cell.header, status=status))
+        run.create(msgspec.structs.replace(cell.header, status=status, result=RESULT))
         return run
 
     return made

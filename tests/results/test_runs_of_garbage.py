@@ -10,12 +10,14 @@ from garbage import VALUES, as_json, damaged, nested, one_line, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
+from istbench.config.numbers import MOST_NODES
 from istbench.errors import UserError
 from istbench.report.output.formats import report_json
 from istbench.report.report import build_report
 from istbench.results.events import Fault, Note, Resume, Start, Stop
-from istbench.results.header import Git, Header
+from istbench.results.header import LONGEST_MESSAGE, Git, Header, NodeSeconds
 from istbench.results.load import load_run, load_runs
+from istbench.results.store import RunDirectory
 
 RAMP = [evaluation(0, 0.0, 0.1), evaluation(10, 5.0, 0.75), evaluation(20, 9.0, None)]
 EVENTS = [
@@ -127,6 +129,109 @@ def test_one_field_of_another_type_leaves_out_one_run(whole):
         assert problem.startswith(f"{run.run_json}: nodes must be a whole number, not 'two'; delete ")
     finally:
         run.run_json.write_bytes(before)
+
+
+LONG, MANY = "x" * 100_000, {str(number): 1 for number in range(20_000)}
+TOO_MUCH = {
+    "budget": LONG, "error": LONG, "started_at": LONG, "finished_at": LONG, "unit": LONG, "typed_data": LONG,
+    "versions": {"torch": LONG}, "git": {"commit": LONG, "dirty": True}, "method_defaults": MANY,
+    "narrowed": {"width": LONG}, "host.machine": LONG, "host.lab": LONG, "host.name": 5 * LONG,
+    "data_source.kind": LONG, "data_source.path": LONG, "data_source.fingerprint": LONG, "data_source.note": LONG,
+    "result.final": MANY, "result.weights_sha256": LONG,
+    "result.node_seconds": [{"rank": 0, "host": "h", "computing_s": 1, "waiting_s": 1}] * 5000,
+    "config.workload": LONG, "config.method_options": {"lr": [[[1]]]}, "config.workload_options": {"width": 10**30},
+    "config.plugins": ["a.py"] * 5000, "config.sinks": [LONG], "config.save": LONG, "config.code": LONG,
+    "config.lab.summary": LONG,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_no_text_and_no_list_of_a_header_is_without_a_bound(whole, name):
+    results, run, head, _ = whole
+    before, damaged = run.run_json.read_bytes(), json.loads(json.dumps(head))
+    *parents, last = name.split(".")
+    owner = damaged
+    for parent in parents:
+        owner = owner[parent]
+    owner[last] = TOO_MUCH[name]
+    try:
+        run.run_json.write_text(as_json(damaged))
+        (problem, *_) = report(results)
+        assert problem.startswith(f"{run.run_json}: ")
+        assert len(problem) < 500
+    finally:
+        run.run_json.write_bytes(before)
+
+
+def test_data_that_was_split_twice_is_refused(whole):
+    results, run, head, _ = whole
+    before, source = run.run_json.read_bytes(), head["data_source"]
+    try:
+        twice = {**source, "before_split": {**source, "before_split": source}}
+        run.run_json.write_text(as_json({**head, "data_source": twice}))
+        assert "data_source must be split once at most" in report(results)[0]
+    finally:
+        run.run_json.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", ["run.json", "events.jsonl"])
+def test_a_file_of_a_size_that_no_run_writes_is_not_read(whole, name):
+    results, run, _, _ = whole
+    before = (run.path / name).read_bytes()
+    try:
+        with (run.path / name).open("r+b") as file:
+            file.truncate(2**40)
+        assert any("bytes, more than" in problem for problem in report(results))
+    finally:
+        (run.path / name).write_bytes(before)
+
+
+def test_more_events_than_a_run_has_are_not_decoded(whole, monkeypatch):
+    _, run, _, _ = whole
+    monkeypatch.setattr("istbench.results.store._MOST_EVENTS", 5)
+    with pytest.raises(UserError, match=r"events\.jsonl has 13 lines, more than the 5 of a run; delete"):
+        run.events()
+
+
+def test_a_finished_run_without_a_result_is_left_out(whole):
+    results, run, head, _ = whole
+    before = run.run_json.read_bytes()
+    try:
+        run.run_json.write_text(as_json({**head, "result": None}))
+        assert report(results)[0] == (
+            f"{run.run_json}: the run is done, but result is missing; delete {run.path} to run the cell again"
+        )
+        run.run_json.write_text(as_json({**head, "result": None, "status": "interrupted"}))
+        load_run(run)
+    finally:
+        run.run_json.write_bytes(before)
+
+
+def test_what_a_run_says_is_cut_where_it_is_recorded(tmp_path, whole):
+    _, run, _, _ = whole
+    own = RunDirectory(tmp_path / "run")
+    own.create(msgspec.structs.replace(run.header(), status="running"))
+    said = "cannot read \udcff " + LONG
+    own.append(Note(message=said))
+    own.append(Resume(step=-1, damage=said))
+    own.end("failed", said)
+    note, resume, fault, _ = own.events()
+    assert note.message == resume.damage == fault.message == own.header().error
+    assert note.message.startswith("cannot read ? xxx")
+    assert len(note.message) == LONGEST_MESSAGE
+
+
+def test_a_header_of_the_largest_run_fits(tmp_path, whole):
+    _, run, _, _ = whole
+    own, head = RunDirectory(tmp_path / "run"), run.header()
+    names = [f"{'h' * 58}-{rank:05d}" for rank in range(MOST_NODES)]
+    seconds = [
+        NodeSeconds(rank=rank, host=name, computing_s=1 / 3, waiting_s=1 / 7) for rank, name in enumerate(names)
+    ]
+    result = msgspec.structs.replace(head.result, node_seconds=tuple(seconds))
+    host = msgspec.structs.replace(head.host, name=", ".join(names))
+    own.create(msgspec.structs.replace(head, result=result, host=host, nodes=MOST_NODES))
+    assert len(own.header().result.node_seconds) == MOST_NODES
 
 
 @pytest.mark.parametrize("name", ["run.json", "events.jsonl"])

@@ -10,19 +10,15 @@ from functools import reduce
 
 import msgspec
 import pytest
-from fake_runs import evaluation, header
+from fake_runs import RESULT, evaluation, header
 
 from istbench.door import decode_own
 from istbench.errors import UserError
 from istbench.results.events import Note, Resume, Start, Stop, digest_with
-from istbench.results.header import Header, Result
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
 HEADER = msgspec.convert(header(status="running"), Header, dec_hook=decode_own)
-RESULT = Result(
-    steps=10, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": None}, bytes_sent_per_node=3,
-    bytes_received_per_node=3,
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -158,7 +154,7 @@ def test_a_full_disk_loses_nothing_recorded(tiny_disk):
     written = 0
     try:
         while True:
-            run.append(Resume(step=written, time="x" * 900))
+            run.append(Resume(step=written, damage="x" * 900))
             written += 1
     except UserError as error:
         assert "no space left" in str(error)  # noqa: PT017  (the loop ends in it)
@@ -167,7 +163,7 @@ def test_a_full_disk_loses_nothing_recorded(tiny_disk):
         run.update(status="failed", error="x" * 8000)
     assert run.header() == HEADER
     ballast.unlink()
-    run.update(status="done")
+    run.update(status="done", result=RESULT)
     run.append(Stop(status="done", step=written))
     assert run.header().status == "done"
     assert run.events()[-1] == Stop(status="done", step=written)
@@ -181,7 +177,7 @@ from istbench.results.store import RunDirectory
 run = RunDirectory(Path(sys.argv[1]))
 first = len(run.events())
 for step in range(first, 10**9):
-    run.append(Resume(step=step, time="x" * 5000))
+    run.append(Resume(step=step, damage="x" * 5000))
     print(step, flush=True)
 """
 
