@@ -57,8 +57,14 @@ EVENT = np.dtype(
 )
 
 
+MOST_EVENTS = 2**21
+"""Of all nodes of a trace: three rounds of 16 nodes of P3 that exchange VGG-19 in slices of 50,000 parameters."""
+
 # Beyond these limits, other programs on the machine changed the seconds in a trace.
 _OTHERS_SHARE, _STEADY_RANGE = 0.15, 1.3
+
+
+_Shape = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +90,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: Nodes
     batch_size: Count | None = None
-    gflops: Giga | Annotated[dict[str, Giga], msgspec.Meta(max_length=100)] | None = None
+    gflops: Giga | Annotated[dict[_Shape, Giga], msgspec.Meta(max_length=100)] | None = None
     gflops_range: Annotated[float, msgspec.Meta(ge=1, le=1e9)] | None = None
     memory_gb_per_s: Giga | None = None
     gather_gb_per_s: Giga | None = None

@@ -5,19 +5,24 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from istbench.cluster.trace import EVENT, TRACE_VERSION, Trace, TraceMeta
+from istbench.cluster.trace import EVENT, MOST_EVENTS, TRACE_VERSION, Trace, TraceMeta
 from istbench.cluster.trace_problems import problem
+from istbench.config.numbers import MOST_NODES
 from istbench.door import decode_json, regular_file
 from istbench.errors import UserError, shown
 from istbench.files import writing_whole
 
 _WAY_OUT = "record it again with `istbench run --again`"
-_MOST_BYTES = 2**31
+# A trace has a file of an array for each node, and one for the header.
+_MOST_FILES = MOST_NODES + 1
+_LOCATOR_BYTES, _END_BYTES = 20, 22  # of the zip format
+_MOST_HEADER_BYTES = _MOST_DIRECTORY_BYTES = 2**20
+_MOST_BYTES = MOST_EVENTS * EVENT.itemsize + _MOST_FILES * 1024 + _MOST_HEADER_BYTES
 
 
 class _Version(msgspec.Struct):
@@ -32,8 +37,11 @@ def save_trace(trace: Trace, path: Path) -> None:
     """Write `trace` to `path`, completely or not at all; the same trace gives the same bytes.
 
     Raises:
-        UserError: if the file cannot be written.
+        UserError: if the file cannot be written, or if nobody could read it.
     """
+    count = sum(map(len, trace.nodes))
+    if count > MOST_EVENTS:
+        raise UserError(f"cannot write {path}: {count:,} events are more than the {MOST_EVENTS:,} of a trace")
     header = msgspec.json.encode({"version": trace.version, "meta": trace.meta}, order="sorted")
     arrays: dict[str, Any] = {f"node{rank}": events for rank, events in enumerate(trace.nodes)}
     arrays["header"] = np.frombuffer(header, dtype=np.uint8)
@@ -75,13 +83,21 @@ def load_trace(path: Path) -> Trace:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[Any]:
-    """The arrays in `path`, at most `_MOST_BYTES` together."""
+    """The arrays in `path`; unpacks nothing that is larger than any trace."""
     damaged = UserError(f"{path} is cut short or not a trace; {_WAY_OUT}")
     with regular_file(path, f"a trace, or {_WAY_OUT}", _MOST_BYTES) as descriptor:
         try:
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                if sum(part.file_size for part in zipfile.ZipFile(file).infolist()) > _MOST_BYTES:
+                if not _small_directory(file):
                     raise damaged
+                parts = zipfile.ZipFile(file).infolist()
+                size = sum(part.file_size for part in parts)
+                header = sum(part.file_size for part in parts if part.filename == "header.npy")
+                if size > _MOST_BYTES or header > _MOST_HEADER_BYTES:
+                    raise UserError(
+                        f"{path} unpacks to {size:,} bytes, more than the {MOST_EVENTS:,} events of the largest "
+                        f"trace; {_WAY_OUT}"
+                    )
                 file.seek(0)
                 with np.load(file, allow_pickle=False) as archive:
                     yield archive
@@ -89,3 +105,11 @@ def _archive(path: Path) -> Iterator[Any]:
             raise
         except Exception:  # zipfile, numpy and Python's parser, which reads a header, raise anything for damage
             raise damaged from None
+
+
+def _small_directory(file: BinaryIO) -> bool:
+    """Whether the list of files at the end of a .npz is as short as that of a trace. zipfile reads all of it."""
+    file.seek(-_LOCATOR_BYTES - _END_BYTES, os.SEEK_END)
+    locator, end = file.read(_LOCATOR_BYTES), file.read(_END_BYTES)
+    large = locator.startswith(b"PK\6\7")  # another list of any size takes precedence
+    return end.startswith(b"PK\5\6") and not large and int.from_bytes(end[12:16], "little") <= _MOST_DIRECTORY_BYTES

@@ -101,24 +101,42 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
 
 
 def _unmatched_transfer(trace: Trace) -> str | None:
-    # By the sender and the distance from it to the receiver, because later ranks may repeat those in the trace.
     n = trace.world_size
-    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    received: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    (sent, sent_match, sent_bytes), (taken, taken_match, taken_bytes) = (
+        _transfers(trace, kind) for kind in (SEND, RECEIVE)
+    )
+
+    def between(way: np.int64) -> str:
+        source, distance = divmod(int(way), n)
+        return f"from node {source} to node {(source + distance) % n}"
+
+    ways = np.union1d(sent, taken)
+    sends, receives = (
+        np.searchsorted(own, ways, "right") - np.searchsorted(own, ways, "left") for own in (sent, taken)
+    )
+    lone = np.flatnonzero(sends != receives)
+    if len(lone):
+        return f"{sends[lone[0]]} sends {between(ways[lone[0]])}, but {receives[lone[0]]} receives"
+    for own, match in ((sent, sent_match), (taken, taken_match)):
+        wrong = np.flatnonzero(match != np.arange(len(own)) - np.searchsorted(own, own))
+        if len(wrong):
+            return f"transfers {between(own[wrong[0]])} are not numbered from 0"
+    differ = np.flatnonzero(sent_bytes != taken_bytes)
+    return f"sends {between(sent[differ[0]])} and their receives differ in size" if len(differ) else None
+
+
+def _transfers(trace: Trace, kind: int) -> tuple[NDArray[Any], ...]:
+    """Way, number and bytes of each transfer of `kind`, by way and then in order.
+
+    A way is the sender and the distance from it to the receiver, because later ranks may repeat those in the trace.
+    """
+    n, ways, own = trace.world_size, list[NDArray[Any]](), list[NDArray[Any]]()
     for rank, events in enumerate(trace.nodes):
-        posts = events[events["code"] == POST]
-        for kind, peer, match, size in posts[["kind", "peer", "match", "bytes"]].tolist():
-            if kind == SEND:
-                sent.setdefault((rank, (peer - rank) % n), []).append((match, size))
-            elif kind == RECEIVE:
-                received.setdefault((peer % len(trace.nodes), (rank - peer) % n), []).append((match, size))
-    for source, distance in sorted({*sent, *received}):
-        between = f"from node {source} to node {(source + distance) % n}"
-        given, taken = sent.get((source, distance), []), received.get((source, distance), [])
-        if len(given) != len(taken):
-            return f"{len(given)} sends {between}, but {len(taken)} receives"
-        if any(match != i for transfers in (given, taken) for i, (match, _) in enumerate(transfers)):
-            return f"transfers {between} are not numbered from 0"
-        if given != taken:
-            return f"sends {between} and their receives differ in size"
-    return None
+        found = events[(events["code"] == POST) & (events["kind"] == kind)][["peer", "match", "bytes"]]
+        peer = found["peer"].astype(np.int64)
+        source, distance = (rank, peer - rank) if kind == SEND else (peer % len(trace.nodes), rank - peer)
+        ways.append(source * n + distance % n)
+        own.append(found)
+    way, transfers = np.concatenate(ways), np.concatenate(own)
+    order = np.argsort(way, kind="stable")
+    return way[order], transfers["match"][order], transfers["bytes"][order]

@@ -41,7 +41,7 @@ class Recorder:
         self._unawaited: dict[int, str] = {}  # their kinds, by number
         self._earlier = EarlierOperations()
         self._worked: dict[int, float] = {}
-        self._whole_rounds = 0
+        self._round_ends: list[int] = []  # in events
         self.finished = False
         self.window: int | None = None
         self.least_steps = LEAST_STEPS
@@ -156,7 +156,7 @@ class Recorder:
     def _between_rounds(self) -> None:
         """After the last step of a round: start or stop recording."""
         if self._running:
-            self._whole_rounds = len(self._builder)
+            self._round_ends.append(len(self._builder))
             if self._rounds >= LEAST_ROUNDS and self._steps >= self.least_steps:
                 self._running, self.finished = False, True
         elif not self.finished and self.steady:
@@ -165,9 +165,18 @@ class Recorder:
             self._earlier.close()
             self.resume()
 
-    def events(self) -> NDArray[Any]:
-        """The recorded whole rounds, as an array of dtype `istbench.cluster.trace.EVENT`; may be empty."""
-        events = self._builder.to_arrays(self._whole_rounds)
+    @property
+    def whole_rounds(self) -> int:
+        """Whole rounds recorded so far, the same on all nodes."""
+        return len(self._round_ends)
+
+    def events(self, rounds: int | None = None) -> NDArray[Any]:
+        """The first whole `rounds`, by default all, as an array of dtype `istbench.cluster.trace.EVENT`.
+
+        It may be empty.
+        """
+        ends = self._round_ends[:rounds]
+        events = self._builder.to_arrays(ends[-1] if ends else 0)
         laps = self._laps[: int(np.count_nonzero(events["code"] == COMPUTE))]
         events["seconds"][events["code"] == COMPUTE] = [
             self._stopwatch.seconds(lap) + self._beside.get(number, 0.0) for number, lap in enumerate(laps)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from istbench.cluster.speed import Speed, StepWork
-from istbench.cluster.trace import EVENT, speed_of_all
+from istbench.cluster.trace import EVENT, MOST_EVENTS, speed_of_all
 from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
@@ -72,6 +72,8 @@ class TraceSample:
     def save(self, *, whole: bool, stalled_s: float = 0.0) -> str | None:
         """Write the trace, once. With `whole`, only a complete sample; otherwise the events so far.
 
+        A sample of more than `MOST_EVENTS` keeps its first rounds.
+
         An incomplete sample does not replace the trace of an earlier part of the run. While the sample grows, each
         call measures the machine's speed again. Returns the reason on rank 0 if the run cannot have a trace.
 
@@ -84,10 +86,16 @@ class TraceSample:
             if len(self._moments) < _MOST_MOMENTS:
                 self._calibrate(1)
             return None
-        events = recorder.events()
+        events, rounds = recorder.events(), recorder.whole_rounds
         if not len(events):
             return None
         self._saved = True
+        while (count := round(math.fsum(self._fabric.numbers(len(events))))) > MOST_EVENTS:
+            if rounds == 1:
+                said = f"a round has {count:,} events, more than the {MOST_EVENTS:,} of a trace"
+                return said if self._fabric.rank == 0 else None
+            rounds = min(rounds - 1, max(1, rounds * MOST_EVENTS // count))
+            events = recorder.events(rounds)
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
         others = self._others_cores()
         self._calibrate(_MEASUREMENTS)

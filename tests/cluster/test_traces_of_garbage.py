@@ -14,7 +14,7 @@ from traces import random_trace
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
-from istbench.cluster.trace import EVENT
+from istbench.cluster.trace import EVENT, MOST_EVENTS
 from istbench.cluster.trace_file import load_trace, save_trace
 from istbench.errors import UserError
 
@@ -114,6 +114,38 @@ def test_nesting_and_sizes_that_lie(path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("node0.npy", lying.getvalue() + SOUND.nodes[0].tobytes())
     assert tried(path) is None
+
+
+@pytest.mark.parametrize("name", ["node0", "header", "else"])
+def test_nothing_larger_than_the_largest_trace_is_unpacked(path, monkeypatch, name):
+    arrays = {"node0": SOUND.nodes[0], "header": np.frombuffer(json.dumps(HEADER).encode(), np.uint8)}
+    arrays[name] = np.zeros(MOST_EVENTS + 200_000, EVENT) if name != "header" else np.zeros(2**20, np.uint8)
+    np.savez_compressed(path, **arrays)
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(
+        UserError, match=r"trace.npz unpacks to .* bytes, more than the 2,097,152 events of the larg"
+    ):
+        load_trace(path)
+
+
+def test_a_list_of_files_that_is_longer_than_that_of_any_trace_is_not_read(path, monkeypatch):
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(20_000):
+            archive.writestr(f"{number:050d}", b"")
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(UserError, match="is cut short or not a trace"):
+        load_trace(path)
+    path.write_bytes(path.read_bytes()[:-22] + b"PK\6\7" + bytes(16) + b"PK\5\6" + bytes(18))
+    with pytest.raises(UserError, match="is cut short or not a trace"):
+        load_trace(path)
+
+
+def test_a_trace_that_nobody_could_read_is_not_written(path, monkeypatch):
+    path.unlink(missing_ok=True)
+    monkeypatch.setattr("istbench.cluster.trace_file.MOST_EVENTS", 20)
+    with pytest.raises(UserError, match=r"cannot write .*: \d+ events are more than the 20 of a trace"):
+        save_trace(SOUND, path)
+    assert not path.exists()
 
 
 def test_a_pipe_for_a_trace_does_not_hang(path):

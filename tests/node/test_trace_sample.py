@@ -1,7 +1,10 @@
 """What is kept of a trace, and where there can be none. Functions named `node_*` run on every node."""
 
+import pytest
+
 from istbench.cluster.speed import StepWork
-from istbench.node import measure
+from istbench.cluster.trace_file import load_trace
+from istbench.node import measure, trace_sample
 from istbench.node.step_work import CountedStep
 from istbench.node.trace_sample import TraceSample
 from istbench.processes.on_nodes import on_nodes
@@ -48,6 +51,35 @@ def test_nodes_that_do_not_do_alike_leave_no_trace_and_say_why(tmp_path):
     assert "differ in size" in first
     assert second is None
     assert not (tmp_path / "trace.npz").exists()
+
+
+def node_records_more_than_fits(fabric, path, most):
+    """A trace of seven rounds, the first of them long, where one holds `most` events."""
+    trace_sample.MOST_EVENTS = most
+    sample = TraceSample(path, STEP, fabric, 4)
+    sample.start()
+    for number in range(8):
+        for _ in range(10 if number == 1 else 1):
+            with fabric.recorder.waiting(fabric.recorder.post("all_reduce", 8)):
+                pass
+        fabric.recorder.mark("round")
+        fabric.recorder.mark("step")
+    return sample.save(whole=False)
+
+
+@pytest.mark.parametrize(("most", "rounds"), [(1000, 7), (140, 4), (105, 2), (90, 1), (80, 0)])
+def test_a_sample_that_is_too_large_for_a_trace_keeps_its_first_rounds(tmp_path, most, rounds):
+    path = tmp_path / "trace.npz"
+    first, second = on_nodes(node_records_more_than_fits, 2, path, most)
+    assert second is None
+    if rounds == 0:
+        assert first == "a round has 88 events, more than the 80 of a trace"
+        assert not path.exists()
+        return
+    assert first is None
+    trace = load_trace(path)
+    assert trace.rounds == rounds
+    assert sum(map(len, trace.nodes)) <= most
 
 
 def node_array(fabric):
