@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from istbench.advise.candidate import NO_TIME, Candidate
 from istbench.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
@@ -15,7 +16,9 @@ from istbench.advise.seconds import seconds_to
 from istbench.cluster.checked import Check
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.options import option_text
+from istbench.config.numbers import Nodes
+from istbench.config.options import OptionValues, option_text
+from istbench.config.texts import Message, Short, Text, Texts
 from istbench.results.metrics import Metric
 
 Kind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
@@ -34,13 +37,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         why_not: the reason why it has no odds; empty if it has.
     """
 
-    method: str
-    options: dict[str, Any]
-    command: list[str]
+    method: Text
+    options: OptionValues
+    command: Annotated[list[Text], Meta(max_length=1000)]
     seconds: float | None = None
     low: float | None = None
     high: float | None = None
-    label: str
+    label: Text
     baseline: bool = False
     odds: float = 0.0
     reaching: float = 0.0
@@ -54,15 +57,19 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     computing: float | None = None
     exposed: float | None = None
     memory_bytes: int | None = None
-    stopped: str = ""
-    why_not: str = ""
+    stopped: Message = ""
+    why_not: Message = ""
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and None in (self.steps, self.computing, self.exposed):
+            raise ValueError("must have steps, computing and exposed beside its seconds")
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True):
     """The measurement that would decide. method: of a replay; else empty. odds: the top odds after it."""
 
     kind: Kind
-    method: str = ""
+    method: Text = ""
     odds: float
 
 
@@ -87,20 +94,20 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     odds: float
     best: Choice | None
-    others: tuple[Choice, ...]
+    others: Annotated[tuple[Choice, ...], Meta(max_length=1000)]
     flips: Flips
-    not_tested: tuple[str, ...]
-    may_be_faster: tuple[str, ...] = ()
+    not_tested: Annotated[tuple[Message, ...], Meta(max_length=1000)]
+    may_be_faster: Texts = ()
     decide: Decide | None = None
     nobody: float | None = None
-    workload: str
+    workload: Text
     target: float
-    metric: str
+    metric: Text
     lower_is_better: bool = False
-    unit: str = ""
-    target_from: str = ""
-    cluster: str
-    nodes: int
+    unit: Short = ""
+    target_from: Text = ""
+    cluster: Text
+    nodes: Nodes
 
     @property
     def own_metric(self) -> Metric:

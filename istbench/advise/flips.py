@@ -15,6 +15,7 @@ from istbench.advise.odds import Standing
 from istbench.advise.seconds import seconds_to, with_bandwidth
 from istbench.cluster.checked import Check
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.config.texts import Message, Text
 from istbench.errors import UserError
 
 _FURTHEST = 100.0  # factors of the bandwidth, up and down
@@ -37,8 +38,8 @@ class Flip(msgspec.Struct, frozen=True, kw_only=True):
 
     value: float | None
     side: Literal["below", "above", ""] = ""
-    first: str = ""
-    reason: str = ""
+    first: Text = ""
+    reason: Message = ""
     extrapolated: bool = False
 
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from istbench.advise.halving import Rung
 from istbench.config.numbers import Count, Duration, Seed
+from istbench.config.texts import Message, message_of
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
 from istbench.files import append_line, require_no_link
@@ -41,7 +42,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     label: _Label
     steps: Count
     seed: Seed
-    reason: Annotated[str, Meta(max_length=100_000)]
+    reason: Message
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
@@ -109,7 +110,7 @@ class Journal:
     def failed(self, label: str, steps: int, seed: int, reason: str) -> None:
         """Write that a probe failed."""
         self.failures[label, steps, seed] = reason
-        self._append(Failed(label=label, steps=steps, seed=seed, reason=reason))
+        self._append(Failed(label=label, steps=steps, seed=seed, reason=message_of(reason)))
 
     def spent(self, seconds: float) -> None:
         """Write the seconds of this command so far."""

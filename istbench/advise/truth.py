@@ -3,10 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from istbench.advise.answer import Advice
+from istbench.config.texts import Text
 
 BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 """Edges of the bins of odds. The last one includes odds of 1."""
@@ -20,7 +23,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     advice: Advice
-    truth: dict[str, float | None]
+    truth: Annotated[dict[Text, float | None], Meta(max_length=1000)]
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from istbench.cluster.profile import parse_bandwidth
 from istbench.config.numbers import Count, Nodes
+from istbench.config.texts import Short, Text
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
 
@@ -34,13 +35,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         environment: where the nodes computed, if the trace is from elsewhere; empty if both are from one run.
     """
 
-    workload: str = "speech"
+    workload: Text = "speech"
     method: _Name
     nodes: Nodes
-    bandwidth: str
+    bandwidth: Short
     measured_s: _Seconds
     replayed_s: _Seconds
-    environment: str = ""
+    environment: Text = ""
 
     @property
     def error(self) -> float:

@@ -1,14 +1,11 @@
 """The data of a run, as the run records it."""
 
 import hashlib
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from istbench.config.numbers import Natural
-
-Text = Annotated[str, Meta(max_length=1_000)]
+from istbench.config.texts import Message, Text
 
 
 class DataSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,11 +26,11 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: Text
-    path: Annotated[str, Meta(max_length=4096)] = ""
+    path: Text = ""
     fingerprint: Text
     train: Natural
     test: Natural
-    note: Annotated[str, Meta(max_length=10_000)] = ""
+    note: Message = ""
     name: Text = ""
     unit: Text = "samples"
     whole: Natural | None = None

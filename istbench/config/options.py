@@ -8,18 +8,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from istbench.config.texts import Short, Text
 from istbench.door import convert
 from istbench.errors import UserError, shown, unknown_name
 
-_Text = Annotated[str, Meta(max_length=4096)]
-_Name = Annotated[str, Meta(min_length=1, max_length=200)]
-_Scalar = bool | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | _Text | None
+_Scalar = bool | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | Text | None
 _Values = Annotated[list[_Scalar], Meta(max_length=1000)]
-_Nested = _Scalar | Annotated[list[_Scalar | _Values], Meta(max_length=1000)] | dict[_Name, _Scalar | _Values]
+_Nested = _Scalar | Annotated[list[_Scalar | _Values], Meta(max_length=1000)] | dict[Short, _Scalar | _Values]
 if typing.TYPE_CHECKING:
     OptionValues = dict[str, Any]
 else:
-    OptionValues = Annotated[dict[_Name, _Nested], Meta(max_length=200)]
+    OptionValues = Annotated[dict[Short, _Nested], Meta(max_length=200)]
 """Values of options by name, as results record them."""
 
 # Bounds of numbers whose type has no bounds.

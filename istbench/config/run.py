@@ -15,11 +15,10 @@ from istbench.config.interval import Interval
 from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Part, Seconds, Seed, Threads
 from istbench.config.options import OptionValues, option_text
 from istbench.config.task_file import named_with_file
+from istbench.config.texts import Short, Text, Texts
 from istbench.door import convert, encode_own
 from istbench.errors import UserError
 
-Text = Annotated[str, Meta(max_length=4096)]
-Texts = Annotated[tuple[Text, ...], Meta(max_length=1000)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["bf16", "fp16"]
 
@@ -306,7 +305,7 @@ class RunConfig(_Options, frozen=True, kw_only=True):
     sinks: Annotated[Texts | msgspec.UnsetType, Recorded(defines_cell=False, may_differ_by_host=True)] = (
         msgspec.UNSET
     )
-    code: Annotated[Text, Recorded(newer=True)] = ""
+    code: Annotated[Short, Recorded(newer=True)] = ""
     # Unset is left out of headers, so that they equal those of earlier versions.
     held_out: Part | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
     tuned: Count | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Meta
 
 from istbench.config.numbers import Count, Duration, Natural
-from istbench.results.header import Git, HostRecord, Message, Metrics, Status, Unit, Versions, message_of
+from istbench.config.texts import Message, Short, message_of
+from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +23,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
     """Training starts from initial weights."""
 
     step: Natural = 0
-    time: Unit = ""
+    time: Short = ""
     part: Part | None = None
 
 
@@ -34,7 +35,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
     """
 
     step: Annotated[int, Meta(ge=-1, le=2**62)]
-    time: Unit = ""
+    time: Short = ""
     part: Part | None = None
     damage: Message = ""
 
@@ -96,7 +97,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="f
     """The reason of a failed run."""
 
     message: Message
-    time: Unit = ""
+    time: Short = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "message", message_of(self.message))
@@ -107,7 +108,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
 
     status: Status
     step: Natural = 0
-    time: Unit = ""
+    time: Short = ""
 
 
 Event = Start | Resume | Note | Evaluation | Stall | Fault | Stop

@@ -10,6 +10,7 @@ from istbench.config.data_source import DataSource
 from istbench.config.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed
 from istbench.config.options import OptionValues
 from istbench.config.run import RunConfig
+from istbench.config.texts import Message, Short, Text
 from istbench.results.metrics import Metric, metric_named
 
 SCHEMA = 1
@@ -18,19 +19,9 @@ TIMING_RULE = 3
 Status = Literal["running", "done", "failed", "interrupted"]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Unit = Annotated[str, Meta(max_length=100)]
-Short = Annotated[str, Meta(max_length=200)]
-Typed = Annotated[str, Meta(max_length=4096)]
-LONGEST_MESSAGE = 20_000
-Message = Annotated[str, Meta(max_length=LONGEST_MESSAGE)]
 Versions = Annotated[dict[Short, Short], Meta(max_length=100)]
-Metrics = Annotated[dict[Typed, float | None], Meta(max_length=10_000)]
+Metrics = Annotated[dict[Text, float | None], Meta(max_length=10_000)]
 """Metrics by name; None if a metric is not a finite number."""
-
-
-def message_of(text: str) -> str:
-    """`text` as a run records it: in UTF-8, and cut to the bound of a `Message`."""
-    cut = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
-    return cut.encode("utf-8", "replace").decode()
 
 
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +36,7 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
     count: Count = 1
     cores: Count | None = None
     machine: Short = ""
-    lab: Typed | None = None
+    lab: Text | None = None
 
     @property
     def cores_words(self) -> str:
@@ -71,7 +62,7 @@ class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rank: Natural
-    host: Typed
+    host: Text
     computing_s: Duration
     waiting_s: Duration
 
@@ -139,7 +130,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     targets: Levels
     parameters: Natural = 0
     data: Name
-    typed_data: Typed | None = None
+    typed_data: Text | None = None
     data_source: DataSource
     config: RunConfig
     budget: Message
@@ -148,8 +139,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     git: Git | None = None
     error: Message | None = None
     result: Result | None = None
-    started_at: Unit | None = None
-    finished_at: Unit | None = None
+    started_at: Short | None = None
+    finished_at: Short | None = None
 
     @property
     def own_metric(self) -> Metric:

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
+from istbench.config.texts import message_of
 from istbench.door import decode_json, encode_own, read_bytes
 from istbench.errors import UserError, printable, shown
 from istbench.files import append_line, require_no_link, writing_whole
 from istbench.results.events import Evaluation, Event, Fault, Stop
-from istbench.results.header import SCHEMA, Header, Status, message_of, schema_of
+from istbench.results.header import SCHEMA, Header, Status, schema_of
 
 _MOST_HEADER_BYTES, _MOST_EVENTS_BYTES, _MOST_EVENTS = 2**22, 2**27, 2**20
 _RESERVED_EVENTS_BYTES = 4096

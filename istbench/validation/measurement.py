@@ -9,6 +9,7 @@ import msgspec
 
 from istbench.cluster.checked import Measurement
 from istbench.cluster.profile import MessageCosts
+from istbench.config.texts import Text
 
 
 class ReplayError(Measurement, frozen=True, kw_only=True):
@@ -29,8 +30,8 @@ class ReplayError(Measurement, frozen=True, kw_only=True):
     recorded_elsewhere_s: float
     scale: float = 1.0
     dilation: float
-    data: str
-    doubt: str
+    data: Text
+    doubt: Text
     carrying: MessageCosts | None
 
     @property

@@ -238,7 +238,8 @@ TEXTS = st.text(max_size=20)
 OPTIONS = st.dictionaries(TEXTS, st.booleans() | st.integers(-9, 9) | TEXTS, max_size=3)
 CHOICES = st.builds(
     Choice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS,
-    high=NUMBERS, options=OPTIONS, odds=st.floats(0, 1),
+    high=NUMBERS, options=OPTIONS, odds=st.floats(0, 1), steps=st.floats(1, 1e9), computing=st.floats(0, 1),
+    exposed=st.floats(0, 1),
 )  # fmt: skip
 FLIPS = st.builds(Flip, value=NUMBERS, side=st.sampled_from(["", "below", "above"]), first=TEXTS, reason=TEXTS)
 

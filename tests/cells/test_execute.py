@@ -18,7 +18,7 @@ from istbench.door import decode_own
 from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import WorkerLost
 from istbench.results.events import Resume, Start
-from istbench.results.header import TIMING_RULE, Git, Header, HostRecord, Result
+from istbench.results.header import TIMING_RULE, Git, Header, HostRecord
 from istbench.results.store import OfAnotherCell, RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
@@ -201,12 +201,6 @@ def test_parts_of_another_cell_are_refused_until_again(run, scratch, kind):
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     assert execute(CELL, run, scratch, launcher, again=True)
     assert run.own_header().status == "done"
-
-
-RESULT = Result(
-    steps=5, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": 0.5}, bytes_sent_per_node=0,
-    bytes_received_per_node=0,
-)  # fmt: skip
 
 
 class Finishing(Pretended):

@@ -32,7 +32,7 @@ def test_how_much_of_which_data_was_seen_is_said_of_old_headers_too(fields: dict
     assert msgspec.convert({**OLD, **fields}, DataSource).seen == seen
 
 
-@pytest.mark.parametrize("lie", [{"whole": -1}, {"whole": "all"}, {"name": "a" * 1_001}, {"unit": 3}])
+@pytest.mark.parametrize("lie", [{"whole": -1}, {"whole": "all"}, {"name": "a" * 5_000}, {"unit": 3}])
 def test_what_is_no_data_is_refused(lie: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({**OLD, **lie}, DataSource)

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from istbench.config.numbers import MOST_NODES
+from istbench.config.texts import LONGEST_MESSAGE
 from istbench.errors import UserError
 from istbench.report.output.formats import report_json
 from istbench.report.report import build_report
 from istbench.results.events import Fault, Note, Resume, Start, Stop
-from istbench.results.header import LONGEST_MESSAGE, Git, Header, NodeSeconds
+from istbench.results.header import Git, Header, NodeSeconds
 from istbench.results.load import load_run, load_runs
 from istbench.results.store import RunDirectory
 
