@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import msgspec
 
@@ -38,7 +39,7 @@ def header(method="ddp", *, nodes=2, seed=0, options="", workload="speech", **ch
     }  # fmt: skip
     return {
         "schema": SCHEMA, "timing_rule": TIMING_RULE, "status": "done", "workload": workload,
-        "cell": f"{workload}-{label.replace(' ', '-').replace('/', '-')}-n{nodes}-s{seed}",
+        "cell": f"{workload}-{re.sub('[^A-Za-z0-9._-]', '-', label)}-n{nodes}-s{seed}",
         "workload_label": workload, "method": method, "method_label": label, "nodes": nodes, "seed": seed,
         "batch_size": 128, "metric": "accuracy", "targets": [0.7, 0.8], "parameters": 1000,
         "data": "synthetic", "config": config, "budget": "30 epochs", "error": None, "git": None,

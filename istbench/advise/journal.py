@@ -17,6 +17,7 @@ from istbench.config.texts import Message, message_of
 from istbench.door import decode_json, read_bytes
 from istbench.errors import UserError
 from istbench.files import append_line, require_no_link
+from istbench.results.header import CellName
 
 _Label = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -33,7 +34,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     label: _Label
     steps: Count
     seed: Seed
-    cell: _Label
+    cell: CellName
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
@@ -48,7 +49,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
     """Step one finished as the cell named `cell`."""
 
-    cell: _Label
+    cell: CellName
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):

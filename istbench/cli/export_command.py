@@ -64,18 +64,27 @@ class _UntracedError(UserError):
 
 
 def _finished(path: Path) -> "list[Run]":
+    """The finished runs in `path`, each in a directory with the name of its cell, which its files get."""
     from istbench.results.load import load_run, load_runs
     from istbench.results.store import RunDirectory
 
     if RunDirectory(path).exists():
+        RunDirectory(path).own_header()
         run = load_run(RunDirectory(path))
         if not run.done:
             raise UserError(f"{path} is {run.header.status}, not done; run the same command again to finish it")
         return [run]
     runs, problems = load_runs(path)
+    done = []
+    for run in runs:
+        try:
+            run.directory.own_header()
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            done += [run] if run.done else []
     for problem in problems:
         click.echo(printable(f"left out: {problem}"), err=True)
-    done = [run for run in runs if run.done]
     if not done:
         raise UserError(f"no finished run in {path}; `istbench run ... --out {path}` makes one")
     return done

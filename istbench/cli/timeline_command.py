@@ -54,6 +54,7 @@ def command(
 
     directory = RunDirectory(run)
     _check_there(directory)
+    directory.own_header()
     header = load_run(directory).header
     trace = load_trace(directory.trace)
     number = typical_round(trace) if round_number is None else round_number

@@ -14,10 +14,13 @@ from msgspec import Meta
 from istbench.config.interval import Interval
 from istbench.config.numbers import Count, Duration, Epochs, Level, Natural, Nodes, Part, Seconds, Seed, Threads
 from istbench.config.options import OptionValues, option_text
-from istbench.config.task_file import named_with_file
+from istbench.config.task_file import CodeName, named_with_file
 from istbench.config.texts import Short, Text, Texts
 from istbench.door import convert, encode_own
 from istbench.errors import UserError
+
+_LEFT_OUT = {"ist": {"deal": ["all"]}, "streaming_ist": {"deal": ["all"]}}
+"""By method: options that configurations leave out at these values; workloads may have other defaults."""
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["bf16", "fp16"]
@@ -288,10 +291,13 @@ class RunConfig(_Options, frozen=True, kw_only=True):
 
     Attributes:
         steps: local steps of a node, at most. save: directory for the final weights. plugins: plug-in files.
+            A record of them is for readers: `plugins_of` gives the files to import.
         sinks: other places for the evaluations, NAME or NAME=WHERE; a run without them records none.
         code: a digest of the plug-ins' code, where the method or the workload is not istbench's own; else empty.
     """
 
+    workload: CodeName
+    method: CodeName
     workload_options: OptionValues
     method_options: OptionValues
     nodes: Nodes
@@ -315,6 +321,22 @@ class RunConfig(_Options, frozen=True, kw_only=True):
         """`request` with `resolved` in place of the values that it leaves to the workload and to the machine."""
         given = {name: getattr(request, name) for name in cls.__struct_fields__ if hasattr(request, name)}
         return cls(**{**given, **resolved})
+
+    def request(self, **changed: Any) -> RunRequest:
+        """The request for this cell, with `changed` fields. It names no data, no lab and no directory for weights.
+
+        Raises:
+            UserError: for options that are no valid request.
+        """
+        given = {
+            name: value
+            for name in RunRequest.__struct_fields__
+            if (value := getattr(self, name, msgspec.UNSET)) is not msgspec.UNSET and name not in ("lab", "save")
+        }
+        for name in ("workload_options", "method_options"):  # None cannot be typed, and is the default
+            given[name] = {option: value for option, value in given[name].items() if value is not None}
+        given["method_options"] = _LEFT_OUT.get(self.method, {}) | given["method_options"]
+        return RunRequest(**{**given, **changed})
 
     def cell(self, fingerprint: str) -> str:
         """The cell's name: readable, and ending in a hash of the defining fields and of the data's fingerprint."""

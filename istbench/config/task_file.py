@@ -1,9 +1,16 @@
-"""A workload may be named by its file: `--workload my_task.py`."""
+"""A workload has a name, or on the command line its file: `--workload my_task.py`."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 _ENDING = ".py"
+
+CODE_NAME = r"^[A-Za-z0-9](?!.*\.py\Z)[A-Za-z0-9_.-]{0,63}\Z"
+CodeName = Annotated[str, Meta(pattern=CODE_NAME)]
+"""The name of a method or a workload in a file: no path, which only the command line may give."""
 
 
 def is_task_file(workload: str) -> bool:

@@ -21,6 +21,10 @@ _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 def explain(error: msgspec.ValidationError, raw: Any, kind: Any, locate: Locate) -> str:
     """One line for a reader: the place, the type or bound, and the value found."""
+    of_name = re.fullmatch(r"(.*) - at `key` in `(\$.*)`", str(error), re.DOTALL)
+    if of_name:
+        at = locate(_parse_path(of_name[2].removeprefix("$")))
+        return f"a name in {at} {_wanted(of_name[1], None)}"
     reason, _, at = str(error).partition(" - at `$")
     path = _parse_path(at.removesuffix("`")) if at else ()
     found = re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL)
@@ -51,6 +55,9 @@ def _wanted(reason: str, kind: Any) -> str:
     if found:
         least = "at least" if found[2] == ">=" else "at most"
         return f"must have {least} {found[3]} {'characters' if found[1] == 'str' else 'of them'}"
+    found = re.fullmatch(r"Expected `str` matching regex '\^?(.*?)(?:\$|\\\\Z)?'", reason)
+    if found:
+        return f"must match {found[1]}"
     if "out of range" in reason:
         return "is out of range"
     return printable(reason[0].lower() + reason[1:])

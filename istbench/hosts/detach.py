@@ -254,8 +254,7 @@ def _bring_unfinished(
         return
     names = name_cells_there(connections, possible, there, by)
     for (run, _), name in zip(possible, names, strict=False):
-        here = run_named_by(connections[0].name, str(name), run.out).path
-        if name and bring(connections[0], here, f"{theirs}/runs/{name}"):
+        if name and bring(connections[0], RunDirectory.of(run.out, name).path, f"{theirs}/runs/{name}"):
             say(f"copied the earlier part of {name} to {connections[0].name}")
 
 

@@ -13,6 +13,7 @@ from istbench.hosts.names import Host
 from istbench.hosts.push import push
 from istbench.hosts.run import HostsRun
 from istbench.processes.launcher import Signals
+from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
 # Data that is not prepared yet takes longer: the run prepares it and shows its progress.
@@ -49,9 +50,8 @@ def finished(
     names = _names([cells[number] for number in possible], pythons, config, say, by)
     for number, name in zip(possible, names, strict=False):
         run, _ = cells[number]
-        directory = RunDirectory.of(run.out, str(name))
-        if name in done[number] and _saved(run.request, directory):
-            found[number] = directory
+        if name in done[number] and _saved(run.request, RunDirectory.of(run.out, name)):
+            found[number] = RunDirectory.of(run.out, name)
     return found
 
 
@@ -92,7 +92,7 @@ def _names(
     config: Path | None,
     say: Say,
     by: str,
-) -> list[str | None]:
+) -> list[CellName | None]:
     """The names of `cells`, none if hosts do not tell."""
     hosts = max((own for _, own in cells), key=len)
     runs = [run for run, _ in cells]
@@ -110,7 +110,7 @@ def name_cells_there(
     cells: Sequence[tuple[HostsRun, Sequence[Host]]],
     there: Mapping[str, str],
     by: str,
-) -> list[str | None]:
+) -> list[CellName | None]:
     """The names of `cells` by the module `by` on the first host, with its paths `there`; none if hosts fail."""
     futures = {host.name: host.ask("usable_cores") for host in connections}
     answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
@@ -130,6 +130,6 @@ def name_cells_there(
     try:
         future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
         names = first.answer(future, _ANSWERS_WITHIN_S)
-        return convert(names, list[str | None], lambda _: f"{first.name}: names of cells")
+        return convert(names, list[CellName | None], lambda _: f"{first.name}: names of cells")
     except (Lost, Refused, UserError):
         return []

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from istbench.config.run import RunRequest
+from istbench.door import convert
 from istbench.errors import RunFailed, UserError, printable
 from istbench.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
 from istbench.hosts.files import Pace, at_once, bring, fetch_newer, fetch_weights
@@ -22,8 +23,9 @@ from istbench.hosts.group import HostGroup, Needs, Say, gather
 from istbench.hosts.meanwhile import Meanwhile
 from istbench.hosts.names import Host
 from istbench.hosts.push import push
-from istbench.hosts.remote_files import published, safe
+from istbench.hosts.remote_files import published
 from istbench.processes.launcher import Signals
+from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
 # After one host fails, the others get this long to notice it, report it and stop; then istbench ends them.
@@ -138,11 +140,13 @@ def run_named_by(host: str, cell: str, out: Path) -> RunDirectory:
     """The run directory in results directory `out` of the cell `cell`, a name that `host` reports.
 
     Raises:
-        RunFailed: if the name leads out of the directory of runs.
+        RunFailed: if it is no name of a cell, and might lead out of the directory of runs.
     """
-    if not cell or Path(cell).name != cell or not safe(cell):
-        raise RunFailed(f"{host} names a cell {cell!r}, outside of {out / 'runs'}; leave this host out")
-    return RunDirectory.of(out, cell)
+    try:
+        name = convert(cell, CellName, lambda _: f"{host}: the name of a cell")
+    except UserError as error:
+        raise RunFailed(f"{error}; leave this host out") from None
+    return RunDirectory.of(out, name)
 
 
 def run_on_hosts(

@@ -7,12 +7,9 @@ from pathlib import Path
 import msgspec
 
 from istbench.cluster.profile import bandwidth_text
-from istbench.config.run import Lab, RunRequest
+from istbench.config.run import Lab
 from istbench.errors import UserError
 from istbench.results.header import Header
-
-_LEFT_OUT = {"ist": {"deal": ["all"]}, "streaming_ist": {"deal": ["all"]}}
-"""By method: options that configurations leave out at these values; workloads may have other defaults."""
 
 DATA = "DIR"
 """Stands for the data of a run that did not record its --data."""
@@ -28,21 +25,11 @@ def command_again(header: Header) -> str | None:
     of an earlier istbench; the content of the data must be equal.
     """
     config = header.config
-    given = {
-        name: value
-        for name in RunRequest.__struct_fields__
-        if (value := getattr(config, name, msgspec.UNSET)) is not msgspec.UNSET and name not in ("lab", "save")
-    }
-    for name in ("workload_options", "method_options"):  # an option of no value cannot be typed, and is the default
-        given[name] = {option: value for option, value in given[name].items() if value is not None}
-    given["method_options"] = _LEFT_OUT.get(config.method, {}) | given["method_options"]
     data = DATA if lacks_data(header) else header.typed_data
-    given["data"] = Path(data) if data else None
     epochs = re.match(_EPOCHS, header.budget)
-    if epochs:
-        given |= {"steps": None, "epochs": float(epochs[1])}
+    length = {"steps": None, "epochs": float(epochs[1])} if epochs else {}
     try:
-        request = RunRequest(**given)
+        request = config.request(data=Path(data) if data else None, **length)
     except UserError:
         return None
     words = [*request.arguments(), "--again"]

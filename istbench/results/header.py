@@ -10,6 +10,7 @@ from istbench.config.data_source import DataSource
 from istbench.config.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed
 from istbench.config.options import OptionValues
 from istbench.config.run import RunConfig
+from istbench.config.task_file import CodeName
 from istbench.config.texts import Message, Short, Text
 from istbench.results.metrics import Metric, metric_named
 
@@ -17,6 +18,8 @@ SCHEMA = 1
 TIMING_RULE = 3
 
 Status = Literal["running", "done", "failed", "interrupted"]
+CellName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")]
+"""The name of a cell, which is also the name of its run directory. It is no path, and no option of a program."""
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Unit = Annotated[str, Meta(max_length=100)]
 Versions = Annotated[dict[Short, Short], Meta(max_length=100)]
@@ -112,11 +115,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int
     timing_rule: Annotated[int, Meta(ge=1, le=1000)]
-    cell: Name
+    cell: CellName
     status: Status
-    workload: Name
+    workload: CodeName
     workload_label: Name
-    method: Name
+    method: CodeName
     method_label: Name
     nodes: Nodes
     seed: Seed

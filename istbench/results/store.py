@@ -200,13 +200,24 @@ class RunDirectory:
             raise OfAnotherCell(self.run_json, header.cell, name)
         return header
 
+    def own_header(self) -> Header:
+        """`header`, before something is written for the run: the directory has the name of the cell.
+
+        Raises:
+            UserError: as `header` does, and if it has another name.
+        """
+        header = self.header()
+        if header.cell != Path(os.path.abspath(self.path)).name:  # noqa: PTH100  (a link has a name of its own)
+            raise UserError(f"{self.path} holds the run of cell {header.cell}; rename the directory to that")
+        return header
+
     def update(self, **fields: Any) -> None:
         """Change `fields` of the header, and keep the others.
 
         Raises:
-            UserError: as `header` and `create` do.
+            UserError: as `own_header` and `create` do.
         """
-        self.create(msgspec.structs.replace(self.header(), **fields))
+        self.create(msgspec.structs.replace(self.own_header(), **fields))
 
     def append(self, event: Event) -> None:
         """Append one line to events.jsonl, and return when it is on disk.

@@ -208,6 +208,35 @@ def test_a_finished_run_without_a_result_is_left_out(whole):
         run.run_json.write_bytes(before)
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "",
+        ".",
+        "..",
+        "../../VICTIM",
+        "/dev/null",
+        "a/b",
+        "cell\n",
+        "cell\0",
+        "x" * 201,
+        "t\u043ey",
+        "a\u202eb",
+        "-rf",
+    ],
+)
+def test_a_cell_is_no_path(whole, cell):
+    results, run, head, _ = whole
+    before = run.run_json.read_bytes()
+    try:
+        run.run_json.write_text(as_json({**head, "cell": cell}))
+        (problem, *_) = report(results)
+        assert problem.startswith(f"{run.run_json}: cell must match [A-Za-z0-9][A-Za-z0-9._-]{{0,199}}, not ")
+        assert problem.isprintable()
+    finally:
+        run.run_json.write_bytes(before)
+
+
 def test_what_a_run_says_is_cut_where_it_is_recorded(tmp_path, whole):
     _, run, _, _ = whole
     own = RunDirectory(tmp_path / "run")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import reduce
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ HEADER = msgspec.convert(header(status="running"), Header, dec_hook=decode_own)
 
 @pytest.fixture
 def run(tmp_path):
-    directory = RunDirectory(tmp_path / "deep" / "run")
+    directory = RunDirectory(tmp_path / "deep" / HEADER.cell)
     directory.create(HEADER)
     return directory
 
@@ -33,6 +34,23 @@ def test_a_header_is_read_back_and_updated(run):
     run.update(status="done", result=RESULT)
     assert run.header() == msgspec.structs.replace(HEADER, status="done", result=RESULT)
     assert [path.name for path in run.path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("name", ["copy", "..", HEADER.cell + "-copy"])
+def test_nothing_is_written_for_a_run_under_another_name(run, name):
+    other = RunDirectory(run.path.parent / name)
+    other.create(HEADER)
+    before = other.run_json.read_bytes()
+    with pytest.raises(UserError, match=f"holds the run of cell {HEADER.cell}; rename the directory to that"):
+        other.update(status="done")
+    assert other.run_json.read_bytes() == before
+    assert other.header() == HEADER
+
+
+def test_the_name_of_a_directory_is_its_last_one_however_it_is_typed(run, monkeypatch):
+    monkeypatch.chdir(run.path)
+    for typed in (".", f"../{HEADER.cell}", f"../../deep/{HEADER.cell}/."):
+        assert RunDirectory(Path(typed)).own_header() == HEADER
 
 
 def test_a_directory_without_a_header_is_no_run(tmp_path):
@@ -147,7 +165,7 @@ def tiny_disk(tmp_path):
 
 
 def test_a_full_disk_loses_nothing_recorded(tiny_disk):
-    run = RunDirectory(tiny_disk / "run")
+    run = RunDirectory(tiny_disk / HEADER.cell)
     run.create(HEADER)
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(30_000))
