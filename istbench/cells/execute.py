@@ -55,7 +55,7 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
 def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
     job = Job(
         target=train_cell,
-        args=(str(run.path), str(scratch)),
+        args=(str(run.path), str(scratch), cell.header),
         nodes=cell.config.nodes,
         threads=cell.config.threads,
         logs=scratch / "logs",

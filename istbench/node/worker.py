@@ -27,6 +27,7 @@ from istbench.node.trainer import Trainer
 from istbench.node.training_state import Progress, TrainingState
 from istbench.registry import build_workload, code_of_cell, load_method
 from istbench.results.events import Evaluation
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 from istbench.seeds import derived_seed
 from istbench.workloads.base import Workload
@@ -34,14 +35,15 @@ from istbench.workloads.contract import metric_of
 from istbench.workloads.held_out import hold_out
 
 
-def train_cell(run_path: str, scratch: str) -> None:
-    """Train the cell whose header lies in `run_path`, as the rank that the environment names.
+def train_cell(run_path: str, scratch: str, header: Header) -> None:
+    """Train the cell of `header` in the directory `run_path`, as the rank that the environment names.
 
     Continues from the cell's checkpoint where there is one. Rank 0 writes its number of steps to the directory
     `scratch`. The launcher may request a stop there; training then ends with a checkpoint.
+
+    header: as the launcher resolved it. A worker takes no name of code, data or place from the directory.
     """
     run = RunDirectory(Path(run_path))
-    header = run.header()
     config = header.config
     current.begin("opening the data")
     workload = build_workload(config.workload, config.workload_options, config.plugins)

@@ -191,24 +191,14 @@ class RunDirectory:
     def own_header(self) -> Header:
         """The header of a directory that has the name of its cell; others were copied or renamed.
 
+        Call it before something is written for the run.
+
         Raises:
             UserError: as `header`. OfAnotherCell: the header names another cell.
         """
-        header = self.header()
-        name = Path(os.path.abspath(self.path)).name  # noqa: PTH100  (a link has a name of its own)
+        header, name = self.header(), Path(os.path.abspath(self.path)).name  # noqa: PTH100  (a link keeps its name)
         if header.cell != name:
             raise OfAnotherCell(self.run_json, header.cell, name)
-        return header
-
-    def own_header(self) -> Header:
-        """`header`, before something is written for the run: the directory has the name of the cell.
-
-        Raises:
-            UserError: as `header` does, and if it has another name.
-        """
-        header = self.header()
-        if header.cell != Path(os.path.abspath(self.path)).name:  # noqa: PTH100  (a link has a name of its own)
-            raise UserError(f"{self.path} holds the run of cell {header.cell}; rename the directory to that")
         return header
 
     def update(self, **fields: Any) -> None:

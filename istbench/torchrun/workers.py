@@ -249,7 +249,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as scratch:
         job = Job(
             target=train_cell,
-            args=(str(_run_directory(world, cell, out, Path(scratch))), scratch),
+            args=(str(_run_directory(world, cell, out, Path(scratch))), scratch, cell.header),
             nodes=world.size,
             threads=cell.config.threads,
             logs=Path(scratch) / "logs",

@@ -38,7 +38,7 @@ class Pretended:
         return self
 
     def wait(self):
-        run_path, _ = self.jobs[-1].args
+        run_path, *_ = self.jobs[-1].args
         run = RunDirectory(Path(run_path))
         run.append(evaluation(5, 1.0, 0.5))
         if self.outcome is None:
@@ -71,7 +71,7 @@ def test_a_job_is_the_cell_on_its_nodes(run, scratch):
     launcher = Pretended()
     assert execute(CELL, run, scratch, launcher)
     (job,) = launcher.jobs
-    assert (job.nodes, job.threads, job.args) == (3, 2, (str(run.path), str(scratch)))
+    assert (job.nodes, job.threads, job.args) == (3, 2, (str(run.path), str(scratch), HEADER))
     assert run.header().status == "done"
     assert names_of(run.events()) == ["start", "evaluation", "stop"]
     assert not run.logs.exists()

@@ -7,7 +7,6 @@ from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
 from istbench.errors import UserError
 from istbench.node import worker
-from istbench.results.store import RunDirectory
 
 WORKLOAD = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n"
 
@@ -30,11 +29,10 @@ def train(plugin, *, workload="mine", edited=False, **changed):
     """Train the cell of `plugin`, `edited` since, with these fields of its configuration `changed`."""
     cell = prepare_cell(RunRequest(workload=workload, method="ddp", plugins=(str(plugin),)), lambda *_: None)
     config = msgspec.structs.replace(cell.config, **changed)
-    run = RunDirectory(plugin.parent / "run")
-    run.create(msgspec.structs.replace(cell.header, config=config))
+    header = msgspec.structs.replace(cell.header, config=config)
     if edited:
         plugin.write_text(WORKLOAD + "# edited\n")
-    worker.train_cell(str(run.path), str(plugin.parent))
+    worker.train_cell(str(plugin.parent / "run"), str(plugin.parent), header)
 
 
 def test_a_plug_in_that_changed_since_its_cell_was_named_is_refused(plugin):
