@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from istbench.config.options import build_options, parse_option
-from istbench.config.task_file import is_task_file, named_with_file
+from istbench.config.run import RunConfig
+from istbench.config.task_file import CODE_NAME, is_task_file, named_with_file
 from istbench.errors import UserError, printable, shown, unknown_name
 from istbench.files import is_file
 from istbench.plugin_code import TASK_FILE, note_plugin, plugin_line, said_by, users_code
@@ -181,6 +183,35 @@ def code_of_cell(workload: str, method: str, plugins: Iterable[str] = ()) -> str
     return ", ".join(filter(None, dict.fromkeys(codes)))
 
 
+def plugins_of(config: RunConfig, given: Iterable[str]) -> tuple[str, ...]:
+    """Those of the plug-in files `given` that trained a recorded run, by digest, before any of them is imported.
+
+    The record itself names no file to import: its paths and names are another person's, and only words here.
+
+    Raises:
+        UserError: if other code than istbench's own trained the run, and neither the files nor an installed package
+            have it.
+    """
+    recorded = config.code.split(", ") if config.code else []
+    digests = {_digest(Path(path)): path for path in given}
+    chosen = tuple(digests[code] for code in recorded if code in digests)
+    names: dict[Kind, str] = {"methods": config.method, "workloads": config.workload}
+    installed = [code_of(kind, name) for kind, name in names.items() if name in _installed(kind)]
+    unknown = [name for kind, name in names.items() if name not in _installed(kind)] if not recorded else []
+    lacking = [code for code in recorded if code not in digests and code not in installed]
+    if lacking or unknown:
+        files = [printable(Path(path).name) for path in config.plugins] or ["FILE.py"]
+        flags = " ".join(f"--plugin {shlex.quote(file)}" for file in files)
+        told = f" (digest {printable(lacking[0])})" if lacking else f": istbench has no {unknown[0]}"
+        raise UserError(f"code that is not istbench's own trained it{told}; give your copy of it by {flags}")
+    if code_of_cell(config.workload, config.method, chosen) != config.code:
+        raise UserError(
+            f"its record does not name the code of {config.method} and {config.workload} that is installed here; "
+            "run the cell again with --again"
+        )
+    return chosen
+
+
 def _is_own(module: str) -> bool:
     return module.partition(".")[0] == __package__
 
@@ -285,8 +316,8 @@ def _task(module: ModuleType, path: Path) -> Any:
 
 def _check_fit(name: str, where: str) -> None:
     """Check that `name` can be part of a directory's name: run directories contain it."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
-        raise UserError(f"{where} needs a name of letters, digits, _, - and . only")
+    if not re.match(CODE_NAME, name):
+        raise UserError(f"{where} needs a name of letters, digits, _, - and . only, which does not end in .py")
 
 
 def _check_options(options: Any, where: str) -> None:

@@ -1,12 +1,18 @@
 """Names resolve to classes, and what does not resolve says why."""
 
+import hashlib
+import json
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
+import msgspec
 import pytest
 
 from istbench import registry
+from istbench.config.interval import Interval
+from istbench.config.run import RunConfig
+from istbench.door import decode_json, encode_own
 from istbench.errors import UserError
 
 
@@ -123,3 +129,79 @@ def test_an_installed_name_that_is_no_name_of_a_directory_is_refused(tmp_path, m
 def test_an_unknown_name_has_no_code():
     with pytest.raises(UserError, match="unknown method 'isst'; did you mean 'ist'"):
         registry.code_of("methods", "isst")
+
+
+CONFIG = RunConfig(
+    workload="toy", method="ist", workload_options={}, method_options={}, nodes=2, seed=0, batch_size=8, steps=9,
+    eval_every=Interval(steps=3), device="cpu", threads=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """A method in a file that shows when it is imported, as a results folder may hold it."""
+    path = tmp_path / "evil.py"
+    path.write_text(
+        f"open({str(tmp_path / 'EXECUTED')!r}, 'a')\n"
+        "from istbench.methods.data_parallel import DataParallel\n"
+        "class Evil(DataParallel):\n    name = 'evil'\n"
+    )
+    return path
+
+
+def recorded(path, **changed):
+    """The record of a run that names the file at `path`."""
+    return msgspec.structs.replace(CONFIG, plugins=(str(path),), **changed)
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def test_no_path_of_a_record_is_imported(evil, tmp_path):
+    assert registry.plugins_of(recorded(evil), ()) == ()
+    told = rf"\(digest {digest(evil)}\); give your copy of it by --plugin evil\.py$"
+    with pytest.raises(UserError, match=told):
+        registry.plugins_of(recorded(evil, method="evil", code=digest(evil)), ())
+    with pytest.raises(UserError, match=r": istbench has no evil; give your copy of it by --plugin evil\.py$"):
+        registry.plugins_of(recorded(evil, method="evil"), ())
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_a_file_of_another_digest_is_not_imported(evil, tmp_path):
+    other = tmp_path / "mine" / "evil.py"
+    other.parent.mkdir()
+    other.write_text(evil.read_text() + "# edited\n")
+    with pytest.raises(UserError, match=rf"digest {digest(evil)}\); give your copy"):
+        registry.plugins_of(recorded(evil, method="evil", code=digest(evil)), [str(other)])
+    assert registry.plugins_of(recorded(evil), [str(other)]) == ()
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_the_file_of_the_command_line_with_the_recorded_digest_is_the_code(evil, tmp_path):
+    copy = tmp_path / "mine" / "copy.py"
+    copy.parent.mkdir()
+    copy.write_text(evil.read_text())
+    given = [str(tmp_path / "mine" / "copy.py"), __file__]
+    config = recorded("gone.py", method="evil", code=digest(evil))
+    assert registry.plugins_of(config, given) == (str(copy),)
+    with pytest.raises(UserError, match=r"^unknown method 'other'"):
+        registry.plugins_of(msgspec.structs.replace(config, method="other"), given)
+    with pytest.raises(UserError, match="its record does not name the code of ist and toy that is installed here"):
+        registry.plugins_of(msgspec.structs.replace(config, method="ist"), given)
+
+
+def test_code_of_an_installed_package_has_the_recorded_version(monkeypatch):
+    monkeypatch.setattr(registry, "code_of", lambda kind, name, plugins=(): "theirs 1.0 ab" * (name == "toy"))
+    assert registry.plugins_of(msgspec.structs.replace(CONFIG, code="theirs 1.0 ab"), ()) == ()
+    for code in ("theirs 0.9 cd", ""):
+        with pytest.raises(UserError, match="--plugin FILE.py$|its record does not name the code of ist and toy"):
+            registry.plugins_of(msgspec.structs.replace(CONFIG, code=code), ())
+
+
+@pytest.mark.parametrize("name", ["results/evil.py", "evil.py", "../evil", "file:evil.py", "evil:Evil", "", "a\n"])
+def test_a_record_names_methods_and_workloads_by_no_path(name):
+    plain = msgspec.to_builtins(CONFIG, enc_hook=encode_own)
+    for field in ("method", "workload"):
+        with pytest.raises(UserError, match=rf"^run\.json: {field} must match .*; delete it$"):
+            decode_json(json.dumps({**plain, field: name}).encode(), RunConfig, "run.json", "delete it")

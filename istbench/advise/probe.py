@@ -408,7 +408,7 @@ class _Probing:
         run = self._traced(one.variant.label)
         if run is not None:
             trace = self._load(run)
-            return trace, partial(_dealt, run, trace)
+            return trace, partial(_dealt, run, trace, self._base.plugins)
         planned = self._planned(one)
         return (None, None) if planned is None else (planned(self._base.nodes), planned)
 
@@ -474,5 +474,5 @@ def screened_line(one: Screened) -> str:
     return f"{one.variant.label}: {number(one.step_s * 1e3)} ms a local step there, computing {one.computing:.0%}"
 
 
-def _dealt(run: Run, trace: Trace, nodes: int) -> Trace:
-    return redeal(run, trace, nodes)[1]
+def _dealt(run: Run, trace: Trace, plugins: tuple[str, ...], nodes: int) -> Trace:
+    return redeal(run, trace, nodes, plugins)[1]

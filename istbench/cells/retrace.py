@@ -1,21 +1,25 @@
 """Records the trace of a finished run anew, on a machine that is idle now, without training to the end."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 
-from istbench.cells.resolve import Cell
+from istbench.cells.resolve import Cell, prepare_cell
 from istbench.cluster.trace import POST, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.config.interval import Interval
 from istbench.config.run import RunConfig
-from istbench.errors import UserError
+from istbench.errors import UserError, printable
 from istbench.fabric.recorder import LEAST_ROUNDS, LEAST_STEPS
 from istbench.machine import cores
+from istbench.registry import plugins_of
 from istbench.results.events import Note
 from istbench.results.store import RunDirectory
+from istbench.workloads.base import Progress
 
 _ROUNDS_MORE = 2  # the first round is not recorded
 _LIKE = 0.1  # what some methods send follows from the weights
@@ -41,26 +45,43 @@ def why_not(run: RunDirectory) -> str:
     return _lacks(header.config, header.host.count)
 
 
-def shortened(run: RunDirectory) -> Cell:
-    """The cell of `run` for the first rounds alone, as many as its trace has, with one evaluation at the end.
+def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: Progress) -> Cell:
+    """The cell of `run`, resolved as `istbench run` does it.
+
+    Its code and its data are those of this machine and of the user's `plugins` and `data`: no path in the header
+    counts.
 
     Raises:
-        UserError: for a trace that cannot be read.
+        UserError: if the code, the data or the options are not those of `run`.
     """
-    header, steps = run.header(), _steps(load_trace(run.trace))
+    header = run.own_header()
+    if header.typed_data and data is None:
+        raise UserError(
+            f"its data came by --data {printable(header.typed_data)}; give your copy of it by --data DIR"
+        )
+    request = header.config.request(
+        plugins=plugins_of(header.config, plugins), sinks=(), data=data if header.typed_data else None
+    )
+    cell = prepare_cell(request, progress)
+    if cell.name != header.cell:
+        raise UserError(
+            f"its options, code and data are those of cell {cell.name} here; `istbench run --again` trains it anew"
+        )
+    return cell
+
+
+def shortened(cell: Cell, trace: Trace) -> Cell:
+    """`cell` for the first rounds alone, as many as `trace` has, with one evaluation at the end."""
+    steps = _steps(trace)
     config = msgspec.structs.replace(
-        header.config,
+        cell.config,
         steps=steps,
         eval_every=Interval(steps=steps),
         target=None,
         max_seconds=None,
-        save=None,
-        sinks=msgspec.UNSET,
     )
-    short = msgspec.structs.replace(
-        header, config=config, budget=f"{steps} steps", status="running", result=None, finished_at=None
-    )
-    return Cell(name=header.cell, config=config, header=short)
+    short = msgspec.structs.replace(cell.header, config=config, budget=f"{steps} steps")
+    return Cell(name=cell.name, config=config, header=short)
 
 
 def replace_trace(run: RunDirectory, short: RunDirectory) -> Retraced:

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import click
 
-from istbench.cli.options import PathType, explain_option, node_counts, parse_time, split_list, typed_options
-from istbench.cli.replaying import redealing, replaying
+from istbench.cli.options import (
+    PathType,
+    explain_option,
+    node_counts,
+    parse_time,
+    plugin_option,
+    split_list,
+    typed_options,
+)
+from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, parse_bandwidth, select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
 from istbench.config.numbers import Level
@@ -59,6 +67,7 @@ _LATENCIES = "0.1ms,1ms,10ms,100ms"
     metavar="LEVEL",
     help="Level of the metric, such as 0.77. Default: the hardest target of the workload that a method reached.",
 )
+@plugin_option
 @click.option("--workload", help="Only this workload.")
 @click.option("--metric", help="Another metric of the evaluations, such as top10.")
 @click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report.")
@@ -74,6 +83,7 @@ def command(
     nodes: str | None,
     latencies: str | None,
     target: str | None,
+    plugins: tuple[str, ...],
     workload: str | None,
     metric: str | None,
     pictures: bool,
@@ -85,6 +95,9 @@ def command(
     RESULTS is a results directory with finished runs of several methods, or the directory of one run. A cell has
     the first method, and by how much the next one is slower. It says if the ranges over seeds overlap, and if
     nobody reached the target.
+
+    For a number of nodes that was never run, --nodes needs the code of runs by a plug-in or a task file: --plugin
+    FILE.py. No path in RESULTS is imported.
     """
     typed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two")
     listed = [parse_bandwidth(text, "--bandwidth") for text in typed]
@@ -96,6 +109,9 @@ def command(
         raise UserError("--latency is for --by latency; add it, or leave --latency out")
     families = select_clusters([cluster], listed, apart)
     counts = node_counts(nodes)
+    if plugins and not counts:
+        raise UserError("--plugin has the code that --nodes needs; add --nodes, or leave --plugin out")
+    workload, plugins = named_code(workload, plugins)
     if by != "nodes" and len(counts) > 1:
         raise UserError(f"--nodes {nodes}: a map by {by} has one number of nodes; name one")
     level = None if target is None else convert(target.strip(), Level, lambda _: "--target", text=True)
@@ -116,7 +132,7 @@ def command(
             workload=workload,
             metric=metric,
             nodes=counts,
-            redeal=redealing() if counts else None,
+            redeal=redealing(plugins) if counts else None,
         )
     if as_json:
         records = [record for found in maps for record in found.records()]

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istbench.cli.options import PathType, node_counts, parse_time, report_options, split_list, typed_options
-from istbench.cli.replaying import redealing, replaying
+from istbench.cli.options import (
+    PathType,
+    node_counts,
+    parse_time,
+    plugin_option,
+    report_options,
+    split_list,
+    typed_options,
+)
+from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
 from istbench.config.defaults import DEFAULT_CLUSTER
 from istbench.errors import UserError
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _SCRIPT_NODES = (2, 4, 8)
-_OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures")
+_OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
 
 
 @click.command("replay")
@@ -56,6 +64,7 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures")
     help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. Default: "
     "all whose messages follow from sizes.",
 )
+@plugin_option
 @report_options
 @click.pass_context
 def command(
@@ -66,6 +75,7 @@ def command(
     latencies: str | None,
     nodes: str | None,
     methods: tuple[str, ...],
+    plugins: tuple[str, ...],
     output_format: "Format",
     workload: str | None,
     metric: str | None,
@@ -80,8 +90,9 @@ def command(
     bandwidths, a table gives those at which one method overtakes another. With several latencies, each has its
     own tables.
 
-    --nodes deals each recorded run to other numbers of nodes, by its method's plan (see docs/plan.md). A recorded
-    script is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
+    --nodes deals each recorded run to other numbers of nodes, by its method's plan (see docs/plan.md). A run by a
+    plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script
+    is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
     """
     names = split_list(clusters, "--cluster", "see `istbench list clusters`")
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
@@ -98,6 +109,9 @@ def command(
         _replay_script(results, profiles, counts, methods, output_format, explain)
         return
     _refuse_typed(context, ("methods",), "is for a file of `istbench record`")
+    if not counts:
+        _refuse_typed(context, ("plugins",), "has the code that --nodes needs; add --nodes")
+    workload, plugins = named_code(workload, plugins)
     from istbench.cli.show import page_beside, show_report
     from istbench.report.on_clusters import build_report_on_clusters
 
@@ -110,7 +124,7 @@ def command(
             metric=metric,
             levels=levels,
             nodes=counts,
-            redeal=redealing() if counts else None,
+            redeal=redealing(plugins) if counts else None,
         )
     page = page_beside(results) if pictures else None
     show_report(report, results, output_format=output_format, pictures=pictures, page=page, explain=explain)

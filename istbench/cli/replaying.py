@@ -4,10 +4,12 @@ import atexit
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
+
+from istbench.config.task_file import named_with_file
 
 if TYPE_CHECKING:
     from istbench.results.on_cluster import Redeal
@@ -30,8 +32,13 @@ def replaying() -> Iterator[None]:
         timer.cancel()
 
 
-def redealing() -> "Redeal":
-    """The function that deals a recorded run to another number of nodes."""
+def named_code(workload: str | None, plugins: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The name in `--workload NAME|FILE.py`, if typed, and the files of it and of `--plugin`."""
+    return (None, plugins) if workload is None else named_with_file(workload, plugins)
+
+
+def redealing(plugins: Iterable[str]) -> "Redeal":
+    """The function that deals a recorded run to another number of nodes, with the code of plug-ins in `plugins`."""
     from istbench.plan.redeal import redeal  # torch, which no other replay needs
 
-    return redeal
+    return partial(redeal, plugins=tuple(plugins))

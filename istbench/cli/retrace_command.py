@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import PathType
-from istbench.errors import RunFailed, UserError, printable
+from istbench.cli.options import PathType, plugin_option, run_options
+from istbench.cli.replaying import named_code
+from istbench.errors import RunFailed, UserError, printable, shown
 
 if TYPE_CHECKING:
     from istbench.cells.retrace import Retraced
@@ -22,20 +23,33 @@ if TYPE_CHECKING:
 @click.option(
     "--all", "every", is_flag=True, help="All runs. Default: those whose trace was recorded on a busy machine."
 )
+@click.option("--workload", metavar="NAME|FILE.py", help="Only this workload, or that of a task file.")
+@run_options("data")
+@plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-def command(results: Path, every: bool, as_json: bool) -> int:
+def command(
+    results: Path, every: bool, workload: str | None, data: Path | None, plugins: tuple[str, ...], as_json: bool
+) -> int:
     """Record the traces of finished runs again, on this machine. Trains a few rounds of each.
 
     A replay takes its seconds from the trace of a run. Other programs on the machine change these seconds. So train
     when you like, and record the traces when the machine is idle. The learning curves and the train seconds stay.
+
+    No path in RESULTS is imported or opened. A run by a plug-in or a task file needs that file too, and a run with
+    --data its data: --plugin FILE.py, --data DIR.
     """
     from istbench.results.load import load_runs
 
+    workload, plugins = named_code(workload, plugins)
     runs, problems = load_runs(results)
+    if workload is not None:
+        runs = [run for run in runs if run.header.workload == workload]
+        if not runs:
+            raise UserError(f"no run of workload {shown(workload)} in {results}; `istbench report` lists them")
     for problem in problems:
         click.echo(printable(problem), err=True)
     from istbench.cells.execute import execute
-    from istbench.cells.retrace import replace_trace, shortened, why_not
+    from istbench.cells.retrace import replace_trace, resolved, shortened, why_not
     from istbench.cli.progress import Display
     from istbench.cluster.trace_file import load_trace
     from istbench.processes.local import LocalLauncher, preload
@@ -55,10 +69,12 @@ def command(results: Path, every: bool, as_json: bool) -> int:
                 continue
             beside = None
             try:
-                if not every and not load_trace(run.directory.trace).meta.doubt:
+                before = load_trace(run.directory.trace)
+                if not every and not before.meta.doubt:
                     continue
                 beside = _directory_in(results)
-                cell, short = shortened(run.directory), RunDirectory(beside / run.header.cell)
+                cell = shortened(resolved(run.directory, plugins, data, display.preparing), before)
+                short = RunDirectory(beside / cell.name)
                 with display.training(cell.header, short) as scratch:
                     execute(cell, short, scratch, launcher)
                 found = replace_trace(run.directory, short)

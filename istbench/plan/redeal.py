@@ -5,6 +5,7 @@ of nodes. The messages are those of the plan. The nodes take the seconds of the 
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from istbench.errors import UserError
 from istbench.methods.base import Method
 from istbench.plan.dealt_cell import DealtCell
 from istbench.plan.traced_node import check_events, trace_like
+from istbench.registry import plugins_of
 from istbench.results.header import Header
 from istbench.results.load import Run
 
@@ -25,16 +27,17 @@ _MOST_KINDS = 64
 _OFF_BY = 0.1
 
 
-def redeal(run: Run, trace: Trace, nodes: int) -> tuple[Run, Trace]:
+def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> tuple[Run, Trace]:
     """`run` and its `trace` as `nodes` nodes would have made them.
 
     The run keeps its evaluations, at the same numbers of local steps. The trace has the first nodes alone if the
-    others repeat them (`Trace`).
+    others repeat them (`Trace`). plugins: the user's files with code of runs; of those, it imports the run's own.
 
     Raises:
-        UserError: if the method does not say how its work and messages change with the nodes.
+        UserError: if the method does not say how its work and messages change with the nodes, or for lack of code.
     """
-    recorded, planned = (_planned(run.header, count) for count in (trace.world_size, nodes))
+    own = plugins_of(run.header.config, plugins)
+    recorded, planned = (_planned(run.header, count, own) for count in (trace.world_size, nodes))
     _check(recorded, trace)
     scale = planned.operations / recorded.operations
     work = float(np.mean([_work_seconds(events) for events in trace.nodes])) / trace.steps
@@ -57,14 +60,14 @@ def redeal(run: Run, trace: Trace, nodes: int) -> tuple[Run, Trace]:
     return _dealt(run, planned.method, dealt, sent), dealt
 
 
-def _planned(header: Header, nodes: int) -> DealtCell:
+def _planned(header: Header, nodes: int, plugins: tuple[str, ...]) -> DealtCell:
     config = header.config
     planned = DealtCell.of(
-        header.workload,
+        config.workload,
         config.workload_options,
-        header.method,
+        config.method,
         config.method_options,
-        plugins=config.plugins,
+        plugins=plugins,
         batch_size=config.batch_size,
         nodes=nodes,
         recorded=True,

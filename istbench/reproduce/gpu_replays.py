@@ -127,10 +127,10 @@ def _gflop(run: Run) -> float:
     import torch  # which replays do not need
     from torch.utils.flop_counter import FlopCounterMode
 
-    from istbench.registry import build_workload
+    from istbench.registry import build_workload, plugins_of
 
     config = run.header.config
-    workload = build_workload(config.workload, config.workload_options)
+    workload = build_workload(config.workload, config.workload_options, plugins_of(config, ()))
     workload.open(workload.prepare(None, Path(), lambda *_: None))
     inputs, targets = workload.train_batch(torch.arange(2), torch.Generator())
     with torch.device("meta"):

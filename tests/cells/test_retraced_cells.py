@@ -4,6 +4,7 @@ import pytest
 import torch
 from fake_runs import averaging_trace, header, ramp, write_run
 
+from istbench.cells.resolve import Cell
 from istbench.cells.retrace import shortened, why_not
 from istbench.cluster.trace_builder import merge
 from istbench.fabric.recorder import Recorder
@@ -44,7 +45,9 @@ def test_a_run_of_any_length_is_recorded_again_with_as_many_rounds(tmp_path, loc
     before = recorded(steps, local_steps)
     assert before.rounds == rounds
     run = finished(tmp_path, trace=before)
-    after = recorded(shortened(run).config.steps, local_steps)
+    header = run.header()
+    short = shortened(Cell(name=header.cell, config=header.config, header=header), before)
+    after = recorded(short.config.steps, local_steps)
     assert (after.rounds, after.steps) == (before.rounds, before.steps)
 
 
