@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed
 from istbench.node.stopping import END
+from istbench.plugin_code import no_code_from_here
 from istbench.processes.failures import PeersLost, describe, done_path, fork_server_lost, last_lines
 from istbench.processes.launcher import ENDING, Job, restore_handlers
 from istbench.processes.place import Place, ThisMachine
@@ -57,7 +58,8 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     terminal = os.dup(2)
     try:
         os.dup2(_server_output().fileno(), 2)
-        ensure_running()
+        with no_code_from_here():
+            ensure_running()
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)

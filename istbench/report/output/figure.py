@@ -22,12 +22,15 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
-    figure = Figure(layout="constrained")
-    FigureCanvasAgg(figure)
-    # Fixed ids and no date make equal files from equal results. A $ in a text does not start mathematics.
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
-    ):
+    # Fixed ids and no date make equal files from equal results. A $ in a text does not start mathematics. A
+    # matplotlibrc of the working directory, which may be a results folder, does not count: it can start programs.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
+        )
+        figure = Figure(layout="constrained")
+        FigureCanvasAgg(figure)
         fill(figure)
         with writing_whole(paths[0]) as file:
             figure.savefig(file, format="png", dpi=160)
