@@ -30,10 +30,12 @@ from istbench.config.run import RunRequest
 from istbench.door import convert, decode_json, read_bytes
 from istbench.errors import RunFailed, UserError, printable
 from istbench.files import require_no_link, writing_whole
-from istbench.results.header import Header
+from istbench.plugin_code import no_code_from_here
+from istbench.results.header import CellName, Header
 from istbench.results.store import RunDirectory
 
 Say = Callable[[str], None]
+_JobId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,40}\Z")]
 _Word = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\s\x00]+$")]
 _INTERRUPTED = "interrupted; the same command resumes it"
 _LOOKS_EVERY_S = 2.0
@@ -172,7 +174,8 @@ def run_as_jobs(
         KeyboardInterrupt: after a signal.
         Before both, a line names the jobs that Slurm keeps; jobs of other executors are killed.
     """
-    noted = Noted(require_no_link(out / "slurm", "choose another --out") / "jobs.json")
+    require_no_link(out / "slurm", "choose another --out")
+    noted = Noted(out)
     submission = Submission(_executor(out, options), noted, say)
     try:
         for request, name in zip(requests, names, strict=True):
@@ -201,8 +204,12 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     # Without accounting in Slurm, it warns at every look at the jobs.
     logging.getLogger("submitit").setLevel(logging.ERROR)
     try:
+        # A new directory of this user alone: submitit reads pickles, and those that lie in a results folder are
+        # another person's.
+        (out / "slurm").mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix="jobs-", dir=out / "slurm")
         executor = submitit.AutoExecutor(
-            folder=str(out / "slurm" / "%j"), cluster=options.executor, slurm_max_num_timeout=_MOST_TIMEOUTS
+            folder=f"{folder}/%j", cluster=options.executor, slurm_max_num_timeout=_MOST_TIMEOUTS
         )
     except RuntimeError:
         raise UserError(
@@ -237,11 +244,14 @@ def _collect(jobs: dict[str, Any], more: Callable[[int], int]) -> Iterator[tuple
         for name, job in list(jobs.items()):
             if name in ended:
                 continue
-            gone = _is_slurms(job) and queue.lacks(str(job.job_id))
-            if not job.done() and not gone:
+            gone = not job.done() and _is_slurms(job) and queue.lacks(str(job.job_id))
+            if not gone and not job.done():
                 continue
             ended.add(name)
-            yield name, _failure(job) if job.done() else _gone(job)
+            if isinstance(job, EarlierJob):
+                yield name, job.failure()
+            else:
+                yield name, _gone(job) if gone else _failure(job)
         if len(ended) == len(jobs) and not to_come:
             return
         time.sleep(_LOOKS_EVERY_S)
@@ -269,7 +279,7 @@ def _reason(text: str) -> list[str]:
 def _is_slurms(job: Any) -> bool:
     import submitit
 
-    return isinstance(job, submitit.SlurmJob)
+    return isinstance(job, submitit.SlurmJob | EarlierJob)
 
 
 def _gone(job: Any) -> str:
@@ -386,30 +396,66 @@ def _submitted(executor: Any, job: Callable[[], str | None]) -> Any:
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
-        return executor.submit(job)
+        with no_code_from_here():
+            return executor.submit(job)
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         raise _Refused(printable(" ".join(str(error).split()))[:400]) from None
 
 
+@dataclass(frozen=True)
+class EarlierJob:
+    """A job of an earlier command on the cell of `run`.
+
+    The results folder names it. So only Slurm's queue and the run directory tell how it ended, and no pickle.
+    """
+
+    job_id: str
+    run: RunDirectory
+
+    def done(self) -> bool:
+        """Whether the run is done. A run that fails may be one of a job before."""
+        with contextlib.suppress(UserError):
+            return self.run.exists() and self.run.header().status == "done"
+        return False
+
+    def failure(self) -> str | None:
+        """The reason of the failure once Slurm no longer has the job; None for a run that is done."""
+        if self.done():
+            return None
+        with contextlib.suppress(UserError):
+            error = self.run.header().error
+            if error:
+                return error
+        return f"job {self.job_id} left the queue without a result; the same command submits it again"
+
+
 @dataclass
 class Noted:
-    """The submitted jobs, by cell, in a file beside the results."""
+    """The submitted jobs, by cell, in a file in results directory `out`."""
 
-    path: Path
+    out: Path
 
-    def find(self, name: str, executor: str) -> Any:
-        """The job of a cell that Slurm still has; None if there is none."""
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.out / "slurm" / "jobs.json"
+
+    def find(self, name: str, executor: str) -> EarlierJob | None:
+        """The job of a cell that Slurm still has; None if there is none.
+
+        Raises:
+            UserError: if the file is unreadable, or Slurm does not tell.
+        """
         identity = self._read().get(name)
         if identity is None or executor != "slurm":
             return None
-        import submitit
-
-        job: Any = submitit.SlurmJob(folder=self.path.parent / "%j", job_id=identity)
         queued = queued_jobs()
-        with contextlib.suppress(OSError):
-            if not job.done(force_check=True) and (queued is None or identity in queued):
-                return job
-        return None
+        if queued is None:
+            raise UserError(
+                f"squeue does not answer, and Slurm may still have job {identity} of {name}; try again later, or "
+                f"delete {self.path} after all of its jobs have ended"
+            )
+        return EarlierJob(identity, RunDirectory.of(self.out, name)) if identity in queued else None
 
     def add(self, name: str, identity: str) -> None:
         """Note the job of a cell."""
@@ -420,11 +466,12 @@ class Noted:
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
 
-    def _read(self) -> dict[str, str]:
+    def _read(self) -> dict[CellName, _JobId]:
         if not self.path.exists():
             return {}
         content = read_bytes(self.path, "the jobs of a results directory")
-        return decode_json(content, dict[str, str], str(self.path), "delete it after all of its jobs have ended")
+        way_out = "delete it after all of its jobs have ended"
+        return decode_json(content, dict[CellName, _JobId], str(self.path), way_out)
 
 
 def queued_jobs() -> set[str] | None:

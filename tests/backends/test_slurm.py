@@ -1,13 +1,14 @@
 """Cells as jobs: submitted, followed, found again; on submitit's executors that need no Slurm."""
 
 import json
+import pickle
 import sys
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import submitit
-from fake_runs import RESULT, header
+from fake_runs import RESULT, header, ramp, write_run
 from garbage import one_line
 from small_task import write_task
 from submitit.core.utils import FailedJobError
@@ -132,19 +133,76 @@ def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, sai
 
 
 def test_a_done_run_of_another_cell_is_refused_without_a_job(ran, said, tmp_path):
-    RunDirectory.of(tmp_path, "a").create(header("ddp"))
+    RunDirectory.of(tmp_path, "a").create(header("ddp", result=RESULT))
     (failure,) = run(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append)
     assert "run.json is of cell speech-ddp-n2-s0 and lies in the directory of a; move it back" in failure
     assert ran == []
 
 
-def test_a_job_that_slurm_still_has_is_waited_for(executor, said, tmp_path):
-    (tmp_path / "slurm").mkdir()
+@pytest.fixture
+def earlier(tmp_path, monkeypatch):
+    """A job of cell `a` that Slurm has when first asked, with a pickle in the folder that names it."""
+
+    class Read:
+        def __reduce__(self):
+            return exec, (f"open({str(tmp_path / 'EXECUTED')!r}, 'w')",)
+
+    folder = tmp_path / "slurm/7"
+    folder.mkdir(parents=True)
     (tmp_path / "slurm/jobs.json").write_text('{"a": "7", "other": "1"}')
+    for task in range(2):
+        (folder / f"7_{task}_result.pkl").write_bytes(pickle.dumps(Read()))
+    asked = []
+
+    def queued():
+        asked.append(None)
+        return {"7"} if len(asked) == 1 else set()
+
+    monkeypatch.setattr(slurm, "queued_jobs", queued)
+    yield
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [("done", None), ("failed", "a: it ran out of luck"), (None, "a: job 7 left the queue without a result")],
+)
+def test_a_job_that_slurm_still_has_is_waited_for(executor, earlier, said, tmp_path, monkeypatch, status, failure):
+    def ends(queue, identity):
+        if status is not None:
+            write_run(tmp_path, header("ddp", cell="a", status=status, error="it ran out of luck"), ramp(9.0))
+        return identity == "7"
+
+    monkeypatch.setattr(slurm.Queue, "lacks", ends)
     failures = run(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
     assert (executor.given, said[0]) == (["ist"], "2 jobs: 7 9")
-    assert failures == ["b: job 9 ended: Job is out of memory; its output is in there"]
+    *told, last = failures
+    assert [line.partition(";")[0] for line in told] == ([failure] if failure else [])
+    assert last == "b: job 9 ended: Job is out of memory; its output is in there"
     assert json.loads((tmp_path / "slurm/jobs.json").read_text()) == {"a": "7", "other": "1", "b": "9"}
+
+
+def test_a_queue_that_does_not_answer_lets_no_job_run_twice(executor, earlier, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "queued_jobs", lambda: None)
+    with pytest.raises(UserError, match=r"^squeue does not answer, and Slurm may still have job 7 of a; try again"):
+        run(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
+    assert executor.given == []
+
+
+@pytest.mark.parametrize("jobs", ['{"../a": "7"}', '{"a": "../7"}', '{"a": "%j"}'])
+def test_names_that_are_paths_are_refused(executor, said, tmp_path, jobs):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/jobs.json").write_text(jobs)
+    with pytest.raises(UserError, match=r"jobs\.json: .* must match .*; delete it after all"):
+        run(REQUESTS[:1], NAMES[:1], tmp_path, SLURM, said.append)
+
+
+def test_submitit_reads_no_pickle_that_lies_in_the_results(tmp_path):
+    """The names of jobs are process ids, which others can tell before."""
+    executor = slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor
+    folder = executor.folder.parent
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path / "slurm", 0o700)
+    assert folder != slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor.folder.parent
 
 
 def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said, tmp_path, monkeypatch):
@@ -178,7 +236,7 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
     submit = executor.submit
     monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
     executor.at_a_time = 1
-    submission = slurm.Submission(executor, Noted(tmp_path / "jobs.json"), said.append)
+    submission = slurm.Submission(executor, Noted(tmp_path), said.append)
     submission.left.update(
         {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
     )
