@@ -11,8 +11,9 @@ from msgspec import Meta
 
 from istbench.config.numbers import MOST_NODES, Count, Nodes, Part, Seed
 from istbench.config.run import RUN_OPTIONS, RunRequest
+from istbench.config.task_file import is_task_file, named_with_file
 from istbench.door import Locate, convert, parse_toml, read_text, toml_lines
-from istbench.errors import UserError
+from istbench.errors import UserError, shown
 
 MOST_CELLS = 10_000
 _OptionValue = bool | int | float | str | list[int | float | str]
@@ -98,9 +99,10 @@ class Suite:
 def read_suite(path: Path) -> list[Suite]:
     """The suites of a TOML file: `[[suite]]` tables, or one suite at the top level.
 
-    Keys of a suite: `workload`, `methods` (names, or tables with `method` and options), `nodes`, `seeds` (a
-    count or a list), `workload_options`, `method_options` (of every method), `controls` (whether to add all of
-    them), `run` (steps, epochs, batch_size, ...), and `tuning` (a `Tuning`).
+    Keys of a suite: `workload` (a name: only the command line names files of code), `methods` (names, or tables
+    with `method` and options), `nodes`, `seeds` (a count or a list), `workload_options`, `method_options` (of every
+    method), `controls` (whether to add all of them), `run` (steps, epochs, batch_size, ...), and `tuning` (a
+    `Tuning`).
 
     Raises:
         UserError: naming the file and the line.
@@ -138,6 +140,12 @@ def _suite(table: _SuiteTable, at: tuple[str | int, ...], locate: Locate) -> Sui
     run = {name: value for name, value in msgspec.structs.asdict(table.run).items() if value is not None}
     if "steps" in run and "epochs" in run:
         raise UserError(f"{locate((*at, 'run', 'epochs'))} stands beside steps; give one of the two")
+    if is_task_file(table.workload):
+        name, _ = named_with_file(table.workload)
+        raise UserError(
+            f"{locate((*at, 'workload'))} is the file {shown(table.workload)}, and only the command line names "
+            f"code: write workload = {shown(name)} and give the file by --plugin"
+        )
     if table.tuning is not None:
         if "tuned" in run:
             raise UserError(f"{locate((*at, 'run', 'tuned'))} stands beside tuning; leave it out")

@@ -181,3 +181,13 @@ def test_a_wrong_suite_names_the_file_and_what_is_wrong(tmp_path, text, message)
 def test_a_missing_suite(tmp_path):
     with pytest.raises(UserError, match="no file .*none.toml; give a TOML suite"):
         read_suite(tmp_path / "none.toml")
+
+
+def test_a_suite_names_no_file_of_code(tmp_path):
+    suite = tmp_path / "suite.toml"
+    suite.write_text('workload = "results/evil.py"\nmethods = ["ddp"]\n')
+    line = (
+        r"suite.toml, line 1: workload is the file 'results/evil.py', .*: write workload = 'evil' and .* --plugin$"
+    )
+    with pytest.raises(UserError, match=line):
+        read_suite(suite)
