@@ -109,9 +109,7 @@ def command(
         raise UserError("--latency is for --by latency; add it, or leave --latency out")
     families = select_clusters([cluster], listed, apart)
     counts = node_counts(nodes)
-    if plugins and not counts:
-        raise UserError("--plugin has the code that --nodes needs; add --nodes, or leave --plugin out")
-    workload, plugins = named_code(workload, plugins)
+    workload, plugins = named_code(workload, plugins, needed=bool(counts))
     if by != "nodes" and len(counts) > 1:
         raise UserError(f"--nodes {nodes}: a map by {by} has one number of nodes; name one")
     level = None if target is None else convert(target.strip(), Level, lambda _: "--target", text=True)

@@ -109,9 +109,7 @@ def command(
         _replay_script(results, profiles, counts, methods, output_format, explain)
         return
     _refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    if not counts:
-        _refuse_typed(context, ("plugins",), "has the code that --nodes needs; add --nodes")
-    workload, plugins = named_code(workload, plugins)
+    workload, plugins = named_code(workload, plugins, needed=bool(counts))
     from istbench.cli.show import page_beside, show_report
     from istbench.report.on_clusters import build_report_on_clusters
 

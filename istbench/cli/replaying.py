@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from istbench.config.task_file import named_with_file
+from istbench.errors import UserError
 
 if TYPE_CHECKING:
     from istbench.results.on_cluster import Redeal
@@ -32,8 +33,16 @@ def replaying() -> Iterator[None]:
         timer.cancel()
 
 
-def named_code(workload: str | None, plugins: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The name in `--workload NAME|FILE.py`, if typed, and the files of it and of `--plugin`."""
+def named_code(
+    workload: str | None, plugins: tuple[str, ...], *, needed: bool = True
+) -> tuple[str | None, tuple[str, ...]]:
+    """The name in `--workload NAME|FILE.py`, if typed, and the files of it and of `--plugin`.
+
+    Raises:
+        UserError: for `--plugin` where no code is `needed`, since there are no `--nodes`.
+    """
+    if plugins and not needed:
+        raise UserError("--plugin has the code that --nodes needs; add --nodes, or leave --plugin out")
     return (None, plugins) if workload is None else named_with_file(workload, plugins)
 
 

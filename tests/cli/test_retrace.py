@@ -83,6 +83,36 @@ def test_rounds_that_send_other_bytes_leave_the_trace_alone(results, istbench):
     assert ist.directory.trace.read_bytes() == kept
 
 
+def test_code_comes_from_the_command_line(tmp_path, istbench):
+    mine, copy, out = tmp_path / "mine.py", tmp_path / "elsewhere" / "copy.py", tmp_path / "out"
+    mine.write_text(
+        "from istbench.methods.data_parallel import DataParallel\nclass Mine(DataParallel):\n    name = 'mine'\n"
+    )
+    words = ["--workload=toy", "--nodes=2", "--steps=40", "--threads=1"]
+    status, _, said = istbench("run", "--method=mine", f"--plugin={mine}", *words, f"--out={out}")
+    assert status == 0, said
+    copy.parent.mkdir()
+    copy.write_text(mine.read_text())
+    executed = tmp_path / "EXECUTED"
+    mine.write_text(f"open({str(executed)!r}, 'w')\n" + mine.read_text())  # the path in the record
+    way_out = r"code that is not istbench's own trained it (digest "
+    for command in (["retrace", out, "--all"], ["replay", out, "--nodes=4"], ["map", out, "--nodes=2,4"]):
+        status, _, said = istbench(*command)
+        assert way_out in said
+        assert "give your copy of it by --plugin mine.py" in said
+        status, _, said = istbench(*command, f"--plugin={mine}")
+        assert way_out in said
+    assert not executed.exists()
+    status, table, said = istbench("replay", out, "--nodes=4", f"--plugin={copy}", "--no-pictures", "--format=csv")
+    assert (status, "left out" in said) == (0, False), said
+    assert ",4," in table
+    status, _, said = istbench("retrace", out, "--all", f"--plugin={copy}", "--workload=toy")
+    assert (status, "step computes" in said) == (0, True), said
+    status, _, said = istbench("replay", out, f"--plugin={copy}")
+    line = "istbench: --plugin has the code that --nodes needs; add --nodes, or leave --plugin out\n"
+    assert (status, said) == (2, line)
+
+
 def test_there_must_be_runs(tmp_path, istbench):
     status, out, said = istbench("retrace", tmp_path)
     assert (status, out) == (2, "")
