@@ -3,7 +3,8 @@
 python scripts/bench/killed_runs.py --methods ddp --kills 1 --steps 20    # to try it
 
 For each method, one run goes undisturbed. Then a kill hits the launcher or another process of the run, at a moment
-between the first event and the end. One further command must end in the weights and evaluations of the first run.
+between the first evaluation and the end. One further command must end in the weights and evaluations of the first
+run.
 """
 
 import argparse
@@ -113,6 +114,12 @@ def curve_of(run: Path) -> list[tuple[int, float | None]]:
     return [(at.step, value) for at, value in zip(curve.evaluations, curve.values, strict=True)]
 
 
+def has_evaluated(run: Path) -> bool:
+    """Whether the run trains: its start takes longer than a short training."""
+    events = run / "events.jsonl"
+    return events.exists() and b'"evaluation"' in events.read_bytes()
+
+
 @dataclass
 class Row:
     """The kills of one method. resumed: the steps that it resumed from; 0 is a new start."""
@@ -127,10 +134,10 @@ class Row:
 
 
 def undisturbed(words: list[str], slow_s: float) -> Row:
-    """The run of `words` to its end, and its seconds from the first event."""
+    """The run of `words` to its end, and its seconds from the first evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         slow = SlowRun(words, Path(folder), slow_s)
-        run = slow.wait_for(lambda run: (run / "events.jsonl").exists())
+        run = slow.wait_for(has_evaluated)
         began = time.monotonic()
         slow.process.wait()
         seconds = time.monotonic() - began
@@ -142,7 +149,7 @@ def kill_once(row: Row, words: list[str], slow_s: float, chance: random.Random) 
     """Kill a run at a random moment, run the command again, and compare."""
     with tempfile.TemporaryDirectory() as folder:
         slow = SlowRun(words, Path(folder), slow_s)
-        run = slow.wait_for(lambda run: (run / "events.jsonl").exists())
+        run = slow.wait_for(has_evaluated)
         time.sleep(chance.uniform(0, row.seconds))
         members = slow.members()
         if not members:
