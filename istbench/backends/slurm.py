@@ -12,7 +12,6 @@ import logging
 import math
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,6 +32,7 @@ from istbench.files import require_no_link, writing_whole
 from istbench.plugin_code import no_code_from_here
 from istbench.results.header import CellName, Header
 from istbench.results.store import RunDirectory
+from istbench.scratch import scratch_folder
 
 Say = Callable[[str], None]
 _JobId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,40}\Z")]
@@ -121,13 +121,7 @@ class _Silent:
 
     def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
         """Show nothing."""
-        return _scratch()
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        return scratch_folder()
 
 
 @dataclass(frozen=True, kw_only=True)

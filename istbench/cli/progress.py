@@ -1,7 +1,6 @@
 """Progress on stderr while cells run: bars on a terminal, plain lines elsewhere."""
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from istbench.results.events import Note, Resume
 from istbench.results.header import Header
 from istbench.results.metrics import Metric, value_text
 from istbench.results.store import RunDirectory
+from istbench.scratch import scratch_folder
 
 _POLL_S = 0.2
 _PLAIN_LINE_S = 15.0
@@ -81,12 +81,11 @@ class Display:
         name = printable(f"{header.workload_label} {header.method_label} n={header.nodes} seed {header.seed}")
         task = self._bars.add_task(name, total=total, state="starting")
         over = threading.Event()
-        scratch = tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True)
 
-        def watch() -> None:
+        def watch(scratch: Path) -> None:
             seen, state, told = -1, "starting", len(_urgent(run))
             while not over.wait(_POLL_S):
-                step, size = read_step(Path(scratch.name)), _size(run.events_jsonl)
+                step, size = read_step(scratch), _size(run.events_jsonl)
                 if size != seen:
                     seen, state = size, printable(_state(run, header.own_metric))
                     told = self._tell(_urgent(run), told)
@@ -95,15 +94,15 @@ class Display:
                     self._plain(f"{name}: step {step}/{total} {state}")
             self._tell(_urgent(run), told)
 
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield Path(scratch.name)
-        finally:
-            over.set()
-            watcher.join()
-            scratch.cleanup()
-            self._bars.remove_task(task)
+        with scratch_folder() as scratch:
+            watcher = threading.Thread(target=watch, args=(scratch,), daemon=True)
+            watcher.start()
+            try:
+                yield scratch
+            finally:
+                over.set()
+                watcher.join()
+                self._bars.remove_task(task)
 
     def _tell(self, lines: list[str], told: int) -> int:
         """Print the `lines` after the first `told`; returns the number of all lines."""

@@ -1,8 +1,6 @@
 """Short trainings for checks and tests: by a method on the fabric of a node, and by a plain loop."""
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from istbench.methods.base import Method, materialise
 from istbench.node import checkpoint
 from istbench.optimizer import ClippedOptions, OptimizerOptions, set_rate
 from istbench.registry import build_method, build_workload
+from istbench.scratch import scratch_folder
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
 
@@ -20,8 +19,8 @@ from istbench.workloads.batches import ShardedBatches
 def open_workload(name: str, options: Mapping[str, Any], plugins: tuple[str, ...] = ()) -> Workload:
     """Workload `name` with its data open."""
     workload = build_workload(name, options, plugins)
-    with tempfile.TemporaryDirectory() as folder:
-        workload.open(workload.prepare(None, Path(folder), lambda *_: None))
+    with scratch_folder() as folder:
+        workload.open(workload.prepare(None, folder, lambda *_: None))
     return workload
 
 
@@ -80,9 +79,9 @@ def assembled(fabric: Fabric, method: Method) -> nn.Module | None:
 
 def through_disk(state: dict[str, Any], rank: int) -> dict[str, Any]:
     """`state` after writing and reading a checkpoint."""
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint.write_rank(Path(folder), 0, rank, state)
-        return checkpoint.read_rank(Path(folder), 0, rank)
+    with scratch_folder() as folder:
+        checkpoint.write_rank(folder, 0, rank, state)
+        return checkpoint.read_rank(folder, 0, rank)
 
 
 def plain_training(

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from istbench.hosts.group import Say, Unfit, own_versions
 from istbench.hosts.names import Host
 from istbench.hosts.wheel import build_wheel, source_key
 from istbench.processes.launcher import Signals
+from istbench.scratch import scratch_folder
 
 _INSTALLS_S = 3600.0
 _VENV: tuple[str, ...] = ()
@@ -39,8 +39,8 @@ def install(hosts: Sequence[Host], python: str | None, config: Path | None, say:
             return
         say(f"installing istbench on {', '.join(host.name for host in lacking)}: some minutes the first time")
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="istbench-wheel-") as scratch:
-            wheel = build_wheel(Path(scratch))
+        with scratch_folder() as scratch:
+            wheel = build_wheel(scratch)
             name, content = wheel.name, wheel.read_bytes()
         torch = own_versions()["torch"].partition("+")[0]
         also = [f"torch=={torch}"] if torch != "none" else []

@@ -4,11 +4,9 @@ import contextlib
 import ctypes
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -19,6 +17,7 @@ from typing import Any
 from istbench.hosts.agent_program import Agent
 from istbench.hosts.relay import CELL, FAILED, FOLDER, GO, SAID
 from istbench.machine import HOST
+from istbench.scratch import scratch_folder
 from istbench.torchrun.secret import SECRET
 
 _POLL_S = 0.1
@@ -49,7 +48,8 @@ def end(_agent: Agent, _question: Mapping[str, Any]) -> None:
 
 class _Run:
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="istbench-"))
+        self._undo = contextlib.ExitStack()
+        self.folder = self._undo.enter_context(scratch_folder())
         self._agent = agent
         self._tail: deque[str] = deque(maxlen=_LAST_LINES)
         self._ended, self._once = threading.Event(), threading.Lock()
@@ -111,7 +111,7 @@ class _Run:
         failure = None
         with contextlib.suppress(OSError, ValueError):
             failure = json.loads((self.folder / FAILED).read_text())
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._undo.close()
         self._ended.set()
         frame = {"ended": self._process.returncode, "failure": failure, "tail": list(self._tail)}
         self._agent.say(frame)

@@ -1,7 +1,6 @@
 """Run a function on n real processes that communicate over gloo, for checks and tests."""
 
 import json
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from istbench.fabric import connect
 from istbench.processes.launcher import Job, Launcher, launch
 from istbench.processes.local import LocalLauncher
+from istbench.scratch import scratch_folder
 
 
 def on_nodes(
@@ -29,14 +29,14 @@ def on_nodes(
     Raises:
         RunFailed: if a process failed; with its message.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(target=_node, args=(function, args, folder, timeout_s), nodes=nodes, logs=Path(folder) / "logs")
+    with scratch_folder() as folder:
+        job = Job(target=_node, args=(function, args, folder, timeout_s), nodes=nodes, logs=folder / "logs")
         launch(launcher or LocalLauncher(), job)
-        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(nodes)]
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(nodes)]
 
 
-def _node(function: Callable[..., Any], args: tuple[Any, ...], folder: str, timeout_s: float) -> None:
+def _node(function: Callable[..., Any], args: tuple[Any, ...], folder: Path, timeout_s: float) -> None:
     torch.set_num_threads(1)
     with closing(connect(timeout_s=timeout_s)) as fabric:
         result = function(fabric, *args)
-        (Path(folder) / f"{fabric.rank}.json").write_text(json.dumps(result))
+        (folder / f"{fabric.rank}.json").write_text(json.dumps(result))

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from istbench.processes.failures import PeersLost, WorkerLost
 from istbench.processes.launcher import Job, launch
 from istbench.processes.local import LocalWorkers, environment_at, serve_store, start_workers
 from istbench.results.store import RunDirectory
+from istbench.scratch import scratch_folder
 from istbench.torchrun.agreement import agreed, as_text, check_agreement, host_names, with_threads
 from istbench.torchrun.meeting import Card, Ending, Meeting, meeting_of
 from istbench.torchrun.world import World
@@ -246,15 +246,15 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
     if start is None:
         return meeting.await_end()
     cell = with_threads(cell, start.threads)
-    with tempfile.TemporaryDirectory(prefix="istbench-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder() as scratch:
         job = Job(
             target=train_cell,
-            args=(str(_run_directory(world, cell, out, Path(scratch))), scratch, cell.header),
+            args=(str(_run_directory(world, cell, out, scratch)), str(scratch), cell.header),
             nodes=world.size,
             threads=cell.config.threads,
-            logs=Path(scratch) / "logs",
+            logs=scratch / "logs",
             timeout_s=cell.config.timeout_s,
-            stop=StopRequest(Path(scratch)),
+            stop=StopRequest(scratch),
         )
         store = (start.store_address, start.store_port)
         try:

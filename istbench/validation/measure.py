@@ -1,12 +1,10 @@
 """Train in labs, replay the traces of the same runs, and return the error of each replay."""
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
 
@@ -23,6 +21,7 @@ from istbench.lab.network import ShapedNetwork
 from istbench.machine import cores
 from istbench.processes.carrying import Ways, measure_carrying
 from istbench.results.load import load_run
+from istbench.scratch import scratch_folder
 from istbench.validation.measurement import ReplayError
 from istbench.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
 
@@ -248,8 +247,8 @@ class Validation:
     def _run(self, request: RunRequest, network: ShapedNetwork | None) -> Timed:
         backend = Here(lab=network)
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="istbench-") as folder:
-            (outcome,) = backend.run([backend.fit(request)], Path(folder), False, self._display)
+        with scratch_folder() as folder:
+            (outcome,) = backend.run([backend.fit(request)], folder, False, self._display)
             run = load_run(outcome.finished())
             warm, *_, last = run.curve.evaluations[1:]
             return Timed(
