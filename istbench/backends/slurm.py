@@ -12,6 +12,7 @@ import logging
 import math
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -11,6 +11,7 @@ from istbench import __version__
 from istbench.cli.streams import Streams
 from istbench.errors import RunFailed, UserError, printable, printable_lines
 from istbench.hosts import relay
+from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED
 from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
@@ -36,7 +37,7 @@ _COMMANDS = {
     "tune": "Tune the options of several methods by equally many trials.",
 }
 
-EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED = 1, 2, 3
 
 
 class _LazyGroup(click.Group):
@@ -98,7 +99,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
             say(_lines(interrupt.__cause__))
-        return _fail("interrupted; run the same command again to resume", EXIT_INTERRUPTED)
+        return _fail(INTERRUPTED, EXIT_INTERRUPTED)
     except Exception as error:
         plugin = plugin_line(error)
         if plugin is None:

@@ -1,0 +1,75 @@
+"""Ctrl-C while modules load: never lost, never inside an import, always one line. Real processes."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from istbench import interrupts
+
+# A module of a library that swallows every error of its optional parts, as some do.
+SWALLOWS = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(LASTS)
+except BaseException:
+    print("swallowed", flush=True)
+print("imported", flush=True)
+"""
+COMMAND = """
+from istbench.interrupts import handle_interrupts
+handle_interrupts()
+try:
+    import swallows
+    for _ in range(1000):
+        pass
+    import time
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def run(folder, lasts):
+    (folder / "swallows.py").write_text(SWALLOWS.replace("LASTS", str(lasts)))
+    return subprocess.run([sys.executable, "-c", COMMAND], cwd=folder, capture_output=True, text=True)
+
+
+def test_ctrl_c_inside_an_import_waits_for_its_end(tmp_path):
+    ended = run(tmp_path, 0.2)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("imported\ninterrupted\n", "", 0)
+
+
+def test_an_import_that_lasts_ends_with_the_command(tmp_path):
+    ended = run(tmp_path, 600)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", f"istbench: {interrupts.INTERRUPTED}\n", 130)
+
+
+@pytest.mark.parametrize("broken", ["istbench.cli", "click"])
+def test_ctrl_c_in_the_imports_of_the_command_line_is_one_line(tmp_path, broken):
+    """The module that Python looks for first raises the signal at its start."""
+    script = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {broken!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["istbench", "list", "methods"]
+from istbench.__main__ import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    said = ended.stderr.strip()  # click ends a terminal's line
+    assert (ended.stdout, said, ended.returncode) == ("", f"istbench: {interrupts.INTERRUPTED}", 130)
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupts.handle_interrupts()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
