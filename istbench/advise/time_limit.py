@@ -15,6 +15,8 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
     """Inside, the main thread gets SIGINT after `seconds`, and once more `stopping_s` later. Call it from there.
     If no seconds are left, the first signal comes at once.
 
+    A shell starts background jobs with SIGINT ignored. Inside, this process hears it all the same.
+
     The first signal asks workers to stop with a checkpoint, the second one ends them (`processes.launcher`).
 
     Raises:
@@ -31,6 +33,9 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
             signal.pthread_kill(main, signal.SIGINT)
 
     bell = threading.Thread(target=ring, name="time limit", daemon=True)
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         try:
             bell.start()  # without seconds left, the signal may come before this call returns
@@ -39,6 +44,8 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
             over.set()
             if bell.is_alive():
                 bell.join()
+            if before == signal.SIG_IGN:
+                signal.signal(signal.SIGINT, before)
     except KeyboardInterrupt:
         if rang.is_set():
             raise TimeUp from None
