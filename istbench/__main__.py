@@ -4,9 +4,9 @@ import signal
 import sys
 
 # `python -m` would import files of the working directory, which may be a results folder. A checkout may stay.
-if __name__ == "__main__" and not sys.flags.safe_path:
-    if sys.path[0] != __file__.removesuffix("/istbench/__main__.py"):
-        del sys.path[0]
+_CHECKOUT = __file__.removesuffix("/istbench/__main__.py")
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] != _CHECKOUT:
+    del sys.path[0]
 
 from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED, handle_interrupts
 

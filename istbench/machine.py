@@ -71,6 +71,18 @@ def busy_seconds(root: Path = _ROOT) -> float | None:
     return sum(int(value) for core in ticks for value in core[:3] + core[7:]) / os.sysconf("SC_CLK_TCK")
 
 
+def oom_kills(root: Path = _ROOT) -> int:
+    """The number of processes that the kernel has killed for lack of memory; 0 if unknown.
+
+    `root` has `proc`.
+    """
+    try:
+        words = (root / "proc/vmstat").read_text().split()
+        return int(words[words.index("oom_kill") + 1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def memory_bytes(root: Path = _ROOT) -> int:
     """Bytes of memory for this process: the machine's memory, or the limit of its control groups if lower.
 

@@ -130,3 +130,10 @@ intr 1 2 3
 """
     assert busy_seconds(write(tmp_path, {"proc/stat": stat})) == pytest.approx(1.84)
     assert busy_seconds(tmp_path / "no such system") is None
+
+
+def test_kills_for_lack_of_memory_are_those_that_the_kernel_counts(tmp_path):
+    assert machine.oom_kills(tmp_path) == 0
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 7\noom_kill 3\nnuma_hit 5\n")
+    assert machine.oom_kills(tmp_path) == 3

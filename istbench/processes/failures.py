@@ -9,6 +9,7 @@ from typing import Any
 from istbench.activity import read_activity
 from istbench.errors import RunFailed, UserError
 
+FORK_SERVER = "the fork server, the parent process of all workers,"
 _LAST_LINES = 5
 _LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload options (see `istbench plan`)"
 
@@ -59,7 +60,7 @@ def done_path(logs: Path, rank: int) -> Path:
     return log_directory(logs, rank) / "done"
 
 
-def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exception:
+def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "", *, oom: bool = False) -> Exception:
     """The error to raise for failed workers.
 
     When one worker dies, its peers lose their connections and fail too. They are not the cause.
@@ -68,6 +69,7 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
         exit_codes: of the workers that failed first, by rank.
         logs: the directory of the job's logs.
         early: output of the workers before it went to `logs`.
+        oom: whether the kernel has killed a process for lack of memory meanwhile.
     """
     reports = _reports(logs)
     for report in reports.values():
@@ -77,8 +79,8 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
             return RunFailed(report["message"])
     for rank, exit_code in sorted(exit_codes.items()):
         if exit_code < 0 or rank not in reports:
-            while_ = _while(logs, rank)
-            return WorkerLost(f"worker {rank} {_how(exit_code, while_)}", last_lines(_printed(logs, rank), early))
+            how = _how(exit_code, _while(logs, rank), oom)
+            return WorkerLost(f"worker {rank} {how}", last_lines(_printed(logs, rank), early))
     for rank, report in reports.items():
         if report["kind"] == "memory":
             return RunFailed(f"worker {rank} ran out of memory{report['message']}; {_LESS_MEMORY}")
@@ -92,10 +94,19 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "") -> Exce
     return RunFailed(f"a worker failed without a report; see {logs}")
 
 
-def fork_server_lost(exit_code: int, logs: Path, rank: int, early: str) -> WorkerLost:
+def fork_server_lost(exit_code: int, logs: Path, rank: int, early: str, *, oom: bool = False) -> WorkerLost:
     """The error for a fork server that ended, and all workers with it; `rank` is one of them."""
-    how = _how(exit_code, _while(logs, rank))
-    return WorkerLost(f"the fork server, the parent process of all workers, {how}", last_lines(early))
+    how = _how(exit_code, _while(logs, rank), oom)
+    return WorkerLost(f"{FORK_SERVER} {how}", last_lines(early))
+
+
+def launcher_stood(seconds: float, error: PeersLost) -> WorkerLost:
+    """The `error` of workers whose launcher, which serves their store, stood still for `seconds`."""
+    return WorkerLost(
+        f"the launcher stood still for {seconds:.0f} s, stopped by a signal such as SIGSTOP, and its store did not "
+        f"answer the workers ({error.what})",
+        error.lines,
+    )
 
 
 def last_lines(*texts: str) -> str:
@@ -131,9 +142,10 @@ def _while(logs: Path, rank: int) -> str:
     return f" while {activity}" if activity and activity.phase else ""
 
 
-def _how(exit_code: int, while_: str) -> str:
+def _how(exit_code: int, while_: str, oom: bool) -> str:
     if exit_code >= 0:
         return f"ended with exit status {exit_code}{'' if exit_code else ' before its job was done'}{while_}"
     name = signal.Signals(-exit_code).name
-    hint = " (the machine may be out of memory: see `istbench plan`)" if name == "SIGKILL" else ""
+    by_kernel = oom and name == "SIGKILL"
+    hint = " (the kernel killed a process for lack of memory: see `istbench plan`)" if by_kernel else ""
     return f"was killed by {name}{while_}{hint}"

@@ -1,12 +1,19 @@
-"""The first import of the fork server: it ends with its launcher, then imports the libraries of every worker.
+"""The first import of the fork server: it ends with its launcher alone, then imports the libraries of every worker.
 
 torch imports its compiler at the first optimizer or DistributedDataParallel. Without this file, every worker would
 import it again.
 """
 
+import signal
+
+from istbench.processes.launcher import ENDING
 from istbench.processes.orphans import die_with_parent
 
-die_with_parent()  # before the imports below, which take seconds
+# Before the imports below, which take seconds.
+die_with_parent()
+for number in ENDING:  # `local.preload` blocks them
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 import os  # noqa: E402
 

@@ -1,5 +1,6 @@
 """Workers on this machine: processes that a fork server forks after it has imported their modules."""
 
+import atexit
 import contextlib
 import functools
 import multiprocessing
@@ -14,19 +15,38 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import IO, TYPE_CHECKING
 
 from istbench.config.run import RunRequest
-from istbench.errors import RunFailed
+from istbench.errors import RunFailed, UserError
+from istbench.machine import oom_kills
 from istbench.node.stopping import END
 from istbench.plugin_code import no_code_from_here
-from istbench.processes.failures import PeersLost, describe, done_path, fork_server_lost, last_lines
-from istbench.processes.launcher import ENDING, Job, restore_handlers
+from istbench.processes.failures import (
+    FORK_SERVER,
+    PeersLost,
+    WorkerLost,
+    describe,
+    done_path,
+    fork_server_lost,
+    last_lines,
+    launcher_stood,
+)
+from istbench.processes.helpers import (
+    continue_stopped,
+    fork_server_ended,
+    fork_server_runs,
+    fork_server_within,
+    kill_fork_server,
+)
+from istbench.processes.launcher import ENDING, Job
 from istbench.processes.place import Place, ThisMachine
-from istbench.processes.stuck import Watch
+from istbench.processes.stuck import Watch, exit_code_of
 from istbench.registry import own_modules
+from istbench.scratch import scratch_folder, socket_parent
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -34,7 +54,11 @@ if TYPE_CHECKING:
 _GRACE_S = 5.0
 _POLL_S = 1.0
 _LOST = 255  # exit code that multiprocessing reports after the fork server ended
-_ENDS_S = 1.0  # a process closes its pipes before it has ended
+_IMPORTS_S = 60.0  # of the fork server, before it starts a worker
+_UNTIMED_S = 300.0  # to start a worker of a job without a time-out
+_STANDS_S = 2.0
+_REACHES_S = 5.0
+_SERVES_S = 30.0
 
 # Modules that the fork server imports before it forks a worker, in this order.
 PRELOADED = ["istbench.processes.fork_server"]
@@ -42,28 +66,43 @@ _started = threading.Event()
 
 
 def preload(requests: Iterable[RunRequest] = ()) -> None:
-    """Start the fork server. In the background it imports the modules for workers of `requests`.
+    """Start the fork server, if none runs. In the background it imports the modules for workers of `requests`.
 
-    Only the first call starts it. Workers end with the thread that makes this call.
+    Only the first call chooses the modules. Workers end with the thread that starts the fork server.
     """
-    if _started.is_set():
+    if fork_server_runs():
         return
-    _started.set()
-    from multiprocessing.forkserver import ensure_running
+    from multiprocessing import forkserver, resource_tracker
 
-    multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(requests)])
-    # The fork server ignores signals to the whole process group: only the launcher ends workers. It has a standard
-    # error of its own: a worker that loses its launcher before it redirects its output prints no traceback.
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    if not _started.is_set():
+        multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(requests)])
+        _use_short_sockets()
+    _started.set()
+    # Only the launcher ends workers. So both helper processes begin with the signals to a whole process group
+    # blocked, and then ignore them. The launcher hears a signal of this moment afterwards.
+    # The fork server has a standard error of its own: a worker that loses its launcher before it redirects its
+    # output prints no traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     terminal = os.dup(2)
     try:
         os.dup2(_server_output().fileno(), 2)
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # multiprocessing unblocks some
         with no_code_from_here():
-            ensure_running()
+            forkserver.ensure_running()
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)
-        restore_handlers(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _use_short_sockets() -> None:
+    """Put the sockets of multiprocessing into a folder with a short path, whatever TMPDIR is."""
+    config = getattr(multiprocessing.current_process(), "_config", None)
+    if config is not None and "tempdir" not in config:
+        undo = ExitStack()
+        config["tempdir"] = str(undo.enter_context(scratch_folder(socket_parent())))
+        atexit.register(undo.close)
 
 
 def _modules_of(requests: Iterable[RunRequest]) -> list[str]:
@@ -101,6 +140,7 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
     from istbench.processes.worker import work
 
     preload()
+    within_s = _IMPORTS_S + (_UNTIMED_S if job.timeout_s is None else job.timeout_s)
     shutil.rmtree(job.logs, ignore_errors=True)
     job.logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
@@ -111,7 +151,10 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
                 target=work, args=(job, rank, place, environment)
             )
             try:
-                process.start()
+                with fork_server_within(within_s):
+                    process.start()
+            except TimeoutError:
+                raise WorkerLost(f"{FORK_SERVER} started no worker {rank} within {within_s:g} s") from None
             except (OSError, EOFError) as error:
                 raise RunFailed(f"worker {rank} did not start: {error}{last_lines(_early())}") from None
             processes[rank] = process
@@ -125,6 +168,9 @@ class LocalWorkers:
         self.processes = processes
         self._logs, self._running, self._undo = job.logs, dict(processes), undo
         self._watch = Watch(job.logs, job.timeout_s)
+        self._all_done: float | None = None
+        self._oom_kills = oom_kills()
+        self._stood_s = 0.0  # the longest time in which this process stood still
 
     def wait(self) -> None:
         """Return when all workers have finished; see `Workers.wait`."""
@@ -135,22 +181,37 @@ class LocalWorkers:
         """Wait up to `timeout_s` for a worker to end. Return whether all have finished; raise as `wait` does."""
         if not self._running:
             return True
+        continue_stopped()
+        began = time.monotonic()
         connection.wait([process.sentinel for process in self._running.values()], timeout_s)
-        ended = {rank: process.exitcode or 0 for rank, process in self._running.items() if not process.is_alive()}
+        self._stood_s = max(self._stood_s, time.monotonic() - began - timeout_s)
+        codes = {rank: _exit_code(process) for rank, process in self._running.items()}
+        ended = {rank: code for rank, code in codes.items() if code is not None}
         failed = {rank: code for rank, code in ended.items() if code or not self._is_done(rank)}
         self._running = {rank: process for rank, process in self._running.items() if rank not in ended}
         living = {rank: process.pid or 0 for rank, process in self._running.items()}
         if failed:
             raise self._cause(failed, living)
         self._watch.look(living)
-        return not self._running
+        return not self._running or self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether all workers marked their job as done some time ago. `end` ends those that hang since."""
+        if not all(map(self._is_done, self._running)):
+            return False
+        self._all_done = self._all_done or time.monotonic()
+        return time.monotonic() > self._all_done + _GRACE_S
 
     def _cause(self, failed: Mapping[int, int], living: Mapping[int, int]) -> Exception:
-        if _LOST in failed.values() and (how := _fork_server_ended()) is not None:
-            return fork_server_lost(how, self._logs, min(failed), _early())
-        error = describe(failed, self._logs, _early())
-        stopped = self._watch.stopped(living)
-        return self._watch.of_stopped(stopped) if stopped and isinstance(error, PeersLost) else error
+        oom = oom_kills() > self._oom_kills
+        if not {_LOST, -signal.SIGKILL}.isdisjoint(failed.values()) and (how := fork_server_ended()) is not None:
+            return fork_server_lost(how, self._logs, min(failed), _early(), oom=oom)
+        error = describe(failed, self._logs, _early(), oom=oom)
+        if not isinstance(error, PeersLost):
+            return error
+        if stopped := self._watch.stopped(living):
+            return self._watch.of_stopped(stopped)
+        return launcher_stood(self._stood_s, error) if self._stood_s > _STANDS_S else error
 
     def _is_done(self, rank: int) -> bool:
         return done_path(self._logs, rank).exists()
@@ -187,16 +248,37 @@ def environment_at(address: str, port: int, key: str) -> dict[str, str]:
 
 
 def serve_store(place: Place) -> "TCPStore":
-    """Serve the store of a job, at the address of `place` only."""
+    """Serve the store of a job, at the address of `place` only.
+
+    Raises:
+        UserError: if this machine does not reach its own address. torch would try for minutes, deaf to signals.
+    """
     from torch.distributed import TCPStore
 
     with place.listening():
+        _reach(place.address)
         listener = socket.create_server((place.address, 0))
         port = listener.getsockname()[1]
         # The store closes this descriptor.
         return TCPStore(
-            place.address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            place.address,
+            port,
+            is_master=True,
+            timeout=timedelta(seconds=_SERVES_S),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
         )
+
+
+def _reach(address: str) -> None:
+    try:
+        with socket.create_server((address, 0)) as listener:
+            socket.create_connection(listener.getsockname(), _REACHES_S).close()
+    except OSError as error:
+        raise UserError(
+            f"this machine does not reach its own address {address} ({error.strerror or error}), by which the "
+            "workers meet; bring its network interface up (`ip link set lo up` for the loopback interface)"
+        ) from None
 
 
 def _let_go(_store: "TCPStore") -> None:
@@ -205,38 +287,26 @@ def _let_go(_store: "TCPStore") -> None:
 
 def _end(processes: dict[int, ForkServerProcess]) -> None:
     """End the living processes, kill them after a grace period, and release all."""
+    continue_stopped()
+    for number in (END, signal.SIGKILL):
+        for process in processes.values():
+            if _exit_code(process) is None and process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+        until = time.monotonic() + _GRACE_S
+        for process in processes.values():
+            process.join(max(0.0, until - time.monotonic()))
+    if any(process.is_alive() for process in processes.values()):
+        kill_fork_server()  # it has not reported their ends
     for process in processes.values():
-        if process.is_alive() and process.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, END)
-    until = time.monotonic() + _GRACE_S
-    for process in processes.values():
-        process.join(max(0.0, until - time.monotonic()))
-        if process.is_alive():
-            process.kill()
         process.join()
         process.close()
     processes.clear()
 
 
-def _fork_server_ended() -> int | None:
-    """The exit code of the fork server, negative for a signal; None if it runs or is unknown."""
-    from multiprocessing.forkserver import _forkserver
-
-    process = getattr(_forkserver, "_forkserver_pid", None)
-    if process is None or not hasattr(os, "waitid"):
-        return None
-    until = time.monotonic() + _ENDS_S
-    while True:
-        try:  # without reaping: multiprocessing reaps it and starts another
-            ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except OSError:
-            return None
-        if ended is not None:
-            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        if time.monotonic() > until:
-            return None
-        time.sleep(0.01)
+def _exit_code(process: ForkServerProcess) -> int | None:
+    """The exit code of a worker that has ended, also if the fork server does not report it; None if it lives."""
+    return process.exitcode if process.exitcode is not None else exit_code_of(process.pid or 0)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Find stuck workers: a step that never ends, a process that a signal stopped."""
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ class Watch:
 
     def stopped(self, processes: Mapping[int, int]) -> list[int]:
         """The ranks of `processes` that a signal has stopped (Linux only)."""
-        return [rank for rank, process in processes.items() if _state(process) == "T"]
+        return [rank for rank, process in processes.items() if state_of(process) == "T"]
 
     def of_stopped(self, ranks: Iterable[int]) -> WorkerLost:
         """The error for workers that a signal has stopped."""
@@ -64,8 +65,21 @@ def _all_doing(logs: Path, ranks: Iterable[int]) -> str:
     return ", ".join(f"worker {rank} was {activity or 'starting'}" for rank, activity in did.items())
 
 
-def _state(process: int) -> str:
+def state_of(process: int) -> str:
+    """The state of `process`, for example T for stopped and Z for ended; empty if unknown (Linux only)."""
+    fields = _fields(process)
+    return fields[0] if fields else ""
+
+
+def exit_code_of(process: int) -> int | None:
+    """The exit code of `process` if it has ended and its parent has not noticed; negative for a signal."""
+    fields = _fields(process)
+    return os.waitstatus_to_exitcode(int(fields[-1])) if fields and fields[0] == "Z" else None
+
+
+def _fields(process: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; see proc(5)."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +50,22 @@ def killed_on_rank_1(signal_number):
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal_number)
     time.sleep(600)
+
+
+def stop_the_fork_server(folder, status):
+    """Rank 1, the last to start, stops the parent of all workers. Then both end, rank 1 with `status`."""
+    stopped = Path(folder) / "stopped"
+    if os.environ["RANK"] == "1":
+        os.kill(os.getppid(), signal.SIGSTOP)
+        stopped.touch()
+        if status:
+            os._exit(status)
+    while not stopped.exists():
+        time.sleep(0.01)
+
+
+def never_end_after_the_job():
+    threading.Thread(target=time.sleep, args=(600,)).start()
 
 
 def do_not_end_when_asked(folder):

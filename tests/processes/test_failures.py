@@ -46,9 +46,15 @@ def test_a_killed_worker_is_the_cause_of_its_peers_lost_connections(tmp_path, sa
     error = describe({0: 1, 2: -9}, tmp_path)
     assert isinstance(error, RunFailed)
     lines = str(error).splitlines()
-    memory = "(the machine may be out of memory: see `istbench plan`)"
-    assert lines[0] == f"worker 2 was killed by SIGKILL {memory}; its last lines:"
+    assert lines[0] == "worker 2 was killed by SIGKILL; its last lines:"
     assert lines[1:] == [f"  line {number}" for number in range(4, 9)]
+
+
+def test_memory_is_the_cause_of_a_kill_only_where_the_kernel_says_so(tmp_path, say):
+    say(2)
+    killed = "worker 2 was killed by SIGKILL (the kernel killed a process for lack of memory: see `istbench plan`)"
+    assert str(describe({2: -9}, tmp_path, oom=True)) == f"{killed}; it printed nothing"
+    assert str(describe({2: -15}, tmp_path, oom=True)) == "worker 2 was killed by SIGTERM; it printed nothing"
 
 
 def test_a_worker_that_is_gone_is_said_with_what_it_did_and_the_way_out(tmp_path, say):
