@@ -21,7 +21,10 @@ from istbench.workloads.toy import Toy
 
 FOLDER = Path(__file__).parent
 WORKS_S, WAITS_S = 4.0, 120.0
-STEPS = {"training": 17, "exchanging": 19, "assembling": 23, "evaluating": 23, "checkpointing": 23}
+STEPS = {
+    **{"training": 17, "exchanging": 19, "assembling": 23, "evaluating": 23, "checkpointing": 23},
+    "ending": 31,  # the last evaluation
+}
 """By phase, the local step in which, or after which, the phase is held."""
 
 _at = {"step": -1, "rank": 0}
@@ -37,7 +40,7 @@ def _held(phase: str) -> Iterator[None]:
         until = time.monotonic() + WAITS_S
         while not (FOLDER / "go").exists() and time.monotonic() < until:
             time.sleep(0.05)
-        if phase in ("training", "evaluating"):
+        if phase in ("training", "evaluating", "ending"):
             until = time.monotonic() + WORKS_S
             while time.monotonic() < until:
                 time.sleep(0.05)
@@ -57,7 +60,7 @@ class Held(Toy):
     metrics_are_means = False
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        with _held("evaluating"):
+        with _held("evaluating"), _held("ending"):
             return super().evaluate(model, batches)
 
 
