@@ -39,9 +39,8 @@ def _repeat(_number: int, _frame: FrameType | None) -> None:
 
 
 def handle_interrupts() -> None:
-    """Handle SIGINT in this process, unless it is ignored, as in the background of a shell."""
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, _Interrupts().hear)
+    """Handle SIGINT in this process, also if a shell that started it in the background ignores the signal."""
+    signal.signal(signal.SIGINT, _Interrupts().hear)
 
 
 def _in_import(frame: FrameType | None) -> bool:

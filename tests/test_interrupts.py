@@ -66,10 +66,10 @@ main()
     assert (ended.stdout, said, ended.returncode) == ("", f"istbench: {interrupts.INTERRUPTED}", 130)
 
 
-def test_a_signal_that_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def test_a_command_in_the_background_of_a_shell_hears_the_signal_too(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a child inherits it there
     try:
-        interrupts.handle_interrupts()
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        ended = run(tmp_path, 0.2)
     finally:
         signal.signal(signal.SIGINT, before)
+    assert (ended.stdout, ended.stderr) == ("imported\ninterrupted\n", "")

@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from istbench.activity import current
 from istbench.errors import UserError
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.fabric import Fabric
@@ -14,6 +15,8 @@ from istbench.fabric.signed_store import SignedStore
 
 RUN_KEY = "ISTBENCH_RUN_KEY"
 """The environment variable with the key of a job, in hexadecimal. The launcher makes a key for each job."""
+
+_CONNECTING = "connecting to the other ranks"
 
 
 def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float = 0.0) -> Fabric:
@@ -34,10 +37,13 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     own_gpu = place.type == "cuda" and torch.cuda.device_count() >= local_world_size
     timeout = timedelta(seconds=timeout_s)
+    # torch and gloo retry for longer than their time-outs, deaf to signals. So the launcher watches both steps.
+    current.begin(_CONNECTING, timed=True)
     with peers_needed(f"rank {rank} could not connect to the other ranks"):
         store, rank, world_size = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
         signed = SignedStore(dist.PrefixStore("fabric", store), bytes.fromhex(os.environ[RUN_KEY]))
         introduce(signed, rank)
+        current.begin(_CONNECTING, timed=True)
         try:
             dist.init_process_group(
                 "nccl" if own_gpu else "gloo",
@@ -52,6 +58,7 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
                 who = f"rank {names} did not connect within {timeout_s:g} s"
                 raise FabricError(f"rank {rank} could not connect to the other ranks: {who}") from None
             raise
+        current.begin("starting")
         several_hosts = local_world_size < world_size
         return Fabric(signed, place, timeout_s, latency_s, several_hosts)
 

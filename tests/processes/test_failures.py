@@ -9,10 +9,12 @@ import torch
 from istbench.activity import Activity
 from istbench.errors import RunFailed, UserError
 from istbench.processes.failures import (
+    PeersLost,
     WorkerLost,
     activity_path,
     describe,
     failure_path,
+    launcher_stood,
     log_directory,
     same_command,
 )
@@ -73,6 +75,15 @@ def test_a_worker_that_is_gone_is_said_with_what_it_did_and_the_way_out(tmp_path
     say(1, "error", "ValueError: no", printed="a last line")
     said = "worker 1 failed while computing training step 7: ValueError: no; its"
     assert str(describe({1: 1}, tmp_path)).startswith(said)
+
+
+def test_a_launcher_that_stood_still_is_the_cause_of_silence_in_its_store():
+    error = launcher_stood(19.4, PeersLost("worker 1 failed: no answer from the store"))
+    assert not isinstance(error, PeersLost)
+    assert str(error) == (
+        "the launcher stood still for 19 s, stopped by a signal such as SIGSTOP, and its store did not answer the "
+        "workers (worker 1 failed: no answer from the store)"
+    )
 
 
 def test_an_error_comes_before_what_peers_saw_of_it(tmp_path, say):

@@ -1,5 +1,6 @@
 """Workers of this machine: told who they are, watched, and never left behind. Real processes."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -128,6 +129,44 @@ def test_workers_that_are_stuck_end_with_a_launcher_that_is_killed(tmp_path):
         launcher.wait()
         workers, fork_server = at_work(tmp_path)
         assert until(lambda: not any(map(is_alive, workers | fork_server)), within=60)
+
+
+def test_a_loopback_interface_that_is_down_is_one_line_at_once():
+    """A network namespace begins with its own loopback interface down."""
+    script = """
+from istbench.errors import UserError
+from istbench.processes.local import serve_store
+from istbench.processes.place import ThisMachine
+try:
+    serve_store(ThisMachine())
+except UserError as error:
+    print(error)
+"""
+    command = ["unshare", "--net", sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "unshare" in ended.stderr:
+        pytest.skip("a network namespace cannot be made here: needs root")
+    assert ended.stdout.startswith("this machine does not reach its own address 127.0.0.1 (")
+    assert ended.stdout.endswith("`ip link set lo up` for the loopback interface)\n")
+
+
+def test_workers_start_under_a_long_tmpdir_and_leave_no_folder(tmp_path):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    (tmp_path / "told").mkdir()
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(jobs.__file__).parent)!r})
+import jobs
+from pathlib import Path
+from istbench.processes.launcher import Job, launch
+from istbench.processes.local import LocalLauncher
+folder = Path({str(tmp_path / "told")!r})
+launch(LocalLauncher(), Job(target=jobs.write_environment, args=(str(folder),), nodes=1, logs=folder / "logs"))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "TMPDIR": str(long)})
+    assert (tmp_path / "told" / "0").exists()
+    assert not [path for path in long.iterdir() if path.name.startswith(("istbench", "pymp"))]
 
 
 def test_the_fork_server_imports_the_methods_and_workloads_of_the_cells(tmp_path):
