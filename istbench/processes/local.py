@@ -86,9 +86,9 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     terminal = os.dup(2)
     try:
         os.dup2(_server_output().fileno(), 2)
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # multiprocessing unblocks some
         with no_code_from_here():
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # multiprocessing unblocks some
             forkserver.ensure_running()
     finally:
         os.dup2(terminal, 2)

@@ -39,6 +39,7 @@ _POLL_S = 0.1
 _CONNECTS_S = 60.0
 _LEAVE_S = 10.0
 _FORGED_S = 10.0  # rank 0 waits this long for a card if the value in the store has a wrong signature
+_STATUS_S = 120.0  # rank 0 waits up to 60 s for the other ranks, and ends its worker
 _INTERRUPTED = 130
 T = TypeVar("T")
 Nonce = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
@@ -111,6 +112,7 @@ class Meeting:
         self._nonces: list[str] = []  # of all ranks
         self._run: SignedStore | None = None
         self._forged: dict[str, float] = {}
+        self._deserted = False
 
     @cached_property
     def _before(self) -> "SignedStore":
@@ -290,8 +292,19 @@ class Meeting:
             time.sleep(_POLL_S)
 
     def await_end(self) -> int:
-        """Wait for the exit status of all ranks."""
+        """Wait for the exit status of all ranks.
+
+        Raises:
+            RunFailed: if rank 0 does not write it within two minutes after the failure of this rank in training.
+        """
+        until = time.monotonic() + (math.inf if self._run is None else _STATUS_S)
         while (status := self._final()) is None:
+            if self._deserted or time.monotonic() > until:
+                self._deserted = True
+                raise RunFailed(
+                    f"rank 0 has not reported the end of the run within {_STATUS_S:g} s: its istbench, on "
+                    f"{self.world.master}, was stopped or killed; end it there, and run the same command again"
+                )
             time.sleep(_POLL_S)
         self._put(f"left/{self.world.rank}", True)
         return status
