@@ -28,6 +28,7 @@ def outcome(after_s: float) -> str:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            cwd=scratch,  # not the checkout, whose istbench Python would take
         )
         time.sleep(after_s)
         os.killpg(process.pid, signal.SIGINT)

@@ -44,7 +44,12 @@ class Command:
         words = [*_RUN, "--timeout", f"{timeout_s:g}", "--out", str(folder / "out")]
         command = [sys.executable, "-m", "istbench", "run", "--plugin", str(folder / PLUGIN.name), *words]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=folder,  # not the checkout, whose istbench Python would take
         )
         self.lines: list[tuple[float, str]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
