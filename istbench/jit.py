@@ -18,16 +18,20 @@ class NumbaImportError(UserError, ImportError):
     """numba does not load. An `ImportError`, because the fork server ignores those in its early imports."""
 
 
-def jit(function: _Function, **options: Any) -> _Function:
+def jit(function: _Function, *, allocates: bool = True, **options: Any) -> _Function:
     """Compile `function` on its first call, with numba's `options`, and cache it on disk.
 
     It may use compiled functions and constants of its own package of istbench only: a change in that package
     compiles it again.
 
+    allocates: it makes arrays. A function that only changes its caller's arrays is some ten times faster without.
+
     Raises:
         NumbaImportError: if numba does not load, for example because it needs another version of numpy.
     """
     numba = _numba()
+    if not allocates:
+        options |= _uncounted(numba)
     with _cache_of(package_of(function.__module__), numba.config):
         # Without a cache, if neither the package's folder nor a home is writable.
         try:
@@ -40,15 +44,22 @@ def jit(function: _Function, **options: Any) -> _Function:
 def jit_part(function: _Function) -> _Function:
     """Compile `function` as a part of functions under `jit`, which only compiled functions call.
 
-    It needs no entry from Python and no cache of its own, which are a third of the time of compiling.
+    It needs no entry from Python and no cache of its own, which are a third of the time of compiling. It makes no
+    arrays. Its callers contain its code: a call would copy the fields of all its arrays.
 
     Raises:
         NumbaImportError: as `jit` does.
     """
-    compiled: _Function = _numba().njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-        function
-    )
+    numba = _numba()
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True, **_uncounted(numba)}
+    compiled: _Function = numba.njit(error_model="numpy", **options)(function)
     return compiled
+
+
+def _uncounted(numba: Any) -> dict[str, Any]:
+    """Options of a function that makes no arrays: numba then counts no references to those that it uses."""
+    # Not documented, so that a later numba may lack it.
+    return {"_nrt": False} if hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
 
 
 def interpreted(compiled: _Function) -> _Function:

@@ -1,6 +1,7 @@
 """The event loop: nodes run their programs over the network until all have reached their end."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
     return interpreted(simulate) if few and not is_compiled(simulate) else simulate
 
 
-@jit
+@partial(jit, allocates=False)
 def simulate(program: Program, state: State, stops: Ints) -> float:
     """Run every node to event number `stops[rank]`, and all messages to their end; returns the time of the end.
 
