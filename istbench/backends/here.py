@@ -46,12 +46,12 @@ class Here(Backend):
         """Resolve all cells, then train one after another; see `Backend.run`."""
         self.begin(cells)
         from istbench.cells.execute import execute
-        from istbench.cells.resolve import prepare_cell
+        from istbench.cells.resolve import prepare_cells
         from istbench.processes.local import LocalLauncher
         from istbench.processes.place import ThisMachine
 
         # A wrong name in the last cell is found before the first one trains.
-        resolved = [prepare_cell(request, screen.preparing) for request in cells]
+        resolved = prepare_cells(cells, screen.preparing)
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
         launcher = LocalLauncher(place=self.lab or ThisMachine())

@@ -88,9 +88,9 @@ class Slurm(Backend):
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Submit all cells and wait for their jobs; see `Backend.run`."""
-        from istbench.cells.resolve import prepare_cell
+        from istbench.cells.resolve import prepare_cells
 
-        resolved = [prepare_cell(request, screen.preparing) for request in cells]
+        resolved = prepare_cells(cells, screen.preparing)
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
         jobs = [self._with_threads(request) for request in cells]

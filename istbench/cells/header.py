@@ -1,6 +1,7 @@
 """The first header of a run directory: the cell, its labels in tables, and the machine and versions that run it."""
 
 import dataclasses
+import functools
 import platform
 import socket
 import subprocess
@@ -101,6 +102,7 @@ def _host(lab: Lab | None) -> HostRecord:
     )
 
 
+@functools.cache  # of the code that this process has imported, and git takes longer than the rest of a header
 def _git_state() -> Git | None:
     """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
     where = Path(__file__).parent

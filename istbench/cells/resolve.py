@@ -1,6 +1,7 @@
 """From a request to a cell: resolve names, check refusals, prepare data, fill in options."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,9 @@ from istbench.workloads.contract import (
 from istbench.workloads.held_out import hold_out, whole
 from istbench.workloads.task import Task
 
+# Fewer cells take less than a second.
+_MANY = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -52,29 +56,91 @@ def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = 
         UserError: for any name, value, combination or data that cannot work.
         RunFailed: if the method or the workload would end this program.
     """
-    try:
-        candidate = _built(request, request.nodes if here is None else here)
-        refuse(candidate)
-        workload = candidate.workload
-        source = checked_source(workload, workload.prepare(request.data, cache_directory(), progress))
-        return _resolved(_sized(candidate), source)
-    except SystemExit as end:
-        raise RunFailed(f"{request.workload} by {request.method} called exit({end.code}) before training") from None
+    return _Resolver(progress).cell(request, request.nodes if here is None else here)
 
 
-def _built(request: RunRequest, here: int) -> Candidate:
-    """The request with its workload, method and model, each built once."""
-    workload = build_workload(request.workload, request.workload_options, request.plugins)
+def prepare_cells(requests: Sequence[RunRequest], progress: Progress) -> list[Cell]:
+    """The cells of `requests`, as `prepare_cell` resolves each. Many cells also show their own `progress`.
+
+    Raises:
+        UserError, RunFailed: as `prepare_cell` does, for the first request that cannot run.
+    """
+    resolver, total, cells = _Resolver(progress), len(requests), list[Cell]()
+    for done, request in enumerate(requests, start=1):
+        cells.append(resolver.cell(request, request.nodes))
+        if total >= _MANY:
+            progress("cells resolved", done, total)
+    return cells
+
+
+@dataclass(kw_only=True)
+class _Built:
+    """A workload with its model on the meta device, and with its data and the model for them once they are ready."""
+
+    workload: Workload
+    model: nn.Module
+    source: DataSource | None = None
+    sized: nn.Module | None = None
+
+
+class _Resolver:
+    """Resolves the cells of one command. Cells with an equal workload share it, and seeds alone change few fields."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._built: dict[str, _Built] = {}
+        self._cells: dict[str, Cell] = {}
+
+    def cell(self, request: RunRequest, here: int) -> Cell:
+        """The cell of `request`, `here` of whose nodes are on this machine."""
+        others = (name for name in request.__struct_fields__ if name != "seed" or request.held_out)
+        alike = repr([here, *(getattr(request, name) for name in others)])
+        if alike not in self._cells:
+            self._cells[alike] = self._resolve(request, here)
+        return _of_seed(self._cells[alike], request.seed)
+
+    def _resolve(self, request: RunRequest, here: int) -> Cell:
+        try:
+            built = self._workload(request)
+            candidate = _candidate(request, built, here)
+            refuse(candidate)
+            if built.source is None or built.sized is None:
+                workload = built.workload
+                found = workload.prepare(request.data, cache_directory(), self._progress)
+                built.source = checked_source(workload, found)
+                built.sized = blank_model(workload, data_known=True)
+            # The model may have as many outputs as the data has classes.
+            sized = dataclasses.replace(candidate, model=built.sized)
+            if _shapes(sized.model) != _shapes(candidate.model):
+                refuse(sized)
+            return _resolved(sized, built.source)
+        except SystemExit as end:
+            raise RunFailed(
+                f"{request.workload} by {request.method} called exit({end.code}) before training"
+            ) from None
+
+    def _workload(self, request: RunRequest) -> _Built:
+        seed = request.seed if request.held_out else None
+        given = request.workload, request.workload_options, request.plugins, request.held_out, seed, request.data
+        alike = repr(given)
+        if alike not in self._built:
+            workload = build_workload(request.workload, request.workload_options, request.plugins)
+            check_attributes(workload)
+            workload = hold_out(workload, request.held_out, request.seed)
+            if request.data is not None and workload.sized_by_data:
+                workload.expect(request.data, request.workload_options)
+            self._built[alike] = _Built(workload=workload, model=blank_model(workload, data_known=False))
+        return self._built[alike]
+
+
+def _candidate(request: RunRequest, built: _Built, here: int) -> Candidate:
+    workload = built.workload
     method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
-    check_attributes(workload)
-    workload = hold_out(workload, request.held_out, request.seed)
-    if request.data is not None and workload.sized_by_data:
-        workload.expect(request.data, request.workload_options)
     return Candidate(
         request=request,
         workload=workload,
         method=method,
-        model=blank_model(workload, data_known=False),
+        model=built.model,
         device="cpu" if method.own_kernels and request.device == "auto" else _device(request.device),
         threads=request.threads or max(1, cores() // here),
         batch_size=request.batch_size or workload.batch_size,
@@ -82,13 +148,14 @@ def _built(request: RunRequest, here: int) -> Candidate:
     )
 
 
-def _sized(candidate: Candidate) -> Candidate:
-    """The candidate after its data is ready: the model may have as many outputs as the data has classes."""
-    model = blank_model(candidate.workload, data_known=True)
-    sized = dataclasses.replace(candidate, model=model)
-    if _shapes(model) != _shapes(candidate.model):
-        refuse(sized)
-    return sized
+def _of_seed(cell: Cell, seed: int) -> Cell:
+    """`cell` with another seed, which no other field of the header depends on."""
+    if cell.config.seed == seed:
+        return cell
+    config = msgspec.structs.replace(cell.config, seed=seed)
+    name = config.cell(cell.header.data_source.fingerprint)
+    header = msgspec.structs.replace(cell.header, cell=name, seed=seed, config=config)
+    return Cell(name=name, config=config, header=header)
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from istbench.cells.resolve import prepare_cell
+from istbench.cells.resolve import prepare_cell, prepare_cells
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 
@@ -126,3 +126,46 @@ def test_the_method_streaming_ist_has_cells_of_its_own():
     cell = prepare_cell(request, lambda *_: None)
     assert cell.name.startswith("toy-streaming_ist-n2-s0-")
     assert cell.header.method_label == "streaming_ist flight_steps=2"
+
+
+@pytest.mark.parametrize("method", ["ddp", "ist"])
+@pytest.mark.parametrize("given", [{}, {"held_out": 0.2}, {"workload_options": {"batch_norm": True}}])
+def test_cells_that_are_resolved_together_are_those_resolved_alone(method, given):
+    requests = [
+        RunRequest(workload="toy", method=method, nodes=nodes, seed=seed, method_options={"lr": rate}, **given)
+        for seed in (0, 3)
+        for nodes in (1, 2)
+        for rate in (0.1, 0.2)
+    ]
+    together = prepare_cells(requests, lambda *_: None)
+    assert together == [prepare_cell(request, lambda *_: None) for request in requests]
+    assert len({cell.name for cell in together}) == len(requests)
+
+
+def test_cells_of_a_workload_share_it_and_seeds_alone_build_nothing(tmp_path):
+    plugin = tmp_path / "shared.py"
+    plugin.write_text(COUNTING)
+    requests = [
+        RunRequest(workload="mine", method="counted", nodes=nodes, seed=seed, plugins=(str(plugin),))
+        for seed in range(3)
+        for nodes in (2, 4)
+    ]
+    prepare_cells(requests, lambda *_: None)
+    (module,) = (module for name, module in sys.modules.items() if f"{tmp_path.name}_shared_" in name)
+    assert module.BUILT == ["method", "check", "data", "method", "check"]
+
+
+def test_a_request_that_cannot_run_is_refused_among_others():
+    requests = [RunRequest(workload="toy", method="ddp", batch_size=size, seed=size) for size in (1, 2, 100_000)]
+    with pytest.raises(UserError, match="batch size 100000 is larger than a node's data"):
+        prepare_cells(requests, lambda *_: None)
+
+
+def test_the_command_tells_how_many_of_very_many_cells_are_resolved():
+    told = []
+    for count in (99, 100):
+        prepare_cells(
+            [RunRequest(workload="toy", method="ddp", seed=seed) for seed in range(count)],
+            lambda what, done, total: told.append((what, done, total)),
+        )
+    assert told == [("cells resolved", done, 100) for done in range(1, 101)]
