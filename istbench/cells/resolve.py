@@ -75,7 +75,7 @@ def prepare_cells(requests: Sequence[RunRequest], progress: Progress) -> list[Ce
 
 @dataclass(kw_only=True)
 class _Built:
-    """A workload with its model on the meta device, and with its data and the model for them once they are ready."""
+    """A workload and its model on the meta device; its data and the model for them, once they are ready."""
 
     workload: Workload
     model: nn.Module
@@ -84,7 +84,7 @@ class _Built:
 
 
 class _Resolver:
-    """Resolves the cells of one command. Cells with an equal workload share it, and seeds alone change few fields."""
+    """Resolves the cells of one command. They share equal workloads, and seeds alone change few fields."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
