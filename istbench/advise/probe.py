@@ -72,7 +72,7 @@ def probe(
     seconds: float,
     answer_s: float,
     started: float,
-    replaying: Callable[[], AbstractContextManager[None]] = nullcontext,
+    replaying: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Probed:
     """Screen and train the methods of `question` in `seconds`, of which the last `answer_s` stay for the answer.
 
@@ -115,7 +115,7 @@ class _Probing:
         self._costs: dict[str, Cost] = {}
         self._data = ""  # the fingerprint of the data of step one
 
-    def run(self, replaying: Callable[[], AbstractContextManager[None]]) -> Probed:
+    def run(self, replaying: Callable[[], AbstractContextManager[object]]) -> Probed:
         recording, cost = self._record()
         recorded = self._recorded(recording)
         self._data = recording.header.data_source.fingerprint

@@ -114,7 +114,7 @@ def command(
     from istbench.report.page import PAGE_BANDWIDTHS
     from istbench.report.report import build_report
 
-    with replaying():
+    with replaying() as tell:
         report = build_report(
             out,
             cells=sources,
@@ -122,6 +122,7 @@ def command(
             bandwidths=PAGE_BANDWIDTHS,
             baseline=baseline,
             sources=sources,
+            tell=tell,
         )
     show_report(report, out, page=page_beside(out), explain=explain)
     for failure in failures:

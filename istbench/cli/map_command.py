@@ -120,7 +120,7 @@ def command(
     from istbench.report.report import Report
     from istbench.report.tables.winners import winners_table
 
-    with replaying():
+    with replaying() as tell:
         maps, problems = build_maps(
             results,
             families,
@@ -131,6 +131,7 @@ def command(
             metric=metric,
             nodes=counts,
             redeal=redealing(plugins) if counts else None,
+            tell=tell,
         )
     if as_json:
         records = [record for found in maps for record in found.records()]

@@ -113,7 +113,7 @@ def command(
     from istbench.cli.show import page_beside, show_report
     from istbench.report.on_clusters import build_report_on_clusters
 
-    with replaying():
+    with replaying() as tell:
         report = build_report_on_clusters(
             results,
             asked,
@@ -123,6 +123,7 @@ def command(
             levels=levels,
             nodes=counts,
             redeal=redealing(plugins) if counts else None,
+            tell=tell,
         )
     page = page_beside(results) if pictures else None
     show_report(report, results, output_format=output_format, pictures=pictures, page=page, explain=explain)

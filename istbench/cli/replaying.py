@@ -1,10 +1,11 @@
-"""What commands that replay share: a line on stderr if it takes long, and runs on other numbers of nodes."""
+"""What commands that replay share: lines on stderr if it takes long, and runs on other numbers of nodes."""
 
 import atexit
 import gc
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,20 +16,31 @@ from istbench.errors import UserError
 if TYPE_CHECKING:
     from istbench.results.on_cluster import Redeal
 
-_PATIENCE_S = 1.5
+_PATIENCE_S, _LINE_S = 1.5, 3.0
 
 
 @contextmanager
-def replaying() -> Iterator[None]:
-    """Replay inside the block. After a while, one line gives the reason for the wait."""
+def replaying() -> Iterator[Callable[[int, int], None]]:
+    """Replay inside the block. After a while, one line gives the reason for the wait.
+
+    Yields a function to call with the runs that are replayed, and all of them: now and then, a line tells both.
+    """
     # At its end Python searches the objects of the simulation for garbage, which takes a third of a second.
     atexit.register(gc.freeze)
     line = "replaying; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
     timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
+    told = time.monotonic()
+
+    def tell(done: int, runs: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _LINE_S:
+            told = time.monotonic()
+            print(f"replayed {done:,} of {runs:,} runs", file=sys.stderr, flush=True)
+
     try:
-        yield
+        yield tell
     finally:
         timer.cancel()
 

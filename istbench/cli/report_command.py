@@ -57,7 +57,7 @@ def command(
     if page is not None and is_directory(page):
         raise UserError(f"--html {page} is a directory; name a file in it")
     figures = read_figures(published) if published else []
-    with replaying():
+    with replaying() as tell:
         report = build_report(
             results,
             baseline=baseline,
@@ -67,5 +67,6 @@ def command(
             cluster=cluster,
             bandwidths=() if page is None else PAGE_BANDWIDTHS,
             published=figures,
+            tell=tell,
         )
     show_report(report, results, output_format=output_format, pictures=pictures, page=page, explain=explain)

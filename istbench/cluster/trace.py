@@ -173,7 +173,12 @@ class Trace:
             for events in self.nodes
         )
 
-    @property
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """Values that replays of this trace on several clusters share, by name."""
+        return {}
+
+    @cached_property
     def gflops(self) -> float | None:
         """Effective GFLOP/s of one recording node; None without a calibration.
 

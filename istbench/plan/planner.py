@@ -72,7 +72,7 @@ class _Cell:
 
 
 def make_plan(
-    request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]] = nullcontext
+    request: PlanRequest, simulating: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> CellPlan:
     """Plan a cell without allocating its model or preparing data. Rounds are simulated inside `simulating()`.
 
@@ -92,7 +92,7 @@ def planned_memory(request: PlanRequest) -> NodeMemory | None:
 
 
 class _Planner:
-    def __init__(self, request: PlanRequest, simulating: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, request: PlanRequest, simulating: Callable[[], AbstractContextManager[object]]) -> None:
         self._request, self._simulating = request, simulating
         self._on_gpu = on_gpus(request.cluster)
         self._limit = int(request.cluster.memory_gib * 2**30)

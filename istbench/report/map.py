@@ -35,6 +35,7 @@ def build_maps(
     metric: str | None = None,
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> tuple[list[WinnerMap], tuple[str, ...]]:
     """A map of each group of comparable runs in `results`, and a line for each run that is left out.
 
@@ -43,14 +44,14 @@ def build_maps(
     target: level of the metric; None for the hardest target that a row reached.
     nodes: numbers of nodes to show, by default all that were run. The other axes take one number; by default the
     largest of those with the most rows.
-    redeal: as in `runs_on_clusters`, for numbers of nodes that were never run.
+    redeal: as in `runs_on_clusters`, for numbers of nodes that were never run. tell: as there.
 
     Raises:
         UserError: as `replay_runs` does, for an unknown option, and if no runs have a target.
     """
     levels = () if target is None else (target,)
     replayed = replay_runs(
-        results, clusters, workload=workload, metric=metric, levels=levels, nodes=nodes, redeal=redeal
+        results, clusters, workload=workload, metric=metric, levels=levels, nodes=nodes, redeal=redeal, tell=tell
     )
     count = len(replayed.sweeps) // len(clusters)
     families = [replayed.sweeps[place::count] for place in range(count)]

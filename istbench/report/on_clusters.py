@@ -1,6 +1,6 @@
 """A report on recorded runs, replayed on other clusters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,11 +40,13 @@ def replay_runs(
     levels: tuple[float, ...] = (),
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Replayed:
     """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: profiles of each cluster by its name, by rising bandwidth.
-    baseline, workload, metric, levels: as in `build_report`. nodes, redeal: as in `runs_on_clusters`.
+    baseline, workload, metric, levels: as in `build_report`. nodes, redeal, tell: as in
+    `runs_on_clusters`.
 
     Raises:
         UserError: if no run can be replayed, or none has that workload, metric or baseline.
@@ -53,7 +55,7 @@ def replay_runs(
     runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     profiles = [profile for family in clusters.values() for profile in family]
     check_baseline(baseline, runs, results, profiles[0])
-    on_clusters, unreplayed = runs_on_clusters(runs, profiles, nodes, redeal)
+    on_clusters, unreplayed = runs_on_clusters(runs, profiles, nodes, redeal, tell)
     if not any(run.done for moved in on_clusters for run in moved):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")
@@ -83,6 +85,7 @@ def build_report_on_clusters(
     levels: tuple[float, ...] = (),
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Report:
     """The report on the runs that `replay_runs` gives for the same arguments.
 
@@ -93,7 +96,7 @@ def build_report_on_clusters(
     """
     replayed = replay_runs(
         results, clusters, baseline=baseline, workload=workload, metric=metric, levels=levels, nodes=nodes,
-        redeal=redeal,
+        redeal=redeal, tell=tell,
     )  # fmt: skip
     sweeps = [sweep for sweep in replayed.sweeps if sweep.compares]
     by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]

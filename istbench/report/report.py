@@ -1,6 +1,6 @@
 """A report as data: tables, plots and problems of a results directory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +54,7 @@ def build_report(
     bandwidths: Sequence[float] = (),
     published: Sequence[Figure] = (),
     sources: Mapping[str, DataSource | None] | None = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Report:
     """The report on results directory `results`.
 
@@ -62,6 +63,7 @@ def build_report(
     cluster: replays the same runs there, for more tables and plots. bandwidths: of its links, bits/s, rising, for
     `sweeps`. published: figures to show beside ours.
     sources: by cell, the data of the command, to show in place of the recorded one.
+    tell: as in `runs_on_clusters`.
 
     Raises:
         UserError: if there are no runs, or none of that workload, metric or baseline.
@@ -83,7 +85,7 @@ def build_report(
             )
             bandwidths = ()
         profiles = [cluster, *(at_bandwidth(cluster, bits) for bits in bandwidths)]
-        replayed, unreplayed = runs_on_clusters(runs, profiles)
+        replayed, unreplayed = runs_on_clusters(runs, profiles, tell=tell)
         on_cluster, *on_links = [
             group_runs(moved, baseline, profile) for profile, moved in zip(profiles, replayed, strict=True)
         ]

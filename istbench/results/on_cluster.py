@@ -63,6 +63,7 @@ def runs_on_clusters(
     profiles: Sequence[ClusterProfile],
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> tuple[list[list[Run]], list[str]]:
     """The `runs` on the clock of each of `profiles`, and a line for each finished run that has no clock there.
 
@@ -70,6 +71,7 @@ def runs_on_clusters(
 
     redeal: gives a run on another number of nodes. Each run on the most nodes is then also replayed on those of
     `nodes` on which it was never run.
+    tell: called with the number of runs done and of all runs, as the replays proceed.
     """
     from istbench.cluster.trace_file import load_trace
 
@@ -77,8 +79,10 @@ def runs_on_clusters(
     problems: list[str] = []
     untraced: list[str] = []
     checks: dict[Path, Mapping[str, Check]] = {}
-    for run in runs:
+    for number, run in enumerate(runs, start=1):
         cell = run.header.cell
+        if tell is not None:
+            tell(number, len(runs))
         if not run.done:
             for found in on_clusters:
                 found.append(run)

@@ -1,5 +1,6 @@
 """A trace as flat arrays for the simulation."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -27,10 +28,16 @@ from istbench.cluster.trace import (
 from istbench.errors import UserError
 
 Records: TypeAlias = np.recarray[Any, Any]
+Fields: TypeAlias = tuple[str, str]
+"""Names of the integers and of the floats of a record."""
 
 
-_OPERATION = ["kind", "node", "peer", "pair", "priority", "partner"]
-_OPERATION += ["collective", "first_message", "messages", "awaits", "at_once"]
+_OPERATION: Fields = (
+    "kind node peer pair priority partner collective first_message messages awaits at_once",
+    "bytes seconds",
+)
+_EVENT: Fields = ("code argument owner", "seconds")
+_MESSAGE: Fields = ("to after counts part_of", "parts")
 
 
 class Program(NamedTuple):
@@ -93,7 +100,7 @@ def compile_trace(
     members = np.flatnonzero(~np.isin(posts["kind"], NOT_COLLECTIVE)).reshape(n, -1).T
     collective = np.full(len(posts), -1, dtype=np.int64)
     collective[members] = np.arange(len(members))[:, None]
-    op = records(len(posts), _OPERATION, ["bytes", "seconds"])
+    op = records(len(posts), _OPERATION)
     for name in ("kind", "peer", "priority", "bytes"):
         op[name] = posts[name]
     op.node, op.collective = node, collective
@@ -101,7 +108,7 @@ def compile_trace(
     op.pair = node * world + (op.peer - node) % world
     op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
     message = _schedule(op, world, backend)
-    event = records(len(events), ["code", "argument", "owner"], ["seconds"])
+    event = records(len(events), _EVENT)
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
     if len(speeds):
@@ -138,10 +145,19 @@ def _operation(kind: int) -> str:
     return f"a {KINDS[kind]}" if kind < len(KINDS) else f"an operation {kind}"
 
 
-def records(size: int, integers: Sequence[str], floats: Sequence[str]) -> Records:
-    """`size` records of zeros, whose fields are 64 bits wide."""
-    kinds = [(name, np.int64) for name in integers] + [(name, np.float64) for name in floats]
-    return np.zeros(size, np.dtype(kinds)).view(np.recarray)
+def records(size: int, fields: Fields, **start: Any) -> Records:
+    """`size` records of zeros, whose fields are 64 bits wide; `start` has other values of some fields."""
+    made = np.zeros(size, _record(*fields))
+    for name, value in start.items():
+        made[name] = value
+    return made.view(np.recarray)
+
+
+@functools.cache
+def _record(integers: str, floats: str) -> np.dtype[Any]:
+    return np.dtype(
+        [(name, np.int64) for name in integers.split()] + [(name, np.float64) for name in floats.split()]
+    )
 
 
 def stops(trace: Trace, rounds: int) -> Ints:
@@ -172,7 +188,7 @@ def _schedule(op: Records, world: int, backend: Backend) -> Records:
         schedules |= {(kind, count): known.between(world, backend, count) for count in sorted(set(cut))}
     rows = {id(row): row for schedule in schedules.values() for row in schedule}  # each once
     flat = [message for row in rows.values() for message in row]
-    message = records(len(flat), ["to", "after", "counts", "part_of"], ["parts"])
+    message = records(len(flat), _MESSAGE)
     for name in message.dtype.names or ():
         message[name] = [getattr(own, name) for own in flat]
     ends = dict(zip(rows, itertools.accumulate(map(len, rows.values())), strict=True))

@@ -1,7 +1,8 @@
 """Replaying a trace: the times of its events on another cluster."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from istbench.cluster.trace import (
     round_ends,
 )
 from istbench.errors import UserError
+
+_Value = TypeVar("_Value")
 
 _SLOTS_AT_ONCE = 100_000
 _UNDER_WAY_PER_NODE = 64
@@ -75,10 +78,15 @@ def replay(
     if not _equal_nodes(profile):
         trace = unfold(trace)
     elif folded and not spans:
-        trace = fold(trace)
+        trace = _shared(trace, "folded", None, lambda: fold(trace))
     speeds = profile.speeds_of(len(trace.nodes)) if profile.speeds else ()
     work = scale if scaled is None else scaled.work
-    program = compile_trace(trace, scale, profile.collectives, speeds, work_scale=work)
+    program = _shared(
+        trace,
+        "program",
+        (scale, profile.collectives, speeds, work),
+        lambda: compile_trace(trace, scale, profile.collectives, speeds, work_scale=work),
+    )
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
     marks = _marks(trace, rounds)
@@ -115,13 +123,22 @@ def replay(
     )
 
 
+def _shared(trace: Trace, name: str, given: object, make: Callable[[], _Value]) -> _Value:
+    """What `make` makes of `trace` and `given`, kept for the next replay of `trace` with an equal `given`."""
+    known = trace.derived.get(name)
+    if known is None or known[0] != given:
+        known = trace.derived[name] = given, make()
+    value: _Value = known[1]
+    return value
+
+
 def _equal_nodes(profile: ClusterProfile) -> bool:
     # Without full duplex, saved bursts go to messages in the order of ranks.
     return profile.uniform and (profile.full_duplex or not profile.burst_bytes)
 
 
 def _of_all(seconds: Floats, alike: int) -> Floats:
-    return np.ascontiguousarray(np.tile(seconds, (alike, 1)))
+    return np.ascontiguousarray(seconds if alike == 1 else np.tile(seconds, (alike, 1)))
 
 
 def _simulated(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,16 @@ def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
     global _steps_so_far
     _steps_so_far += steps
     few = _steps_so_far <= _MOST_INTERPRETED
-    return interpreted(simulate) if few and not is_compiled(simulate) else simulate
+    return interpreted(simulate) if few and not is_compiled(simulate) else _compiled
+
+
+def _compiled(program: Program, state: State, stops: Ints) -> float:
+    """`simulate` of plain arrays: numba reads many attributes of each, which numpy's records look up in Python."""
+    return simulate(Program(*map(_plain, program)), State(*map(_plain, state)), stops)
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, np.ndarray) else value
 
 
 @partial(jit, allocates=False)

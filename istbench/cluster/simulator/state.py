@@ -1,45 +1,44 @@
 """The state of a simulation, as records: compiled functions pass a few arrays quickly."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.simulator.network import network_of
-from istbench.cluster.simulator.program import Program, Records, records
+from istbench.cluster.simulator.program import Fields, Program, Records, records
 from istbench.cluster.trace import WAIT_BEFORE, Floats, Ints
 
 _MOST_MORE = 3  # an uplink each way and the backplane
 SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
-_Fields: TypeAlias = tuple[str, str]
-_SHARED: _Fields = (
+_SHARED: Fields = (
     "window streams at_once looks_back shares_hosts flowing links_changed todo senders runnable stalled overflow "
     "backplane overhead_head overhead_tail arrival_head arrival_tail spans messages",
     "latency latency_inside overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
 )
-_CONNECTION: _Fields = (
+_CONNECTION: Fields = (
     "source target queue_head queue_tail wire_head wire_tail in_window",
     "rate bytes_left since end flow_start prepared",
 )
-_LINK: _Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
-_FLOW: _Fields = ("pair fixed out into more", "")
-_OVERHEAD: _Fields = ("pair", "until")
-_ARRIVAL: _Fields = ("message target counts", "at")
-_SLOT: _Fields = (
+_LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
+_FLOW: Fields = ("pair fixed out into more", "")
+_OVERHEAD: Fields = ("pair", "until")
+_ARRIVAL: Fields = ("message target counts", "at")
+_SLOT: Fields = (
     "next ready missing done started sending sent received after_head in_todo",
     "posted_at",
 )
-_MESSAGE: _Fields = ("next counts begun", "bytes ready_at")
-_REPETITION: _Fields = ("number open_ops", "")
-_NODE: _Fields = (
+_MESSAGE: Fields = ("next counts begun", "bytes ready_at")
+_REPETITION: Fields = ("number open_ops", "")
+_NODE: Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
     "work_head working send_head host rack link_out link_in inside_out inside_in uplink_out uplink_in",
     "wait_since busy_until started left since speed work_until work_left work_since carrying sending receiving "
     "bytes_out bytes_in",
 )
-_SPAN: _Fields = ("kind node op peer", "start end bytes")
+_SPAN: Fields = ("kind node op peer", "start end bytes")
 
 
 class State(NamedTuple):
@@ -101,7 +100,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
     network = network_of(profile, n)
     source = np.arange(pairs) // program.world
     return State(
-        shared=_records(
+        shared=records(
             1,
             _SHARED,
             window=window,
@@ -119,7 +118,7 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             cpu_message=profile.cpu_s_per_message,
             next_end=np.inf,
         ),
-        connection=_records(
+        connection=records(
             pairs,
             _CONNECTION,
             source=source,
@@ -129,24 +128,24 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             wire_head=-1,
             wire_tail=-1,
         ),
-        link=_records(
+        link=records(
             len(network.capacity),
             _LINK,
             capacity=network.capacity,
             burst=network.burst,
             burst_left=network.burst,
         ),
-        flow=_records(pairs, _FLOW),
+        flow=records(pairs, _FLOW),
         route=np.zeros((pairs, _MOST_MORE), np.int64),
-        overhead=_records(pairs + 1, _OVERHEAD),
-        arrival=_records(room.under_way, _ARRIVAL),
-        slot=_records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
-        message=_records(slots * program.at_once, _MESSAGE, next=-1),
+        overhead=records(pairs + 1, _OVERHEAD),
+        arrival=records(room.under_way, _ARRIVAL),
+        slot=records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
+        message=records(slots * program.at_once, _MESSAGE, next=-1),
         after_next=np.full(room.held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
         todo=np.zeros(slots + 1, np.int64),
         sender=np.zeros(n, np.int64),
-        repetition=_records(room.held, _REPETITION, number=-1),
-        node=_records(
+        repetition=records(room.held, _REPETITION, number=-1),
+        node=records(
             n,
             _NODE,
             repetition=-1,
@@ -163,13 +162,5 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
         spent=np.zeros((n, 3)),
         mark_at=np.zeros((n, room.marks)),
         mark_spent=np.zeros((n, room.marks, 3)),
-        span=_records(room.spans, _SPAN),
+        span=records(room.spans, _SPAN),
     )
-
-
-def _records(size: int, fields: _Fields, **start: Any) -> Records:
-    integers, floats = (names.split() for names in fields)
-    made = records(size, integers, floats)
-    for name, value in start.items():
-        made[name] = value
-    return made
