@@ -56,7 +56,7 @@ def show_report(
 def write_page_of(report: Report, results: Path, file: Path) -> Report:
     """Write the page of `report` on `results`, with the last advice there, to `file`.
 
-    Returns `report`, whose problems have a line more if the advice is unreadable.
+    Returns `report`, whose problems have a line more for all that the page leaves out, and for unreadable advice.
 
     Raises:
         UserError: if it cannot be written.
@@ -75,4 +75,4 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
         report = dataclasses.replace(report, problems=(*report.problems, f"advice: {error}"))
     page = build_page(report, f"Results in {results.resolve().name}", file, round_charts, advice=section)
     write_page(page, file)
-    return report
+    return dataclasses.replace(report, problems=page.problems)

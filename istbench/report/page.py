@@ -36,6 +36,8 @@ PAGE_BANDWIDTHS = (1e7, 1e8, 1e9, 1e10)
 """Bandwidths, bits/s, at which `report` and `compare` replay runs for a page."""
 
 _ALL_PANELS = 100
+# A page of more is too large for a mail, and slow to open.
+_MOST_SETTINGS, _MOST_SEED_LINES = 400, 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +141,34 @@ def build_page(
     sweeps: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in report.sweeps:
         sweeps[_study_key(sweep.groups[0])].append(sweep)
+    shown = tuple(_study(groups, sweeps[key], report, file, rounds) for key, groups in studies.items())
     return Page(
         title=title,
-        studies=tuple(_study(groups, sweeps[key], report, file, rounds) for key, groups in studies.items()),
-        problems=report.problems,
+        studies=shown,
+        problems=(*report.problems, *(line for key, of in studies.items() for line in _too_many(of))),
         advice=advice,
     )
+
+
+def _too_many(groups: Sequence[Group]) -> Iterable[str]:
+    """A line for each thing of which the study of `groups` has too much for the page."""
+    runs, lines = len(_runs(groups)), len(_widest(groups)[0].runs) if _widest(groups) else 0
+    about = f"from the page of {groups[0].workload_label}"
+    if lines > _MOST_SEED_LINES:
+        yield f"{about}: the {lines:,} curves of single seeds; the medians and ranges of all rows are there"
+    if runs > _MOST_SETTINGS:
+        yield f"{about}: settings of {runs - _MOST_SETTINGS:,} of {runs:,} runs; each run.json has them"
+
+
+def _without_seeds(plot: Plot | None, runs: int) -> Plot | None:
+    """`plot` without the lines of single seeds where it shows very many `runs`."""
+    if plot is None or runs <= _MOST_SEED_LINES:
+        return plot
+    panels = [
+        dataclasses.replace(panel, series=tuple(dataclasses.replace(series, each=()) for series in panel.series))
+        for panel in plot.panels
+    ]
+    return dataclasses.replace(plot, panels=tuple(panels))
 
 
 def _study_key(group: Group) -> str:
@@ -170,7 +194,12 @@ def _study(
         for moved in (group, *([] if group.profile is not None or not group.contenders else [_on_wall(group)]))
     ]
     along: tuple[Along, ...] = ("steps", "traffic")
-    curves = [(name, metric_over(group, name)) for group in _widest(groups) for name in along]
+    curves = [
+        (name, plot)
+        for group in _widest(groups)
+        for name in along
+        if (plot := _without_seeds(metric_over(group, name), len(group.runs))) is not None
+    ]
     return Study(
         name=f"{first.workload_label}: {first.source.seen}, {first.budget}, {first.batch_words}",
         styles={name: style for group in groups for name, style in contender_styles(group).items()},
@@ -227,7 +256,7 @@ def _on_clock(group: Group, report: Report, rounds: Callable[[Group], Sequence[B
         by_target=tuple(by_target) or (AtTarget(target=None, answer=None, table=main),),
         notes=main.footer,
         others=tuple(table for table in report.tables if table.context == context and table.title != main.title),
-        curves=_either(made.get(f"{group.stem}-over-time"), metric_over, group),
+        curves=_without_seeds(_either(made.get(f"{group.stem}-over-time"), metric_over, group), len(group.runs)),
         by_nodes=_either(made.get(f"{group.stem}-time-to-target"), time_by_nodes, group) if group.targets else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
         rounds=tuple(rounds(group)),
@@ -242,13 +271,18 @@ def _either(made: Plot | None, make: Callable[[Group], Plot], group: Group) -> P
 
 
 def _cells(groups: Iterable[Group], file: Path) -> Iterable[Cell]:
-    """The cells of all runs, each once; those that were never run have none."""
+    """The cells of the first runs."""
+    return (_cell(run, file) for run in _runs(groups)[:_MOST_SETTINGS])
+
+
+def _runs(groups: Iterable[Group]) -> list[Run]:
+    """All runs, each once; without those that were never run."""
     seen: dict[str, Run] = {}
     for group in groups:
         for run in (*group.runs, *group.unfinished):
             if run.extrapolated_from is None:
                 seen.setdefault(run.header.cell, run)
-    return (_cell(run, file) for run in seen.values())
+    return list(seen.values())
 
 
 def _cell(run: Run, file: Path) -> Cell:

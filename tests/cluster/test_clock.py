@@ -9,7 +9,7 @@ import pytest
 from fake_runs import averaging_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import random_trace
+from traces import BANDWIDTH, cluster, random_trace
 
 from istbench.cluster.clock import cluster_time, dollars
 from istbench.cluster.profile import load_profile
@@ -171,3 +171,15 @@ def test_a_trace_without_local_steps_is_refused():
     builder.mark("round")
     with pytest.raises(UserError, match="marks no local steps"):
         cluster_time(merge([builder.to_arrays()], gflops=1.0), M5, [1])
+
+
+def test_replays_of_one_trace_on_several_clusters_are_those_of_a_trace_each():
+    trace = random_trace(np.random.default_rng(3), nodes=4, operations=6, rounds=2)
+    steps, kept = [0, 1, 5, 40], random_trace(np.random.default_rng(3), nodes=4, operations=6, rounds=2)
+    profiles = [
+        cluster(bandwidth_out=bits, bandwidth_in=bits, gflops=speed)
+        for speed in (50.0, 100.0)
+        for bits in (BANDWIDTH, 3 * BANDWIDTH, 50 * BANDWIDTH)
+    ]
+    for profile in [*profiles, *reversed(profiles)]:
+        assert cluster_time(kept, profile, steps) == cluster_time(dataclasses.replace(trace), profile, steps)

@@ -36,10 +36,10 @@ def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
     global _steps_so_far
     _steps_so_far += steps
     few = _steps_so_far <= _MOST_INTERPRETED
-    return interpreted(simulate) if few and not is_compiled(simulate) else _compiled
+    return interpreted(simulate) if few and not is_compiled(simulate) else simulate_plain
 
 
-def _compiled(program: Program, state: State, stops: Ints) -> float:
+def simulate_plain(program: Program, state: State, stops: Ints) -> float:
     """`simulate` of plain arrays: numba reads many attributes of each, which numpy's records look up in Python."""
     return simulate(Program(*map(_plain, program)), State(*map(_plain, state)), stops)
 

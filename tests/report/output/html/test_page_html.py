@@ -1,6 +1,7 @@
 """The page as a file, without a browser."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -9,10 +10,11 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
-from fake_runs import evaluation, header, ramp, write_run
+from fake_runs import evaluation, header, ramp, write_plausible, write_run
 
 from istbench.door import decode_own
 from istbench.errors import UserError
+from istbench.report import page as page_module
 from istbench.report.groups import group_runs
 from istbench.report.output.html.write import page_html, write_page
 from istbench.report.page import build_page
@@ -209,3 +211,28 @@ def test_a_file_that_cannot_be_written_is_named(page, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write the page .*file.page.html: .*name another file"):
         write_page(page, tmp_path / "file" / "page.html")
+
+
+def test_a_page_of_very_many_runs_says_what_it_leaves_out_and_keeps_every_figure(monkeypatch, tmp_path):
+    for seed in range(3):
+        for method in ("ddp", "ist"):
+            write_plausible(tmp_path, method, seed=seed)
+    report = build_report(tmp_path)
+    whole = build_page(report, "All", tmp_path / "page.html", lambda _: ())
+    monkeypatch.setattr(page_module, "_MOST_SETTINGS", 4)
+    monkeypatch.setattr(page_module, "_MOST_SEED_LINES", 5)
+    short = build_page(report, "Many", tmp_path / "page.html", lambda _: ())
+    (one,), (other,) = whole.studies, short.studies
+    assert whole.problems == ()
+    assert short.problems == (
+        "from the page of speech: the 6 curves of single seeds; the medians and ranges of all rows are there",
+        "from the page of speech: settings of 2 of 6 runs; each run.json has them",
+    )
+    assert (len(one.cells), other.cells) == (6, one.cells[:4])
+    for (_, all_lines), (_, few) in zip(one.elsewhere, other.elsewhere, strict=True):
+        for full, bare in zip(all_lines.panels[0].series, few.panels[0].series, strict=True):
+            assert len(full.each) == 3
+            assert bare == dataclasses.replace(full, each=())
+    for first, second in zip(one.clocks, other.clocks, strict=True):
+        assert (first.by_target, first.by_nodes, first.notes) == (second.by_target, second.by_nodes, second.notes)
+    assert "settings of 2 of 6 runs" in page_html(short)
