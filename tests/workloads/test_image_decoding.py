@@ -1,4 +1,4 @@
-"""Images from files: converted as torchvision does, found broken before training, prepared once."""
+"""Images from files: converted to RGB, found broken before training, prepared once."""
 
 import os
 import shutil
@@ -34,6 +34,35 @@ def test_every_mode_becomes_rgb_as_in_torchvision(tmp_path: Path, mode: str, suf
     assert found.converted == (mode != "RGB")
     assert not found.resized
     assert np.array_equal(found.image.transpose(1, 2, 0), np.asarray(pil_loader(str(path))))
+
+
+def test_16_bits_of_grey_are_scaled_to_8(tmp_path: Path) -> None:
+    levels = np.concatenate([257 * np.arange(256), [0, 128, 129, 9_000, 50_000, 65_406, 65_407, 65_535]])
+    grey = np.resize(levels, (32, 32)).astype(np.uint16)
+    Image.fromarray(grey).save(tmp_path / "image.png")
+    found = scaled((tmp_path / "image.png").read_bytes(), 32)
+    assert found.converted
+    assert np.array_equal(found.image, np.broadcast_to(np.round(grey / 257), (3, 32, 32)))
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_as_its_exif_data_says(tmp_path: Path, suffix: str, orientation: int) -> None:
+    content = np.zeros((32, 32, 3), np.uint8)
+    content[:16, :16] = 255  # one bright corner
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    Image.fromarray(content).save(tmp_path / f"image.{suffix}", exif=exif)
+    found = scaled((tmp_path / f"image.{suffix}").read_bytes(), 32).image
+    ((row,), (column,)) = np.nonzero(found[0, ::31, ::31] > 128)  # of four corners, the bright one
+    assert (row == 0, column == 0) == (orientation in (1, 2, 5, 6), orientation in (1, 4, 5, 8))
+
+
+def test_damaged_exif_data_turns_no_image(tmp_path: Path) -> None:
+    damaged = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\xff\xff\xff\xff\xff\xff\x01\0\0\0"
+    Image.fromarray(pixels(1)[0]).save(tmp_path / "image.jpg", exif=damaged)
+    found = scaled((tmp_path / "image.jpg").read_bytes(), 32).image
+    assert np.array_equal(found.transpose(1, 2, 0), np.asarray(pil_loader(str(tmp_path / "image.jpg"))))
 
 
 @pytest.mark.parametrize("size", [(40, 50), (50, 40), (64, 64), (20, 33), (33, 1)])
@@ -75,6 +104,8 @@ def broken(path: Path, fault: str) -> None:
         os.truncate(path, 0)
     elif fault == "text":
         path.write_text("no image")
+    elif fault == "floats":
+        Image.fromarray(np.ones((32, 32), np.float32)).save(path, "TIFF")
     elif fault == "gif":
         Image.fromarray(pixels(1)[0]).save(path, "GIF")
     elif fault == "a folder":
@@ -85,7 +116,7 @@ def broken(path: Path, fault: str) -> None:
         os.mkfifo(path)
 
 
-@pytest.mark.parametrize("fault", ["truncated", "empty", "text", "gif", "a folder", "a pipe"])
+@pytest.mark.parametrize("fault", ["truncated", "empty", "text", "gif", "floats", "a folder", "a pipe"])
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 @pytest.mark.parametrize("options", [TINY, LARGE])
 def test_a_broken_image_is_found_before_training(

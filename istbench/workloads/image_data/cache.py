@@ -20,7 +20,7 @@ from istbench.workloads.base import Progress
 from istbench.workloads.image_data.folders import MOST_CLASSES
 from istbench.workloads.prepared import SPLITS, SplitWriter, damaged, map_array, open_labels
 
-VERSION = 2
+VERSION = 3
 """Part of every cache key. Raise it when the pixels of an image or the other arrays change."""
 LARGEST_DECODED = 64
 """Images up to this resolution are stored decoded."""

@@ -1,5 +1,6 @@
-"""Decode image files to RGB pixels, as torchvision's image folders do; in several threads, in order."""
+"""Decode image files to upright RGB pixels; in several threads, in order."""
 
+import contextlib
 import io
 import os
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from istbench.errors import printable
 from istbench.workloads.prepared import require_regular
@@ -23,6 +24,7 @@ MOST_PIXELS = 2**28
 _NARROWEST = 100
 _LARGEST_FILE = 2**30
 _FORMATS = ("JPEG", "PNG")  # of any suffix: some of ImageNet's .JPEG files are PNG
+_OF_16_BITS = ((np.arange(2**16) + 128) // 257).astype(np.uint8)  # 257 k becomes k, others the nearest level
 
 
 class Pixels(NamedTuple):
@@ -63,11 +65,10 @@ def scaled(content: bytes, resolution: int) -> Pixels:
     Raises:
         BrokenImage: with the reason.
     """
-    with _decoded(content, resolution) as (image, size):
-        converted, resized = image.mode != "RGB", size != (resolution, resolution)
-        rgb = _shorter_side(image.convert("RGB"), resolution)
+    with _decoded(content, resolution) as (image, converted, size):
+        rgb = _shorter_side(image, resolution)
         left, top = round((rgb.width - resolution) / 2), round((rgb.height - resolution) / 2)
-        return Pixels(_pixels(rgb, left, top, resolution), converted, resized)
+        return Pixels(_pixels(rgb, left, top, resolution), converted, size != (resolution, resolution))
 
 
 def cropped(content: bytes, resolution: int, side: int, place: tuple[float, float]) -> np.ndarray:
@@ -78,8 +79,8 @@ def cropped(content: bytes, resolution: int, side: int, place: tuple[float, floa
     Raises:
         BrokenImage: with the reason.
     """
-    with _decoded(content, side) as (image, _):
-        rgb = _shorter_side(image.convert("RGB"), side)
+    with _decoded(content, side) as (image, _, _):
+        rgb = _shorter_side(image, side)
         left, top = (round((room - resolution) * at) for room, at in zip(rgb.size, place, strict=True))
         return _pixels(rgb, left, top, resolution)
 
@@ -90,13 +91,16 @@ def whole(content: bytes) -> Pixels:
     Raises:
         BrokenImage: with the reason.
     """
-    with _decoded(content, None) as (image, _):
-        return Pixels(np.empty((3, 0, 0), np.uint8), image.mode != "RGB", False)
+    with _decoded(content, None) as (_, converted, _):
+        return Pixels(np.empty((3, 0, 0), np.uint8), converted, False)
 
 
 @contextmanager
-def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
-    """The decoded image and its own width and height. A JPEG may be decoded smaller, down to `side` pixels."""
+def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, bool, tuple[int, int]]]:
+    """The image in RGB, whether its mode was another, and its size in the file.
+
+    A JPEG may be decoded smaller, down to `side` pixels.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -109,7 +113,9 @@ def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, tu
                 if side is not None:
                     image.draft(None, (side, side))  # None keeps the mode
                 image.load()
-                yield image, size
+                with contextlib.suppress(Exception):  # damaged EXIF data turns no image
+                    ImageOps.exif_transpose(image, in_place=True)
+                yield _rgb(image), image.mode != "RGB", size
     except BrokenImage:
         raise
     except Image.UnidentifiedImageError:
@@ -117,6 +123,12 @@ def _decoded(content: bytes, side: int | None) -> Iterator[tuple[Image.Image, tu
     except (Exception, Image.DecompressionBombError) as error:  # decoders raise errors of any type
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BrokenImage(printable(reason)) from None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits of grey, of which Pillow makes 255 from 256 on
+        return Image.fromarray(_OF_16_BITS[np.asarray(image)]).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _shorter_side(image: Image.Image, side: int) -> Image.Image:
