@@ -123,7 +123,10 @@ LYING = {
     "no channels": (by_hand(channels=0, align=0), "cannot be read as WAV"),
     "many channels": (by_hand(channels=1000, align=2000, data=bytes(4000)), "1000 channels, expected at most 64"),
     "no rate": (by_hand(rate=0), "cannot be read as WAV"),
-    "2^31 frames": (by_hand(data_size=2**32 - 1), "truncated: its header promises 4294967295 bytes of samples"),
+    "2^29 frames": (by_hand(data_size=2**30), "truncated: its header promises 1073741824 bytes of samples"),
+    "no samples": (by_hand(data=b""), "no samples"),
+    "no samples in a pipe": (by_hand(data=b"", data_size=2**32 - 1, riff_size=2**32 - 1), "no samples"),
+    "no samples but a title": (by_hand(data=b"LIST\x04\0\0\0INFO", data_size=0), "no samples"),
     "unknown code": (by_hand(code=0x1234), "cannot be read as WAV"),
     "NaN": (wav(np.array([0.1, np.nan]), subtype="FLOAT"), "a sample is not a number"),
     "infinity": (wav(np.array([0.1, -np.inf]), subtype="FLOAT"), "a sample is not a number"),
@@ -149,6 +152,31 @@ def test_of_a_file_of_gigabytes_the_first_second_is_read(tmp_path: Path) -> None
     path.write_bytes(by_hand(data=wav()[44:], data_size=size - 44, riff_size=size - 8))
     os.truncate(path, size)
     assert np.abs(read_clip(path).samples[:900] - TONE).max() < 1e-4
+
+
+SIZES_IN_HEADERS: dict[str, tuple[int, int | None]] = {  # of the file and of its samples; None is the right one
+    "ffmpeg": (2**32 - 1, 2**32 - 1),
+    "sox": (0x7FFFF024, 0x7FFFF000),
+    "arecord": (2**31 + 36, 2**31),
+    "Python": (36, 0),
+    "zeros": (0, 0),
+    "a file that counts too much": (2**20, None),
+}
+
+
+@pytest.mark.parametrize("writer", SIZES_IN_HEADERS)
+@pytest.mark.parametrize(("container", "subtype"), [("WAV", "PCM_16"), ("WAVEX", "FLOAT")])
+def test_sizes_that_a_writer_could_not_know(tmp_path: Path, writer: str, container: str, subtype: str) -> None:
+    whole, part = SIZES_IN_HEADERS[writer]
+    content = bytearray(wav(container=container, subtype=subtype))
+    content[4:8] = struct.pack("<I", whole)
+    if part is not None:
+        at = content.index(b"data") + 4
+        content[at : at + 4] = struct.pack("<I", part)
+    (tmp_path / "clip.wav").write_bytes(content)
+    samples = read_clip(tmp_path / "clip.wav").samples
+    assert np.abs(samples[:900] - TONE).max() < 1e-4
+    assert not samples[900:].any()
 
 
 def _socket(path: Path) -> None:

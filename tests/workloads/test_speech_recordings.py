@@ -85,7 +85,7 @@ def _dangle(path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (_truncate, "truncated, 9000 of"),
+    "truncated": (_truncate, "truncated: its header promises"),
     "text": (lambda path: path.write_text("hello, this is no sound"), "not a WAV file"),
     "empty": (lambda path: path.write_bytes(b""), "not a WAV file"),
     "header only": (lambda path: path.write_bytes(b"RIFF\x04\0\0\0WAVE"), "cannot be read as WAV"),
@@ -143,10 +143,28 @@ def test_an_empty_folder_among_the_35_words_is_refused(recordings: Make) -> None
     data = recordings()
     for clip in (data / "zero").iterdir():
         clip.unlink()
-    with pytest.raises(UserError, match="zero: empty"):
+    with pytest.raises(UserError, match="zero: no clip; expected recordings such as"):
         find_recordings(data)
     (data / "zero").rmdir()
     assert find_recordings(data).words == WORDS[:-1]
+
+
+def test_files_beside_the_clips_are_left_out_and_named_in_a_note(recordings: Make) -> None:
+    data = recordings()
+    (data / "bed" / "notes.txt").write_text("recorded in the kitchen")
+    (data / "go" / "LICENSE").write_text("CC BY 4.0")
+    found = find_recordings(data)
+    assert len(found.paths) == 70
+    assert found.note == "files beside the clips are left out: notes.txt, LICENSE"
+
+
+def test_a_recording_of_another_format_is_named(tmp_path: Path) -> None:
+    for word in ("yes", "no"):  # a word without any WAV file is a word too
+        (tmp_path / word).mkdir()
+        soundfile.write(tmp_path / "yes" / "0.wav", np.zeros(100), 16_000)
+    (tmp_path / "no" / "0.MP3").write_bytes(b"ID3")
+    with pytest.raises(UserError, match=r"no/0.MP3: only WAV, FLAC and Ogg are read; convert it or remove it"):
+        find_recordings(tmp_path)
 
 
 def test_two_corpora_in_one_directory_are_refused(recordings: Make, tmp_path: Path) -> None:

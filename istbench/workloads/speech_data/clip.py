@@ -1,11 +1,12 @@
 """Read the first second of a recorded clip as samples at 16 kHz, and check its file."""
 
+import io
 import math
 import os
 import struct
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,10 @@ LOWEST_RATE, HIGHEST_RATE = 1_000, 1_000_000
 MOST_CHANNELS = 64
 
 _HEADERS = 4 * 2**20  # the samples of a sensible WAV file begin within this many bytes
+_UNKNOWN = (
+    0x7FFFF000  # from here on, a size in a header means a pipe: sox writes this, arecord 2^31, ffmpeg 2^32 - 1
+)
+_STREAMED = 2**26  # bytes that are read of a file from a pipe
 _BLOCK = 2**16  # frames read at a time, for any number of channels
 _LARGEST_FILTER = 2**20  # taps over all phases
 
@@ -51,8 +56,9 @@ def read_clip(path: Path) -> Clip:
         try:
             found = os.fstat(descriptor)
             require_regular(path, found, "WAV")
-            _require_whole(path, os.pread(descriptor, min(_HEADERS, found.st_size), 0), found.st_size)
-            samples, rate, channels = _first_second(path, descriptor)
+            start = _samples_of_a_pipe(path, os.pread(descriptor, min(_HEADERS, found.st_size), 0), found.st_size)
+            file = descriptor if start is None else _sized(os.pread(descriptor, _STREAMED, 0), start)
+            samples, rate, channels = _first_second(path, file)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -65,12 +71,12 @@ def read_clip(path: Path) -> Clip:
     return Clip(padded, rate != CLIP_RATE or channels != 1)
 
 
-def _first_second(path: Path, descriptor: int) -> tuple[np.ndarray, int, int]:
+def _first_second(path: Path, file: int | BinaryIO) -> tuple[np.ndarray, int, int]:
     """The first second as mono (float32 [up to rate]), its sampling rate and its number of channels."""
     import soundfile
 
     try:
-        with soundfile.SoundFile(descriptor, closefd=False) as sound:
+        with soundfile.SoundFile(file, closefd=False) as sound:
             rate, channels = sound.samplerate, sound.channels
             if not LOWEST_RATE <= rate <= HIGHEST_RATE:
                 raise _unfit(path, f"{rate} samples a second, expected {LOWEST_RATE:,} to {HIGHEST_RATE:,}")
@@ -117,25 +123,34 @@ def _require_sound(path: Path, samples: np.ndarray) -> None:
         raise _unfit(path, f"a sample is {loudest:g}, where 1 is full scale")
 
 
-def _require_whole(path: Path, content: bytes, size: int) -> None:
-    """Compare a WAV file's size with its header, since libsndfile reads a truncated file without an error."""
+def _samples_of_a_pipe(path: Path, content: bytes, size: int) -> int | None:
+    """Where the samples of a WAV file start, if its writer could not know their size; None for any other file.
+
+    Raises:
+        UserError: for a truncated file, which libsndfile reads without an error.
+    """
     if content[:4] in (b"fLaC", b"OggS"):
-        return
+        return None
     if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         raise _unfit(path, "not a WAV file, nor FLAC or Ogg")
-    expected = struct.unpack_from("<I", content, 4)[0] + 8
-    if size < expected:
-        raise _unfit(path, f"truncated, {size} of {expected} bytes")
+    end = struct.unpack_from("<I", content, 4)[0] + 8
     at = 12
     while at + 8 <= len(content):
         name, length = struct.unpack_from("<4sI", content, at)
         at += 8
-        if name == b"data" and length > size - at:
-            promised = f"its header promises {length} bytes of samples"
-            raise _unfit(path, f"truncated: {promised}, but it has {size - at}")
         if name == b"data":
-            return
+            if _UNKNOWN > length > size - at:
+                promised = f"its header promises {length} bytes of samples"
+                raise _unfit(path, f"truncated: {promised}, but it has {size - at}")
+            # An empty recording may have other chunks behind it, up to the end in its header.
+            return at if length > size - at or (not length and not at < end <= size) else None
         at += length + length % 2
+    return None
+
+
+def _sized(content: bytes, start: int) -> BinaryIO:
+    """A WAV file from a pipe with the size of its samples, which go from `start` to its end."""
+    return io.BytesIO(content[: start - 4] + struct.pack("<I", max(0, len(content) - start)) + content[start:])
 
 
 def _unfit(path: Path, why: str) -> UserError:

@@ -8,7 +8,8 @@ from istbench.workloads.speech_data.split import DIVIDER
 from istbench.workloads.speech_data.words import MOST_WORDS, WORDS
 
 _EXPECTED = "expected two or more folders of clips, one per word, such as backward/, bed/, ..., zero/"
-_SUFFIXES = (".wav", ".flac", ".ogg")
+_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus")
+_OTHER_SOUNDS = (".aac", ".aif", ".aiff", ".au", ".caf", ".m4a", ".mp3", ".mp4", ".webm", ".wma")
 _DEPTH = 3
 
 
@@ -40,17 +41,25 @@ def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
     raise _unfit(data, "it has no word folders" if any(data.iterdir()) else "empty")
 
 
-def clips_in(folder: Path) -> list[Path]:
-    """All files of word `folder` except hidden ones, sorted. Every such file is a clip.
+def clips_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The clips of word `folder`, and the files beside them, such as notes; both sorted, without hidden files.
+
+    A file with the suffix of WAV, FLAC or Ogg is a clip. So is a folder, for an error that names it.
 
     Raises:
-        UserError: if there is none.
+        UserError: for recordings of another format, or no clip.
         OSError: if the folder cannot be read.
     """
-    clips = sorted(visible(folder))
+    clips: list[Path] = []
+    beside: list[Path] = []
+    for path in sorted(visible(folder)):
+        suffix = path.suffix.lower()
+        if suffix in _OTHER_SOUNDS:
+            raise UserError(f"{printable(str(path))}: only WAV, FLAC and Ogg are read; convert it or remove it")
+        (clips if suffix in _SUFFIXES or path.is_dir() else beside).append(path)
     if not clips:
-        raise UserError(f"{printable(str(folder))}: empty; expected recordings such as 0a7c2a8d{DIVIDER}0.wav")
-    return clips
+        raise UserError(f"{printable(str(folder))}: no clip; expected recordings such as 0a7c2a8d{DIVIDER}0.wav")
+    return clips, beside
 
 
 def _words_in(folder: Path) -> tuple[str, ...]:
@@ -59,7 +68,7 @@ def _words_in(folder: Path) -> tuple[str, ...]:
         return WORDS
     words: list[str] = []
     for name in sorted(inner):
-        if not any(path.suffix.lower() in _SUFFIXES for path in visible(inner[name])):
+        if not any(path.suffix.lower() in (*_SUFFIXES, *_OTHER_SOUNDS) for path in visible(inner[name])):
             continue
         if len(words) == MOST_WORDS:
             raise UserError(f"{printable(str(folder))}: more than {MOST_WORDS:,} word folders; leave some out")

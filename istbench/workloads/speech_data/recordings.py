@@ -12,7 +12,7 @@ import numpy as np
 from istbench.errors import printable
 from istbench.workloads import prepared
 from istbench.workloads.base import Progress
-from istbench.workloads.prepared import files_digest, named_errors
+from istbench.workloads.prepared import files_digest, listed, named_errors
 from istbench.workloads.speech_data.clip import Clip, read_clip
 from istbench.workloads.speech_data.folders import clips_in, word_folders
 from istbench.workloads.speech_data.split import DIVIDER, split_clips
@@ -33,7 +33,7 @@ class Recordings:
         root: the parent of the word folders.
         words: the words in the order of their labels.
         paths, labels, is_test: path, word (int64 [n]) and split (bool [n]) of each clip.
-        note: a remark on the split; may be empty.
+        note: remarks on the split and on other files; may be empty.
     """
 
     root: Path
@@ -85,10 +85,13 @@ def find_recordings(data: Path) -> Recordings:
     """
     with named_errors(_WHAT):
         root, words = word_folders(data)
-        clips = [clips_in(root / word) for word in words]
-    paths = [path for of_word in clips for path in of_word]
-    labels = np.repeat(np.arange(len(words)), [len(of_word) for of_word in clips])
+        folders = [clips_in(root / word) for word in words]
+    paths = [path for clips, _ in folders for path in clips]
+    labels = np.repeat(np.arange(len(words)), [len(clips) for clips, _ in folders])
     is_test, note = split_clips(paths, labels, words, root)
+    beside = [path.name for _, others in folders for path in others]
+    if beside:
+        note = "; ".join(filter(None, (note, f"files beside the clips are left out: {listed(beside)}")))
     return Recordings(root=root, words=words, paths=paths, labels=labels, is_test=is_test, note=note)
 
 
