@@ -73,7 +73,9 @@ def test_points_that_all_lack_labels_are_refused_by_file_also_from_the_cache(
 
 def test_one_file_is_split_by_the_files_beside_it(tmp_path: Path) -> None:
     text = "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n4 0:1\n"
-    data = folder(tmp_path / "data", Bibtex_data=text, bibtex_trSplit="4 1\n1 2\n", bibtex_tstSplit="2 4\n5 5\n")
+    data = folder(
+        tmp_path / "data", Bibtex_data=text, bibtex_trSplit="\ufeff4 1\n1 2\n", bibtex_tstSplit="2 4\n5 5\n"
+    )
     workload = opened(data, tmp_path / "cache")
     assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0], [3]], [[1], [4]])
 

@@ -55,7 +55,29 @@ def test_the_pickles_of_python_2_are_read() -> None:
     )
     read = plain_data(old)
     assert read[b"labels"] == [7]
-    assert read[b"data"].uint8(3).tolist() == [[1, 2, 3]]
+    assert read[b"data"].integers().tolist() == [[1, 2, 3]]
+
+
+LABELS: dict[str, Callable[[np.ndarray], Any]] = {
+    "numbers": np.ndarray.tolist,
+    "numpy's numbers": list,
+    "an array": np.asarray,
+    "a big-endian array": lambda labels: labels.astype(">i2"),
+}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_pickles_of_python_3_are_read(
+    tmp_path: Path, no_progress: Progress, protocol: int, kind: str, order: Any
+) -> None:
+    folder, images, labels = batches(tmp_path / "data", EACH)
+    content = {"data": images[:EACH].reshape(EACH, -1).copy(order), "labels": LABELS[kind](labels[:EACH])}
+    (folder / "data_batch_1").write_bytes(pickle.dumps(content, protocol=protocol))
+    _, train, _ = open_decoded(Path(Cifar10().prepare(folder, tmp_path / "cache", no_progress).path))
+    assert np.array_equal(train.images, images[:20])
+    assert np.array_equal(train.labels, labels[:20])
 
 
 class Payload:
@@ -163,10 +185,10 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "another class": (rewrite(labels=[10] * EACH), "classes outside 0 to 9"),
     "wide pixels": (rewrite(data=np.zeros((EACH, 3072), np.int64)), "not an array of bytes with 3,072 in a row"),
     "other columns": (rewrite(data=np.zeros((EACH, 3071), np.uint8)), "not an array of bytes with 3,072 in a row"),
-    "columns first": (
-        rewrite(data=np.zeros((EACH, 3072), np.uint8, order="F")),
-        "not an array of bytes with 3,072 in a row",
-    ),
+    "floats": (rewrite(data=np.zeros((EACH, 3072))), "it has an array of other data than integers"),
+    "objects": (rewrite(labels=np.array([[1], []], dtype=object)), "it has an array of other data than integers"),
+    "one label": (rewrite(labels=np.int64(1)), "it does not have a label for each"),
+    "nested labels": (rewrite(labels=np.zeros((EACH, 1), int)), "it does not have a label for each"),
 }
 
 
@@ -235,4 +257,4 @@ def test_a_stored_array_is_what_numpy_stored() -> None:
     array = np.arange(12, dtype=np.uint8).reshape(4, 3)
     read = plain_data(pickle.dumps(array, protocol=4))
     assert isinstance(read, StoredArray)
-    assert np.array_equal(read.uint8(3), array)
+    assert np.array_equal(read.integers(), array)

@@ -136,6 +136,13 @@ def test_a_point_may_lack_labels_features_or_both(tmp_path: Path) -> None:
     assert read_header(path) == RepositoryHeader(points=5, features=3, labels=4)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("1 3 4\r\n2 1:-2\r\n", encoding="utf-8-sig", newline="")
+    assert read(path, 1) == [([2], {1: -2})]
+    assert read_header(path) == RepositoryHeader(points=1, features=3, labels=4)
+
+
 BROKEN = {
     "empty": ("", "line 1: the file is empty; expected a header"),
     "two numbers": ("2 3\n", "line 1: '2 3' is not a header of three numbers"),

@@ -1,6 +1,7 @@
 """Find the files of a data set of extreme classification, and split its points into training and test."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -114,7 +115,7 @@ def _read_split(path: Path, count: int) -> np.ndarray:
         UserError: naming the file and a line without a whole number from 1 to `count`.
     """
     with named_errors(str(path)), path.open("rb") as file:
-        lines = file.read().splitlines()
+        lines = file.read().removeprefix(BOM_UTF8).splitlines()
     words = [line.split()[:1] for line in lines]
     for number, word in enumerate(words, start=1):
         if word and not (word[0].isdigit() and len(word[0]) < 12 and 1 <= int(word[0]) <= count):

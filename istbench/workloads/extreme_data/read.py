@@ -1,6 +1,7 @@
 """Read repository text in chunks: a header `points features labels`, then one line per point."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _header(path: Path, file: BinaryIO) -> RepositoryHeader:
-    line = file.readline(_LONGEST_HEADER)
+    line = file.readline(_LONGEST_HEADER).removeprefix(BOM_UTF8)
     words = line.split()
     if not line:
         raise _error(path, 1, f"the file is empty; {_EXPECTED}")

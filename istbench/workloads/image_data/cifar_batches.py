@@ -104,20 +104,31 @@ def _binary(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pickled(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Names are bytes by Python 2 and texts by Python 3. Labels are Python's numbers, numpy's, or an array."""
     try:
         match plain_data(content):
-            case {b"data": StoredArray() as data, b"labels": list(labels)} | {
+            case {b"data": StoredArray() as data, b"labels": found} | {
                 "data": StoredArray() as data,
-                "labels": list(labels),
+                "labels": found,
             }:
-                images = data.uint8(_PIXELS)
+                images, labels = data.integers(), _numbers(found)
             case _:
                 raise NotPlainData("no dictionary with data and labels")
     except NotPlainData as problem:
         raise _unfit(path, str(problem)) from None
+    if images.dtype != np.uint8 or images.shape[1:] != (_PIXELS,):
+        raise _unfit(path, f"its data is not an array of bytes with {_PIXELS:,} in a row")
     if len(labels) != len(images) or not all(type(label) is int and 0 <= label < 256 for label in labels):
         raise _unfit(path, f"it does not have a label for each of its {len(images):,} images")
     return images, np.array(labels, np.int64)
+
+
+def _numbers(found: object) -> list[Any]:
+    """The items of an array, or of a list in which numpy's numbers become Python's; none of anything else."""
+    items = found.integers().tolist() if isinstance(found, StoredArray) else found
+    if not isinstance(items, list):
+        return []
+    return [item.integers().tolist() if isinstance(item, StoredArray) else item for item in items]
 
 
 def _unfit(path: Path, why: str) -> UserError:

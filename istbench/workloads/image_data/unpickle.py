@@ -1,6 +1,6 @@
-"""Read plain data from a pickle: bytes, texts, numbers, lists, dictionaries and numpy arrays of bytes.
+"""Read plain data from a pickle: bytes, texts, numbers, lists, dictionaries and numpy arrays of integers.
 
-It never imports or calls a name from the pickle. The names in a numpy array stand for classes of this file, which
+It never imports or calls a name from the pickle. The names in a numpy array stand for functions of this file, which
 only store their arguments. Any other name is an error.
 """
 
@@ -8,6 +8,7 @@ import io
 import math
 import pickle
 import pickletools
+import re
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def _check(content: bytes) -> None:
 
 
 class StoredArray:
-    """A numpy array in a pickle."""
+    """A numpy array or number in a pickle."""
 
     def __init__(self, *_: object) -> None:
         self._state: tuple[Any, ...] = ()
@@ -63,35 +64,65 @@ class StoredArray:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._state = state
 
-    def uint8(self, columns: int) -> np.ndarray:
-        """The array: uint8 [n, columns].
+    @classmethod
+    def from_buffer(cls, content: object, kind: object, shape: object, order: object) -> "StoredArray":
+        """As protocol 5 stores an array; `order` is C or F."""
+        found = cls()
+        found._state = (1, shape, kind, order == "F", bytes(content) if isinstance(content, bytearray) else content)
+        return found
+
+    @classmethod
+    def number(cls, kind: object, content: object) -> "StoredArray":
+        """As numpy stores a number."""
+        return cls.from_buffer(content, kind, (), "C")
+
+    def integers(self) -> np.ndarray:
+        """The array of integers, of any shape.
 
         Raises:
-            NotPlainData: if it has another type or shape.
+            NotPlainData: if it has another type, or is incomplete.
         """
         match self._state:
-            case (_, (int(), int()) as shape, _StoredType(name=name), order, bytes() as content):
-                whole = shape[1] == columns and math.prod(shape) == len(content) and not order
-                if whole and name in ("u1", b"u1", "|u1", "uint8"):
-                    return np.frombuffer(content, np.uint8).reshape(-1, columns)
-        raise NotPlainData(f"its data is not an array of bytes with {columns:,} in a row")
+            case (_, tuple(shape), _StoredType(kind=str(kind)), order, bytes() as content):
+                sized = all(type(size) is int and size >= 0 for size in shape)
+                if sized and math.prod(shape) * np.dtype(kind).itemsize == len(content):
+                    return np.frombuffer(content, kind).reshape(shape, order="F" if order else "C")
+        raise NotPlainData("it has an array of other data than integers")
 
 
 class _StoredType:
-    """A numpy dtype in a pickle. Only its name counts."""
+    """A numpy dtype in a pickle. kind: its numpy name, with the order of its bytes; None if not of integers."""
 
     def __init__(self, name: object = None, *_: object) -> None:
-        self.name = name
+        text = name.decode("latin-1") if isinstance(name, bytes) else str(name)
+        self.kind = f"<{text}" if re.fullmatch("[iu][1248]", text) else None
 
     def __setstate__(self, state: object) -> None:
-        return
+        match state:
+            case (_, ">" | b">", *_) if self.kind:
+                self.kind = f">{self.kind[1:]}"
+
+
+def _latin_1(text: object, encoding: object) -> bytes:
+    """Bytes as Python 3 stores them by a protocol before 3: as a call of `codecs.encode`."""
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise NotPlainData("it names _codecs.encode for other data than bytes; istbench ran none of it")
+    return text.encode("latin-1")
 
 
 _STAND_INS = {
+    ("_codecs", "encode"): _latin_1,
     ("numpy", "ndarray"): StoredArray,
     ("numpy", "dtype"): _StoredType,
-    ("numpy.core.multiarray", "_reconstruct"): StoredArray,
-    ("numpy._core.multiarray", "_reconstruct"): StoredArray,
+    **{
+        (f"numpy.{core}.{module}", name): stand_in
+        for core in ("core", "_core")  # of numpy 1 and 2
+        for module, name, stand_in in (
+            ("multiarray", "_reconstruct", StoredArray),
+            ("multiarray", "scalar", StoredArray.number),
+            ("numeric", "_frombuffer", StoredArray.from_buffer),
+        )
+    },
 }
 
 
