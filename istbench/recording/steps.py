@@ -65,9 +65,11 @@ class _Step:
     used: dict[int, Any] = field(default_factory=dict)
     ready: dict[int, Any] = field(default_factory=dict)
     gradients: dict[int, int] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)  # of parameters, at their last gradient
     inside: dict[int, int] = field(default_factory=dict)  # gradients that became ready while an optimizer stepped
     since_optimizer: int = 0
     between: bool = False  # whether gradients became ready between two optimizers
+    skipped: bool = False  # whether a GradScaler left out an update, because gradients were not finite
 
 
 class StepRecorder:
@@ -101,6 +103,9 @@ class StepRecorder:
         self.refusal = ""
         self.error: UserError | None = None
         self._closed = 0
+        self._several_points = False  # whether parameters change between backward passes
+        self._begun = self._skipped = 0  # updates so far, and steps with one that was left out
+        self._scaler_step = torch.amp.GradScaler.step
         self._handles: list[Any] = []
         self._optimizers: dict[int, Optimizer] = {}
         self._numbers: dict[int, int] = {}  # of parameters, by identity
@@ -133,9 +138,11 @@ class StepRecorder:
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
+        self._watch_scalers()
         return self
 
     def __exit__(self, *error: object) -> None:
+        torch.amp.GradScaler.step = self._scaler_step  # type: ignore[method-assign]
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -145,9 +152,25 @@ class StepRecorder:
         """Whether `optimizer` does not count: of another process, for example a data loader's, or not chosen."""
         return os.getpid() != self._pid or (self._only is not None and optimizer is not self._only)
 
+    def _watch_scalers(self) -> None:
+        """Count an update that a GradScaler leaves out: torch runs no hook of the optimizer for it."""
+        scaler_step = self._scaler_step
+
+        def step(scaler: torch.amp.GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
+            begun = self._begun
+            loss = scaler_step(scaler, optimizer, *args, **kwargs)
+            if begun == self._begun and not self._ignored(optimizer):
+                self._before(optimizer, args, kwargs)
+                self._step.skipped = True
+                self._after(optimizer, args, kwargs)
+            return loss
+
+        torch.amp.GradScaler.step = step  # type: ignore[method-assign, assignment]
+
     def _before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._ignored(optimizer):
             return
+        self._begun += 1
         if self.record is not None:
             raise RecordingEnded
         if self.refusal:
@@ -182,6 +205,7 @@ class StepRecorder:
         assert self._moments is not None
         self._last_end = self._moments.now()
         self._step.since_optimizer = 0
+        self._step.versions.clear()
         if self._cycle and id(optimizer) == self._cycle[-1]:
             self._end_step()
 
@@ -190,7 +214,7 @@ class StepRecorder:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             nodes = torch.distributed.get_world_size()
             if nodes > 1:
-                self._refuse(
+                self.refuse(
                     f"it trains in a process group of {nodes}, whose exchange would count as computing; record "
                     "one process without torchrun"
                 )
@@ -198,22 +222,22 @@ class StepRecorder:
         devices = {parameter.device for parameter in parameters}
         if len(devices) != 1:
             listed = " and ".join(sorted(map(str, devices))) or "no device"
-            self._refuse(f"its parameters lie on {listed}; record a model on one device")
+            self.refuse(f"its parameters lie on {listed}; record a model on one device")
         (self._device,) = devices
         if self._device.type not in ("cpu", "cuda"):
-            self._refuse(f"it trains on {self._device.type}; istbench times processors and CUDA alone")
+            self.refuse(f"it trains on {self._device.type}; istbench times processors and CUDA alone")
         self._moments = moments_on(self._device)
         self._step.started = self._moments.now()
 
     def _watch(self, optimizer: Optimizer) -> None:
         """Hook the parameters of an optimizer at its first step."""
         if self._closed:
-            self._refuse(
+            self.refuse(
                 f"a second optimizer ({type(optimizer).__name__}) begins to step after step {self._closed}; "
                 "record the other one: with istbench.record(optimizer)"
             )
         if isinstance(optimizer, LBFGS):
-            self._refuse("LBFGS computes the loss several times in a step; its exchange does not follow from sizes")
+            self.refuse("LBFGS computes the loss several times in a step; its exchange does not follow from sizes")
         self._optimizers[id(optimizer)] = optimizer
         self._number([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
@@ -230,9 +254,9 @@ class StepRecorder:
 
     def _check_kind(self, parameter: Tensor) -> None:
         if is_traceable_wrapper_subclass(parameter):
-            self._refuse(f"a parameter is a {type(parameter).__name__}, which has no size of its own")
+            self.refuse(f"a parameter is a {type(parameter).__name__}, which has no size of its own")
         if parameter.requires_grad and _dtype(parameter) not in FLOATS:
-            self._refuse(f"a parameter of type {_dtype(parameter)} is trained; istbench knows {', '.join(FLOATS)}")
+            self.refuse(f"a parameter of type {_dtype(parameter)} is trained; istbench knows {', '.join(FLOATS)}")
 
     def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
@@ -241,6 +265,8 @@ class StepRecorder:
             step = self._step
             step.since_optimizer += 1
             step.gradients[number] = step.gradients.get(number, 0) + 1
+            self._several_points |= step.versions.get(number, parameter._version) != parameter._version
+            step.versions[number] = parameter._version
             step.ready[number] = self._moments.now()
             if self._stepping:
                 step.inside[number] = step.inside.get(number, 0) + 1
@@ -262,6 +288,7 @@ class StepRecorder:
         """The optimizers of the first step have all stepped, since the first one is about to step again."""
         first = self._step
         self._cycle = [*first.optimizers]
+        self._skipped += first.skipped
         self._step = _Step(self._last_end)
         # What became ready since then belongs to the step under way.
         self._step.gradients = dict(first.gradients)
@@ -272,6 +299,9 @@ class StepRecorder:
         step = self._step
         step.ended = self._last_end
         self._check(step)
+        if step.skipped:
+            self._leave_out()
+            return
         self._closed += 1
         if self._closed == _LOOKED_AT:
             self._look()
@@ -292,23 +322,33 @@ class StepRecorder:
             raise RecordingEnded
         self._step = _Step(self._moments.now())
 
+    def _leave_out(self) -> None:
+        """Begin the step again: its update was left out."""
+        assert self._moments is not None
+        self._skipped += 1
+        if self._counter is not None:
+            self._end_counting()
+            self._begin_counting()
+        self._step = _Step(self._moments.now())
+
     def _check(self, step: _Step) -> None:
         """Refuse steps that exchange in another way than once, before the optimizers."""
         if step.optimizers != self._cycle:
-            self._refuse(
+            self.refuse(
                 "its optimizers step in turns that change; record one of them: with istbench.record(optimizer)"
             )
         if step.between:
-            self._refuse(
+            self.refuse(
                 f"{len(set(self._cycle))} optimizers step in turn, with a backward pass between them; record one "
                 "of them: with istbench.record(optimizer)"
             )
         if any(count > 1 for count in step.inside.values()):
-            self._refuse("its optimizer computes the loss several times in a step")
+            self.refuse("its optimizer computes the loss several times in a step")
         if self.refusal:
             raise Refused(self.refusal)
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """End the script from within, because it cannot be recorded."""
         self.refusal = reason
         raise Refused(reason)
 
@@ -452,6 +492,16 @@ class StepRecorder:
             notes.append(
                 f"{slow} of {len(samples)} steps took over {_SLOW:g} times the median, as those with an evaluation "
                 "do; the median leaves them out"
+            )
+        if self._several_points:
+            notes.append(
+                "parameters change between the backward passes of a step, as with SAM; a replay exchanges the "
+                "gradients of the last pass alone"
+            )
+        if self._skipped:
+            notes.append(
+                f"a GradScaler left out the update of {self._skipped} steps, whose gradients were not finite; the "
+                "record leaves these steps out"
             )
         without = [own.names[0] for own in parameters if own.trained and own.ready_s is None]
         if without:

@@ -131,6 +131,80 @@ def test_gradients_that_accumulate_are_ready_after_the_last_backward_pass(record
     assert record.parameters[0].ready_s > 0.006
 
 
+@pytest.mark.parametrize("closure", [False, True])
+def test_the_two_passes_of_sam_are_one_step(recorded, closure):
+    model = network()
+
+    class SAM(torch.optim.Optimizer):
+        """As users write it: up the gradient and back by hand, and down by an optimizer inside."""
+
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+            self.inner = torch.optim.SGD(self.param_groups, lr=0.1)
+
+        @torch.no_grad()
+        def ascend(self, sign):
+            for parameter in model.parameters():
+                parameter.add_(0.01 * sign)
+
+        @torch.no_grad()
+        def step(self, closure):
+            self.ascend(1)
+            torch.enable_grad()(closure)()
+            self.ascend(-1)
+            self.inner.step()
+
+    sam = SAM(model.parameters())
+
+    def body(_step):
+        model.zero_grad()
+        loss_of(model).backward()
+        if closure:
+            sam.step(lambda: loss_of(model).backward())
+        else:
+            sam.ascend(1)
+            loss_of(model).backward()
+            sam.ascend(-1)
+            sam.inner.step()
+
+    record = recorded(sam if closure else sam.inner, body)
+    assert record.backward_passes == 2
+    assert "parameters change between the backward passes of a step" in record.notes[-1]
+
+
+def test_updates_that_a_grad_scaler_leaves_out_are_no_steps(tmp_path):
+    model = network()
+    first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[2:]))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    taken = []
+
+    def body(step):
+        taken.append(step)
+        model.zero_grad()
+        loss = loss_of(model)
+        if step in (0, 3, 4, 5, 9, 20):  # in each part of a recording
+            loss = loss * torch.inf
+        elif step == 7:
+            model[0].weight.register_hook(lambda gradient: gradient + torch.inf)
+        scaler.scale(loss).backward()
+        for optimizer in (first, second):
+            scaler.step(optimizer)
+        scaler.update()
+        if step == 7:
+            model[0].weight._backward_hooks.clear()
+
+    scaler_step = torch.amp.GradScaler.step
+    recorder = recording_steps.StepRecorder(20)
+    with pytest.raises(recording_steps.RecordingEnded):
+        many(body, recorder)
+    assert torch.amp.GradScaler.step is scaler_step
+    assert len(taken) == 20 + 6  # the first one shows the optimizers all the same
+    assert recorder.record.backward_passes == 1
+    assert len(recorder.record.samples_s) == 20 - 3 - 5
+    assert recorder.record.machine.work.operations == 2 * 4 * (3 * (16 * 16 + 16 * 2) + 2 * 8 * 16)
+    assert any("left out the update of 7 steps" in note for note in recorder.record.notes)
+
+
 def test_an_evaluation_between_steps_is_left_out(recorded):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
