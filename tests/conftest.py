@@ -23,7 +23,7 @@ SLOW_FILES = [
     "cli/test_silent_runs", "aws/test_aws_on_hosts", "plan/test_redeal", "cluster/simulator/test_folding",
     "node/test_node_seconds", "hosts/test_ssh_run", "hosts/test_ssh_detach", "hosts/test_ssh_files",
     "hosts/test_ssh_install", "cli/test_lab_command", "cli/test_streams", "identities/test_served",
-    "conformance/test_check", "lab/test_lab",
+    "conformance/test_check", "lab/test_lab", "recording/test_scripts",
 ]  # fmt: skip
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores

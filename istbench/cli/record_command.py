@@ -2,7 +2,6 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_scrip
 from istbench.config.numbers import Seconds, Threads
 from istbench.door import convert
 from istbench.errors import UserError
+from istbench.processes.recorded_script import record_apart
 
 _MOST_STEPS = 1_000_000
 
@@ -56,14 +56,8 @@ def command(
     file = out or Path(f"{script.stem}.record.json")
     if file.is_dir():
         raise UserError(f"--out {file} is a directory; name a file")
-    from istbench.recording.script import record_script
-
-    if count is not None:
-        import torch
-
-        torch.set_num_threads(count)
-    save = partial(save_script, path=file.absolute())  # the script may change the directory
-    record = record_script(script, arguments, steps=steps, max_seconds=limit, done=save)
+    record = record_apart(script, arguments, steps=steps, max_seconds=limit, threads=count)
+    save_script(record, file)
     if as_json:
         click.echo(json.dumps(_as_json(record, file), allow_nan=False))
     else:

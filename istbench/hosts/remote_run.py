@@ -1,10 +1,8 @@
 """On a host: start torchrun, watch it, and end it when the connection closes."""
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ from typing import Any
 from istbench.hosts.agent_program import Agent
 from istbench.hosts.relay import CELL, FAILED, FOLDER, GO, SAID
 from istbench.machine import HOST
+from istbench.processes.orphans import adopt_orphans, kill_descendants
 from istbench.scratch import scratch_folder
 from istbench.torchrun.secret import SECRET
 
@@ -24,7 +23,6 @@ _POLL_S = 0.1
 _GRACE_S = 40.0  # torchrun gives its processes thirty seconds; ours need ten for a checkpoint, and five to end
 _READS_S = 5.0  # to read its last lines after all its processes have ended
 _LAST_LINES = 8
-_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _running: list["_Run"] = []
 
 
@@ -53,8 +51,7 @@ class _Run:
         self._agent = agent
         self._tail: deque[str] = deque(maxlen=_LAST_LINES)
         self._ended, self._once = threading.Event(), threading.Lock()
-        if sys.platform == "linux":  # to find processes that torchrun leaves behind
-            ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1)
+        adopt_orphans()  # to find processes that torchrun leaves behind
         options = {
             "nnodes": question["hosts"],
             "node-rank": question["rank"],
@@ -87,7 +84,7 @@ class _Run:
                 with contextlib.suppress(OSError):
                     self._process.terminate()
                 if not self._ended.wait(_GRACE_S):
-                    _kill_descendants()
+                    kill_descendants()
                     self._ended.wait(_GRACE_S)
 
     def _read(self) -> None:
@@ -105,7 +102,7 @@ class _Run:
             if not told and cell.exists():
                 self._agent.say({"cell": cell.read_text()})
                 told = True
-        _kill_descendants()
+        kill_descendants()
         self._reader.join(_READS_S)
         self._pass_on(said)
         failure = None
@@ -137,32 +134,3 @@ class _Follower:
             return []
         self._at += len(whole) + len(newline)
         return whole.decode(errors="replace").split("\n") if newline else []
-
-
-def _kill_descendants() -> None:
-    """Kill all descendants of this process, until none is left (Linux)."""
-    while descendants := _descendants(os.getpid()):
-        for process in descendants:
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(_POLL_S / 5)
-
-
-def _descendants(ancestor: int) -> list[int]:
-    """Ids of the descendants of process `ancestor`; none if the system has no /proc."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-            if words[0] != "Z":
-                children.setdefault(int(words[1]), []).append(int(folder.name))
-    found: list[int] = []
-    waiting = [ancestor]
-    while waiting:
-        own = children.get(waiting.pop(), [])
-        found += own
-        waiting += own
-    return found

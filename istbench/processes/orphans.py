@@ -5,14 +5,20 @@ launcher and the workers with the fork server. Elsewhere, and for a worker forke
 waits for the end of a pipe that only the launcher holds open.
 """
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+_POLL_S = 0.02
 
 
 def die_with_parent() -> None:
@@ -34,3 +40,38 @@ def die_with_launcher() -> None:
 def _follow(launcher: "multiprocessing.process.BaseProcess") -> None:
     launcher.join()
     os._exit(1)
+
+
+def adopt_orphans(adopt: bool = True) -> None:
+    """Ask the kernel to make this process the parent of all its orphaned descendants, or no longer (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, int(adopt))
+
+
+def kill_descendants(spared: Collection[int] = ()) -> None:
+    """Kill all descendants of this process but those in `spared`, until none is left (Linux)."""
+    while found := [process for process in descendants() if process not in spared]:
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.waitpid(process, os.WNOHANG)
+        time.sleep(_POLL_S)
+
+
+def descendants() -> list[int]:
+    """Ids of the living descendants of this process; none if the system has no /proc."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            if words[0] != "Z":
+                children.setdefault(int(words[1]), []).append(int(folder.name))
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        own = children.get(waiting.pop(), [])
+        found += own
+        waiting += own
+    return found

@@ -1,16 +1,16 @@
 """Runs someone's training script in this process until its steps are recorded."""
 
-import os
 import runpy
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import torch.multiprocessing
 
 from istbench.cluster.script_record import LONGEST_TEXT, MOST_ARGUMENTS, ScriptRecord
 from istbench.errors import RunFailed, UserError, printable
@@ -18,7 +18,6 @@ from istbench.plugin_code import said_by
 from istbench.recording.steps import StepRecorder
 
 _AGAIN_S = 5.0  # until a script that did not end is told again
-_PATIENCE = 3
 
 
 class _OutOfTime(BaseException):
@@ -35,25 +34,25 @@ def record_script(
 ) -> ScriptRecord:
     """Run `script` as `python SCRIPT ARGUMENTS` would, and record its first optimizer steps.
 
-    Its standard output goes to standard error. `done` gets the record before the script ends, which may take long.
+    `sys.argv` and `sys.path` stay those of the script. `done` gets the record before the script ends, which may
+    take long.
 
     Raises:
-        UserError: if there is no such script, or it cannot be recorded.
+        UserError: if the script cannot be recorded.
         RunFailed: if it fails, or ends or runs out of time before enough steps.
     """
-    if not script.is_file():
-        raise UserError(f"no script {printable(str(script))}; give a Python file that trains")
     name = printable(str(script))
     kept = [_cut(printable(text)) for text in arguments[:MOST_ARGUMENTS]]
     recorder = StepRecorder(steps, done=done, script=name, arguments=kept)
     ended: BaseException | None = None
-    with _as_main(script, arguments), _output_to_errors():
-        # Only the code of the script runs inside: its exceptions cannot be ours.
-        try:
-            with recorder, _limited(max_seconds, name, lambda: recorder.record is not None):
-                runpy.run_path(str(script), run_name="__main__")
-        except BaseException as error:
-            ended = error
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    # Only the code of the script runs inside: its exceptions cannot be ours.
+    try:
+        with recorder, _spawning_here(recorder), _limited(max_seconds):
+            runpy.run_path(str(script), run_name="__main__")
+    except BaseException as error:
+        ended = error
     if recorder.error is not None:
         raise recorder.error
     if recorder.record is not None:
@@ -77,10 +76,12 @@ def _cut(text: str) -> str:
 def _too_few(name: str, recorder: StepRecorder, limit: float | None) -> str:
     """The reason why there is no record: too few optimizer steps before the end, or before a time limit."""
     taken = recorder.taken
-    if not taken and limit is None:
+    if not taken:
+        ended = "ended" if limit is None else f"ran for {limit:g} s"
+        longer = "" if limit is None else "give it longer with --max-seconds; "
         return (
-            f"{name} ended without a step of a torch optimizer in its own process; steps of child processes and of "
-            "other libraries cannot be recorded"
+            f"{name} {ended} without a step of a torch optimizer in its own process; {longer}steps of child "
+            "processes and of other libraries cannot be recorded"
         )
     counted = f"{taken} optimizer step{'' if taken == 1 else 's'}"
     if limit is None:
@@ -107,64 +108,34 @@ def _of_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 @contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Inside, `sys.argv` and the search path of modules are those of a process of the script."""
-    before = sys.argv, sys.path[:]
-    sys.argv = [str(script), *arguments]
-    sys.path[0] = str(script.resolve().parent)
+def _spawning_here(recorder: StepRecorder) -> Iterator[None]:
+    """Inside, `torch.multiprocessing.spawn` of one process runs its function in this process, under the hooks."""
+    module: Any = sys.modules["torch.multiprocessing.spawn"]  # torch.multiprocessing.spawn is a function
+    start = module.start_processes
+
+    def start_here(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *others: Any, **named: Any) -> Any:
+        if not join or nprocs < 1:
+            return start(fn, args, nprocs, join, *others, **named)
+        if nprocs > 1:
+            recorder.refuse(
+                f"it spawns {nprocs} processes, whose exchange would count as computing; let it spawn one"
+            )
+        return fn(0, *args)
+
+    module.start_processes = torch.multiprocessing.start_processes = start_here
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = before
+        module.start_processes = torch.multiprocessing.start_processes = start
 
 
 @contextmanager
-def _output_to_errors() -> Iterator[None]:
-    """Inside, whatever this process and its children print goes to standard error."""
-    before = sys.stdout
-    before.flush()
-    descriptor = _copy_of_output()
-    sys.stdout = sys.__stderr__ or sys.stderr
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stdout = before
-        if descriptor is not None:
-            os.dup2(descriptor, 1)
-            os.close(descriptor)
-
-
-def _copy_of_output() -> int | None:
-    """Let descriptor 1 be standard error; returns a copy of the former one, None if there is none."""
-    try:
-        copy = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:
-        return None
-    return copy
-
-
-@contextmanager
-def _limited(seconds: float, name: str, recorded: Callable[[], bool]) -> Iterator[None]:
-    """Inside, raise `_OutOfTime` after `seconds`, and some seconds later again. After that, end the process.
-
-    Only the main thread can be told. recorded: whether the record is complete, but the script goes on.
-    """
-    told = 0
+def _limited(seconds: float) -> Iterator[None]:
+    """Inside, raise `_OutOfTime` in the main thread after `seconds`, and some seconds later again."""
 
     def tell(_signal: int, _frame: object) -> None:
-        nonlocal told
-        told += 1
-        if told <= _PATIENCE:
-            raise _OutOfTime
-        why = "it was recorded, but it does not end" if recorded() else f"it ran for {seconds:g} s"
-        print(f"istbench: ended {name}, which catches every exception: {why}", file=sys.stderr, flush=True)
-        os._exit(1)
+        raise _OutOfTime
 
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
     before = signal.signal(signal.SIGALRM, tell)
     signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:

@@ -1,7 +1,7 @@
 """A recorded script beside the script itself, and its replay for `ddp` beside a lab of two nodes (Linux, root).
 
 The first table has the median seconds of a step: by the script's own clock, and recorded by `istbench record`, in
-turns in this process. The second has those of the same model under torch's DistributedDataParallel on shaped links,
+turns, on one thread. The second has those of the same model under torch's DistributedDataParallel on shaped links,
 in plain steps as the script takes them, and of the replay of the record. The replay scales by the speeds that both
 measured: two nodes at once have less memory bandwidth each than one alone.
 
@@ -193,7 +193,9 @@ def recorded(words: list[str], steps: int) -> ScriptRecord:
     said = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         try:
-            istbench(["record", "--steps", str(steps), "--out", "script.json", "train.py", *words])
+            istbench(
+                ["record", "--steps", str(steps), "--threads", "1", "--out", "script.json", "train.py", *words]
+            )
         except SystemExit as ended:
             if ended.code:
                 raise SystemExit(said.getvalue()) from None
