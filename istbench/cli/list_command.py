@@ -115,7 +115,12 @@ def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) 
     width = max(len(group.name) for group in groups)
     for group in groups:
         values = sum(tensors[tensor].numel() for tensor in {slot.tensor for slot in group.slots})
-        is_so = {"late": group.late, "linear": is_linear(model, group), "default": group.name in by_default}
+        is_so = {
+            "late": group.late,
+            "linear": is_linear(model, group),
+            "scaled": bool(group.sums),
+            "default": group.name in by_default,
+        }
         words = [word for word, holds in is_so.items() if holds]
         line = f"{group.name:<{width}}  {group.size:>6,} units  {values:>12,} values  {' '.join(words)}"
         click.echo(line.rstrip())

@@ -198,11 +198,21 @@ def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str
     share = sum(own.numel() for name, own in named.items() if name in dealt) / _parameters(model)
     counted = "1 neuron group" if len(groups) == 1 else f"{len(groups)} neuron groups"
     said = [f"trains; {share:.0%} of the parameters are dealt in {counted}: {_listed(groups)}"]
-    said.append(whole_groups(model, task, nodes, options))
+    said += [_scaled(groups), whole_groups(model, task, nodes, options)]
     if "neuron_groups" not in task.file:
         whole = [f"{whole.module} ({whole.reason})" for whole in task.found_groups().left_whole[:_NAMED]]
         said.append(f"whole: {', '.join(whole)}" if whole else "")
     return "; ".join(filter(None, said))
+
+
+def _scaled(groups: Sequence[NeuronGroup]) -> str:
+    """The groups whose sums a subnet scales, and those whose sums the code of the model scales."""
+    summed = [group for group in groups if group.sums]
+    own = [group for group in summed if group.scales_itself]
+    scaled = [group for group in summed if not group.scales_itself]
+    by_model = f"the model itself scales the sums of {_listed(own)}" if own else ""
+    by_subnet = f"a subnet scales the sums of {_listed(scaled)}" if scaled else ""
+    return "; ".join(filter(None, (by_subnet, by_model)))
 
 
 def _listed(groups: Sequence[NeuronGroup]) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -18,9 +19,13 @@ _NAMED = 4
 
 
 def dealt_groups(model: nn.Module, workload: Workload, nodes: int, options: Any) -> list[NeuronGroup]:
-    """The neuron groups of `workload` that `options` select, without those that stay whole on `nodes` nodes."""
+    """The neuron groups of `workload` that `options` select, without those that stay whole on `nodes` nodes.
+
+    With `scale=off`, no subnet scales their sums.
+    """
     selected = selected_groups(model, workload.neuron_groups(model), options.deal)
-    return dealt_to(least_units(nodes, options), selected)
+    dealt = dealt_to(least_units(nodes, options), selected)
+    return dealt if options.scale == "auto" else [replace(group, sums=()) for group in dealt]
 
 
 def least_units(nodes: int, options: Any) -> int:

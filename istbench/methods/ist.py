@@ -15,6 +15,9 @@ Optimizer state travels with its parameter (`optimizer_state=carry`), or starts 
 (`reset`). The state of tensors that are averaged as in `local_sgd` does neither: it stays on its node. One node
 alone exchanges and resets nothing.
 
+A layer that sums over the dealt units gets a share of the sum in a subnet. Where no normalisation follows, the
+subnet multiplies it by the inverse of the share (`scale=auto`). The paper's networks have BatchNorm there.
+
 Four options lead from the paper's method towards `local_sgd`; they are this project's own:
 
 - `deal` selects the layers whose units are dealt. Every node trains the others whole. The nodes average them as
@@ -104,6 +107,14 @@ class IndependentSubnetTraining(Method):
         warmup_rounds: Natural = field(
             default=0,
             metadata={"help": "first rounds, in which the nodes train and average the whole model", "later": True},
+        )
+        scale: Literal["auto", "off"] = field(
+            default="auto",
+            metadata={
+                "help": "sums over a subnet's units that no normalisation follows: auto multiplies them by the "
+                "inverse of its share, off leaves them",
+                "later": True,
+            },
         )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

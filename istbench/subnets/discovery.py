@@ -18,6 +18,7 @@ from istbench.subnets.atoms import Atom, keep_whole, roots
 from istbench.subnets.groups import Attribute, NeuronGroup, Slot, named_tensors, validate_groups
 from istbench.subnets.proof import Proof, failing
 from istbench.subnets.rules import Dims, find_dimensions
+from istbench.subnets.sums import Sums
 from istbench.subnets.trace import Run, first_line, trace_run
 
 _AXES = 2  # dimensions of a tensor that a layout can cut
@@ -62,9 +63,9 @@ def discover_groups(model: nn.Module, run: Run, *, prove: bool = True) -> Discov
                 raise TypeError("run(model) must return a tensor: outputs of the model, or its loss") from None
             problem = f"the run cannot be traced: {first_line(error)}"
             return Discovered([], [LeftWhole(name, problem) for name, _ in _layers(model)])
-        dims = find_dimensions(trace, {name: type(module) for name, module in model.named_modules()})
+        dims, sums = find_dimensions(trace, {name: type(module) for name, module in model.named_modules()})
         problems: dict[str, str] = {}
-        candidates = _proved(model, run, dims, problems) if prove else _candidates(model, dims)
+        candidates = _proved(model, run, dims, sums, problems) if prove else _candidates(model, dims, sums)
     groups = [candidate.variants[0] for candidate in candidates]
     validate_groups(model, groups)
     return Discovered(groups, _left_whole(model, groups, problems, dims))
@@ -72,9 +73,9 @@ def discover_groups(model: nn.Module, run: Run, *, prove: bool = True) -> Discov
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A set of units that is not proved, as groups that differ by the attributes to cut, the likeliest first.
+    """A set of units that is not proved, as groups that differ by the attributes to cut and by the factor of sums.
 
-    `kind` is equal for groups of the same layers in other places of the model.
+    The likeliest is first. `kind` is equal for groups of the same layers in other places of the model.
     """
 
     atom: Atom
@@ -89,7 +90,7 @@ class _Candidate:
 # Candidates.
 
 
-def _candidates(model: nn.Module, dims: Mapping[str, Dims]) -> list[_Candidate]:
+def _candidates(model: nn.Module, dims: Mapping[str, Dims], sums: Sums) -> list[_Candidate]:
     """Sets of units that no slot shares; of two that do, the one with more parameters."""
     places = _places(model, dims)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -110,7 +111,7 @@ def _candidates(model: nn.Module, dims: Mapping[str, Dims]) -> list[_Candidate]:
     names: set[str] = set()
     found = []
     for atom in [atom for atom in places if atom in chosen]:
-        found.append(_candidate(model, atom, places[atom], names))
+        found.append(_candidate(model, atom, places[atom], sums.over(atom), names))
         names.add(found[-1].name)
     return found
 
@@ -145,7 +146,9 @@ def _places(model: nn.Module, dims: Mapping[str, Dims]) -> dict[Atom, list[Slot]
     }
 
 
-def _candidate(model: nn.Module, atom: Atom, slots: list[Slot], names: set[str]) -> _Candidate:
+def _candidate(
+    model: nn.Module, atom: Atom, slots: list[Slot], sums: tuple[str, ...], names: set[str]
+) -> _Candidate:
     owners = list(dict.fromkeys(slot.tensor.rpartition(".")[0] for slot in slots))
     layer = next((slot.tensor for slot in slots if slot.dim == 0), slots[0].tensor)
     name = owner = layer.rpartition(".")[0] or layer
@@ -166,10 +169,14 @@ def _candidate(model: nn.Module, atom: Atom, slots: list[Slot], names: set[str])
     variants = dict.fromkeys(
         tuple(dict.fromkeys((*known, *more))) for more in ((), counts, (*counts, *totals), totals)
     )
-    group = NeuronGroup(name, atom.size, tuple(slots), found=True)
+    group = NeuronGroup(name, atom.size, tuple(slots), found=True, sums=sums)
+    # A subnet scales its sums, or the code of the model does, or no layer can, such as those of a bare parameter.
+    scaled = [group, replace(group, scales_itself=True), replace(group, sums=())] if sums else [group]
     kind = [f"{_type(model, slot.tensor.rpartition('.')[0])}.{slot.tensor.rpartition('.')[2]}" for slot in slots]
     kind += [f"{_type(model, attribute.module)}:{attribute.name}" for variant in variants for attribute in variant]
-    return _Candidate(atom, [replace(group, attributes=variant) for variant in variants], tuple(kind))
+    kind += [f"sum:{_type(model, name.rpartition('.')[0])}" for name in sums]
+    forms = [replace(one, attributes=variant) for one in scaled for variant in variants]
+    return _Candidate(atom, forms, tuple(kind))
 
 
 def _numbers(model: nn.Module, module: str, values: set[int]) -> list[str]:
@@ -190,7 +197,9 @@ def _type(model: nn.Module, module: str) -> str:
 # Proofs.
 
 
-def _proved(model: nn.Module, run: Run, dims: Mapping[str, Dims], problems: dict[str, str]) -> list[_Candidate]:
+def _proved(
+    model: nn.Module, run: Run, dims: Mapping[str, Dims], sums: Sums, problems: dict[str, str]
+) -> list[_Candidate]:
     """The candidates for which both proofs hold; notes the problems of the others, by module.
 
     In place of a candidate that fails, its tensors may be dealt out in another way, such as heads by their columns.
@@ -198,7 +207,7 @@ def _proved(model: nn.Module, run: Run, dims: Mapping[str, Dims], problems: dict
     proof: Proof | None = None
     proved: list[_Candidate] = []
     for _ in range(_WAYS):
-        candidates = _candidates(model, dims)
+        candidates = _candidates(model, dims, sums)
         if len(candidates) == len(proved):
             break
         try:

@@ -52,6 +52,9 @@ class NeuronGroup:
     late: whether the group lies behind the first stage of the network, in a layer or block that keeps the shape of
         its input. The option `deal=late` of `ist` deals the units of these groups alone.
     found: whether istbench found the group in the structure of the model, so that nobody asked to deal its units.
+    sums: parameters whose layers sum over the units, without a normalisation behind the sum. A subnet multiplies
+        the input of these layers by the inverse of its share of the units.
+    scales_itself: whether the code of the model does so already.
     """
 
     name: str
@@ -60,6 +63,8 @@ class NeuronGroup:
     attributes: tuple[Attribute, ...] = ()
     late: bool = False
     found: bool = False
+    sums: tuple[str, ...] = ()
+    scales_itself: bool = False
 
 
 def dealt_to(nodes: int, groups: Sequence[NeuronGroup]) -> list[NeuronGroup]:
@@ -100,6 +105,9 @@ def validate_groups(model: nn.Module, groups: Sequence[NeuronGroup]) -> None:
             if (slot.tensor, slot.dim) in taken:
                 raise ValueError(f"{place}: already indexed by {taken[slot.tensor, slot.dim]!r}")
             taken[slot.tensor, slot.dim] = group.name
+        for name in group.sums:
+            if name not in {slot.tensor for slot in group.slots}:
+                raise ValueError(f"neuron group {group.name!r}: {shown(name)} of its sums is in no slot")
         _check_attributes(model, group)
 
 

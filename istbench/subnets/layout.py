@@ -6,6 +6,7 @@ No node ever makes a full tensor.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +143,8 @@ def build_subnet(
 ) -> nn.Module:
     """A copy of `model` (on the meta device) with uninitialised tensors of the shapes of `node`'s subnet.
 
-    Attributes of its modules that count units count those of the subnet.
+    Attributes of its modules that count units count those of the subnet. The `sums` of a group are scaled by the
+    inverse of the node's share of its units.
     """
     lengths: dict[str, dict[int, int]] = {}
     subnet = copy.deepcopy(model)
@@ -155,6 +157,10 @@ def build_subnet(
             setattr(module, attribute.name, getattr(module, attribute.name) // group.size * units)
             if type(module) is nn.MultiheadAttention and units < group.size:
                 keep_head_size(module)
+        if units < group.size and not group.scales_itself:
+            for name in group.sums:
+                layer = subnet.get_submodule(name.rpartition(".")[0])
+                layer.register_forward_pre_hook(_Scaled(group.size / units))
     made: dict[int, Tensor] = {}
     for prefix, module in subnet.named_modules():
         for registry in (module._parameters, module._buffers):
@@ -167,6 +173,16 @@ def build_subnet(
                     made[id(tensor)] = _empty_like(tensor, lengths.get(name, {}), device)
                 registry[short] = made[id(tensor)]
     return subnet
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A hook that multiplies the first input of a layer by `factor`; unlike a function, it can be copied."""
+
+    factor: float
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (inputs[0] * self.factor, *inputs[1:])
 
 
 def _empty_like(tensor: Tensor, lengths: dict[int, int], device: torch.device) -> Tensor:

@@ -63,7 +63,8 @@ class Proof:
     def cut(self, groups: Sequence[NeuronGroup]) -> str:
         """Cut the model to about half of the units of `groups`, with the code of IST; returns the problem.
 
-        The subnet must run forward and backward, and compute the full model with zeros for the other units.
+        The subnet must run forward and backward, and compute the full model with zeros for the other units. If sums
+        over the units are scaled, the weights of these sums in the full model are too.
         """
         partition = partition_units(groups, 2, seed=_SEED, round_index=0)
         subnet = build_subnet(self._model, groups, partition, 0, torch.device("cpu"))
@@ -76,6 +77,8 @@ class Proof:
                 for slot in group.slots:
                     others = expand_units(partition[group.name].units[1], slot.block, slot.segments, group.size)
                     values[slot.tensor].index_fill_(slot.dim, others, 0)
+                for name in group.sums:
+                    values[name].mul_(group.size / len(partition[group.name].units[0]))
         try:
             results = self._results(subnet, backward=True)
         except Exception as error:

@@ -7,10 +7,11 @@ keeps all dimensions of its arguments whole. A wrong rule costs a group, not a r
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from istbench.subnets.atoms import Product, equate, fresh, keep_whole, regroup, roots
 from istbench.subnets.groups import Attribute
+from istbench.subnets.sums import Contraction, Sums, parameter_of
 from istbench.subnets.trace import Operation, Trace, Value
 
 Dims = list[Product]
@@ -18,17 +19,19 @@ Dims = list[Product]
 _SUMS = ("add", "add_", "sub", "sub_", "rsub")
 
 
-def find_dimensions(trace: Trace, kinds: Mapping[str, type]) -> dict[str, Dims]:
-    """The dimensions of the parameters and buffers that `trace` reads, as products of atoms, by name.
+def find_dimensions(trace: Trace, kinds: Mapping[str, type]) -> tuple[dict[str, Dims], Sums]:
+    """The dimensions of the parameters and buffers that `trace` reads, as products of atoms, by name; its sums.
 
     `kinds` has the type of every module, by name. Inputs and results of the trace stay whole.
     """
-    return _Rules(trace, kinds).dimensions()
+    rules = _Rules(trace, kinds)
+    return rules.dimensions(), Sums(trace, rules.contractions)
 
 
 class _Rules:
     def __init__(self, trace: Trace, kinds: Mapping[str, type]) -> None:
         self._trace, self._kinds = trace, kinds
+        self.contractions: list[Contraction] = []
         self._dims: dict[Value, Dims] = {}
         # Bits of the weight layers whose results a value consists of, and of those that came before.
         self._origin: dict[Value, int] = {}
@@ -203,6 +206,7 @@ class _Rules:
         """mm, bmm, mv, dot, addmm, baddbmm: the last dimension of one with the last but one of the other."""
         values = [self._of(value) for value in operation.inputs()]
         left, right = values[-2:]
+        self._contracts(operation.inputs()[-2:], left[-1])
         if operation.name in ("mv", "addmv", "dot"):
             equate(left[-1], right[-1])
             dims = left[:-1]
@@ -217,6 +221,11 @@ class _Rules:
                 self._same(mine, theirs)
         self._give(operation, dims)
 
+    def _contracts(self, values: Sequence[Value], product: Product) -> None:
+        """Note that the running operation sums over `product`, which indexes the parameter among `values`."""
+        for weight in filter(None, map(parameter_of, values)):
+            self.contractions.append(Contraction(self._operation, weight, product))
+
     def _same(self, one: Product, other: Product) -> None:
         """Equate two dimensions if neither is of length 1."""
         if one and other:
@@ -225,8 +234,10 @@ class _Rules:
     def _convolution(self, operation: Operation) -> None:
         x, weight = (self._of(value) for value in operation.args[:2])
         bias, transposed, groups = operation.args[2], operation.args[6], operation.args[8]
+        summed = weight[0] if transposed else weight[1]
         if groups > 1:
             shared, within = fresh(groups), fresh(operation.args[1].shape[0] // groups)
+            summed = within if transposed else summed
             self._count(shared, "groups")
             equate(weight[0], (*shared, *within))
             equate(x[1], (*shared, *(within if transposed else weight[1])))
@@ -234,6 +245,7 @@ class _Rules:
         else:
             equate(x[1], weight[0] if transposed else weight[1])
             out = weight[1] if transposed else weight[0]
+        self._contracts(operation.args[1:2], summed)
         if isinstance(bias, Value):
             self._same(self._of(bias)[0], out)
         for product in (*x[2:], *weight[2:]):

@@ -66,7 +66,9 @@ def test_a_method_of_a_plug_in_deals_groups_too(file, tmp_path, monkeypatch):
     monkeypatch.setattr(of_tasks, "on_nodes", lambda *_, **__: [([""], False)])  # it trains
     ((name, outcome, said),) = of_tasks.by_methods(file(TASK), ["own"], 2, (str(tmp_path / "own.py"),))
     assert (name, outcome) == ("own", "holds")
-    assert said.startswith("trains; 98% of the parameters are dealt in 1 neuron group: 0 (16)")
+    assert said.startswith(
+        "trains; 98% of the parameters are dealt in 1 neuron group: 0 (16); a subnet scales the sums of 0 (16)"
+    )
 
 
 LOST = (["FabricError: rank 0 lost a connection"], True)

@@ -2,11 +2,11 @@
 
 A node's subnet is the full model with every entry that belongs to another node's unit set to zero. Such a unit
 then puts out zero (its row, bias and norm are zero) and counts for nothing (its column is zero), and as BatchNorm
-looks at one channel at a time, the node's own channels are normalised as in a network that has no others.
+looks at one channel at a time, the node's own channels are normalised as in a network that has no others. Larger
+weights scale a sum over the units that no normalisation follows.
 """
 
 import copy
-from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -31,12 +31,8 @@ def reference_ist(
     local_steps: int,
     steps: int,
     seed: int,
-    factors: Mapping[str, float] | None = None,
 ) -> nn.Module:
-    """The full model after `steps` local steps, the last round left where it is.
-
-    factors: by parameter name, a factor of its values in a subnet.
-    """
+    """The full model after `steps` local steps, the last round left where it is."""
     with torch.device("meta"):
         full = workload.build_model()
     groups = selected_groups(full, dealt_to(nodes, workload.neuron_groups(full)), options.deal)
@@ -61,7 +57,7 @@ def reference_ist(
                 node,
                 nodes,
                 seed,
-                factors or {},
+                factors_of(groups, partition, node, options),
             )
             for node in range(nodes)
         ]
@@ -83,6 +79,13 @@ def _masks(full, groups, partition, node):
                 others = torch.ones(slot_length(group.size, slot), dtype=torch.bool).index_fill(0, mine, False)
                 masks[slot.tensor].index_fill_(slot.dim, others.nonzero().flatten(), 0.0)
     return masks
+
+
+def factors_of(groups, partition, node, options):
+    """By parameter name, the inverse of `node`'s share of the units that it sums over."""
+    if options.scale == "off":
+        return {}
+    return {name: group.size / len(partition[group.name].units[node]) for group in groups for name in group.sums}
 
 
 class _Masked(nn.Module):

@@ -8,7 +8,7 @@ Tensors that no unit indexes are each node's own until the round ends.
 import copy
 
 import torch
-from reference_ist import _Masked
+from reference_ist import _Masked, factors_of
 
 from istbench.methods.base import materialise
 from istbench.subnets.groups import expand_units
@@ -82,7 +82,8 @@ class StreamingReference:
         optimizer, shard = self.optimizers[node], self.shards[node]
         optimizer.zero_grad()
         batch = self.workload.train_batch(shard.indices(step), shard.generator(step))
-        self.workload.loss(_Masked(self.copies[node], masks), batch).backward()
+        factors = factors_of(self.groups, self.partition, node, self.options)
+        self.workload.loss(_Masked(self.copies[node], masks, factors), batch).backward()
         optimizer.step()
 
     @torch.no_grad()

@@ -102,6 +102,12 @@ def test_names_select_among_all_groups_before_small_ones_stay_whole():
     check_groups("ist", MODEL, workload_of(FOUND), 4, options)
 
 
+def test_sums_are_scaled_unless_the_option_is_off():
+    for scale, sums in (("auto", [("2.weight",), ("4.weight",)]), ("off", [(), ()])):
+        options = IndependentSubnetTraining.Options(scale=scale)
+        assert [group.sums for group in dealt_groups(MODEL, workload_of(FOUND), 2, options)] == sums
+
+
 def test_only_statistics_that_an_evaluation_estimates_stay_behind_and_whole_numbers_are_refused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), FrozenBatchNorm2d(4), nn.Conv2d(4, 2, 1))
     groups = discover_groups(model, lambda model: model(torch.randn(2, 3, 5, 5))).groups

@@ -2,9 +2,8 @@
 multitask learners", 2019).
 
 Independent Subnet Training deals out the heads of each block's attention and the hidden units of its perceptron.
-All other tensors are whole in every subnet. A subnet with a share of the heads multiplies their output by the
-inverse of the share, and likewise for hidden units. So the stream between blocks has the same scale in a subnet as
-in the full model. A subnet knows its share from its weights.
+All other tensors are whole in every subnet. No normalisation follows the sums that add to the stream, so a subnet
+scales them: the stream has the same scale in a subnet as in the full model.
 """
 
 import math
@@ -41,8 +40,7 @@ class Attention(nn.Module):
         queries, keys, values = each.split(self.size, dim=-1)
         dropout = self.dropout if self.training else 0.0
         seen = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout, is_causal=True)
-        seen = seen.transpose(1, 2).reshape(batch, length, -1)
-        projected: Tensor = self.projection(_scaled(seen, self.count * self.size))
+        projected: Tensor = self.projection(seen.transpose(1, 2).reshape(batch, length, -1))
         return projected
 
 
@@ -57,14 +55,8 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, t, width] to [b, t, width]."""
-        output: Tensor = self.output(_scaled(F.gelu(self.hidden(x)), self.units))
+        output: Tensor = self.output(F.gelu(self.hidden(x)))
         return output
-
-
-def _scaled(units: Tensor, all_units: int) -> Tensor:
-    """`units` [..., own], times `all_units` / own: as large a sum as in the full model."""
-    own = units.shape[-1]
-    return units if own == all_units else units * (all_units / own)
 
 
 class Block(nn.Module):
@@ -178,6 +170,7 @@ def transformer_groups(model: Transformer) -> list[NeuronGroup]:
             hidden.append(Slot(f"{name}.perceptron.hidden.bias", 0))
         heads.append(Slot(f"{name}.attention.projection.weight", 1, attention.size))
         hidden.append(Slot(f"{name}.perceptron.output.weight", 1))
-        groups.append(NeuronGroup(f"block{number + 1}.heads", attention.count, tuple(heads), late=block.late))
-        groups.append(NeuronGroup(f"block{number + 1}.hidden", perceptron.units, tuple(hidden), late=block.late))
+        for part, size, slots in (("heads", attention.count, heads), ("hidden", perceptron.units, hidden)):
+            sums = (slots[-1].tensor,)
+            groups.append(NeuronGroup(f"block{number + 1}.{part}", size, tuple(slots), late=block.late, sums=sums))
     return groups

@@ -98,7 +98,7 @@ def test_a_group_indexes_every_dimension_of_its_units():
 
 @torch.no_grad()
 def test_a_subnet_of_equal_units_computes_what_the_full_model_does():
-    """It has half the heads and hidden units, and knows it from its weights alone."""
+    """It has half the heads and hidden units, and doubles their sums."""
     model = random_model(bias=True)
     groups = transformer_groups(model)
     for group in groups:
