@@ -8,7 +8,7 @@ than `_NEAR`.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ class Proof:
         """
         partition = partition_units(groups, 2, seed=_SEED, round_index=0)
         subnet = build_subnet(self._model, groups, partition, 0, torch.device("cpu"))
-        masked = copy.deepcopy(self._model)
+        masked, factors = copy.deepcopy(self._model), dict[str, float]()
         values, part = named_tensors(masked), named_tensors(subnet)
         with torch.no_grad():
             for name, tensor in named_tensors(self._model).items():
@@ -77,8 +77,8 @@ class Proof:
                 for slot in group.slots:
                     others = expand_units(partition[group.name].units[1], slot.block, slot.segments, group.size)
                     values[slot.tensor].index_fill_(slot.dim, others, 0)
-                for name in group.sums:
-                    values[name].mul_(group.size / len(partition[group.name].units[0]))
+                factors |= dict.fromkeys(group.sums, group.size / len(partition[group.name].units[0]))
+        _weigh(masked, factors)
         try:
             results = self._results(subnet, backward=True)
         except Exception as error:
@@ -103,6 +103,25 @@ class Proof:
             if result.requires_grad:
                 result.sum().backward()
         return result.detach().double()
+
+
+def _weigh(model: nn.Module, factors: Mapping[str, float]) -> None:
+    """Multiply parameters by `factors`, by name, while `model` runs: a penalty of the weights does not see them."""
+    places = []
+    for name, factor in factors.items():
+        owner, _, short = name.rpartition(".")
+        places.append((vars(model.get_submodule(owner)), short, model.get_parameter(name) * factor))
+
+    def enter(*_: Any) -> None:
+        for attributes, short, larger in places:
+            attributes[short] = larger  # an attribute of the module hides the parameter of its name
+
+    def leave(*_: Any) -> None:
+        for attributes, short, _ in places:
+            del attributes[short]
+
+    model.register_forward_pre_hook(enter)
+    model.register_forward_hook(leave, always_call=True)
 
 
 def failing(groups: Sequence[NeuronGroup], problem: Callable[[Sequence[NeuronGroup]], str]) -> dict[str, str]:

@@ -32,6 +32,7 @@ class _Rules:
     def __init__(self, trace: Trace, kinds: Mapping[str, type]) -> None:
         self._trace, self._kinds = trace, kinds
         self.contractions: list[Contraction] = []
+        self._constants = trace.constants()
         self._dims: dict[Value, Dims] = {}
         # Bits of the weight layers whose results a value consists of, and of those that came before.
         self._origin: dict[Value, int] = {}
@@ -316,14 +317,21 @@ class _Rules:
         elif not isinstance(along, list | tuple) or not along:
             along = range(len(x))
         reduced = {dim % len(x) for dim in along} if x else set()
-        linear = operation.name == "sum" and len(reduced) < len(x)
+        name = operation.name
+        linear = name == "sum" and len(reduced) < len(x)
+        # A penalty of weights: those of units that a subnet lacks add nothing, as zeros would.
+        penalty = name in ("sum", "norm", "linalg_vector_norm") and self._is_penalty(operation)
         for dim in reduced:
-            if not linear:
-                self._keep(x[dim], f"reduced by {operation.name}")
+            if not (linear or penalty):
+                self._keep(x[dim], f"reduced by {name}")
         kept = [() if dim in reduced else product for dim, product in enumerate(x)]
         if len(operation.outputs[0].shape) < len(x):
             kept = [product for dim, product in enumerate(x) if dim not in reduced]
         self._give(operation, *(kept for _ in operation.outputs))
+
+    def _is_penalty(self, operation: Operation) -> bool:
+        """Whether `operation` reduces values of parameters alone to a scalar."""
+        return operation.outputs[0].shape.numel() == 1 and operation.inputs()[0] in self._constants
 
     def _padded(self, operation: Operation) -> None:
         x, widths = list(self._of(operation.inputs()[0])), operation.args[1]

@@ -64,10 +64,7 @@ class Sums:
 
     def __init__(self, trace: Trace, contractions: Sequence[Contraction]) -> None:
         self._trace, self._contractions = trace, contractions
-        self._constant = set(trace.values.values())  # of parameters and numbers in the code alone
-        for operation in trace.operations:
-            if self._constant.issuperset(operation.inputs()):
-                self._constant.update(operation.outputs)
+        self._constants = trace.constants()
 
     def over(self, atom: Atom) -> tuple[str, ...]:
         """The parameters by which layers sum over the units of `atom`, where no normalisation is behind the sum."""
@@ -120,5 +117,5 @@ class Sums:
     def _degree_of_terms(self, terms: Sequence[Value], degrees: dict[Value, float]) -> float | None:
         """The common degree of `terms`. Constants, such as a bias, count as having it."""
         own = {degrees[term] for term in terms if term in degrees}
-        others = all(term in self._constant for term in terms if term not in degrees)
+        others = all(term in self._constants for term in terms if term not in degrees)
         return own.pop() if len(own) == 1 and others else None

@@ -78,6 +78,14 @@ class Trace:
     result: Value
     reads: Mapping[str, str]
 
+    def constants(self) -> set[Value]:
+        """The values that depend on parameters, buffers and numbers in the code alone."""
+        constant = set(self.values.values())
+        for operation in self.operations:
+            if constant.issuperset(operation.inputs()):
+                constant.update(operation.outputs)
+        return constant
+
 
 def trace_run(model: nn.Module, run: Run) -> Trace:
     """Run `model` once, as it is (mode, device), and record it; changes its buffers as any run does.

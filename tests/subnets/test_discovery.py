@@ -419,6 +419,28 @@ def test_the_loss_may_be_the_result():
     assert names(found) == ["0"]
 
 
+PENALTIES = {
+    "squares": lambda model: sum(weight.square().sum() for weight in model.parameters()),
+    "norms": lambda model: sum(weight.norm() for weight in model.parameters()),
+    "sizes of matrices": lambda model: sum(layer.weight.abs().sum() for layer in (model[0], model[2])),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_penalty_of_the_weights_hides_no_group(name):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    inputs, targets = torch.randn(4, 6), torch.tensor([0, 1, 2, 4])
+    found = discover_groups(model, lambda model: F.cross_entropy(model(inputs), targets) + PENALTIES[name](model))
+    assert [(group.name, group.sums) for group in found.groups] == [("0", ("2.weight",))]
+
+
+def test_a_penalty_that_depends_on_the_number_of_weights_is_named():
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), torch.randn(4, 6)
+    found = discover_groups(model, lambda model: model(x).sum() + model[0].weight.square().mean())
+    assert not found.groups
+    assert reasons(found)["0"] == "its outputs are reduced by mean in the loss"
+
+
 def test_a_run_that_draws_anew_each_time_proves_nothing():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
     batches = iter(torch.randn(9, 4, 6))
