@@ -186,6 +186,16 @@ class _Rules:
             dims[one], dims[other] = dims[other], dims[one]
         self._give(operation, dims)
 
+    def _shuffled(self, operation: Operation) -> None:
+        """channel_shuffle: [b, groups x channels, ...] to [b, channels x groups, ...]."""
+        x, groups = list(self._of(operation.args[0])), operation.args[1]
+        parts = regroup(x[1], [groups, operation.args[0].shape[1] // groups])
+        if parts is None:
+            self._unknown(operation)
+            return
+        x[1] = (*parts[1], *parts[0])
+        self._give(operation, x)
+
     def _expanded(self, operation: Operation) -> None:
         shape = operation.outputs[0].shape
         source = self._aligned(operation.inputs()[0], len(shape))
@@ -500,6 +510,7 @@ _NAMES: dict[_Rule, str] = {
     "new_zeros ones rand randint randn randperm scalar_tensor zeros",
     _Rules._regrouped: "_reshape_alias _unsafe_view reshape squeeze squeeze_ unsqueeze unsqueeze_ view view_copy",
     _Rules._transposed: "permute t t_ transpose transpose_",
+    _Rules._shuffled: "channel_shuffle native_channel_shuffle",
     _Rules._expanded: "expand expand_copy",
     _Rules._repeated: "repeat",
     _Rules._matmul: "addmm addmv baddbmm bmm dot mm mv",

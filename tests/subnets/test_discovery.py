@@ -221,6 +221,13 @@ def test_a_channel_shuffle_binds_channels_into_units():
     }
 
 
+def test_torchs_channel_shuffle_binds_channels_too():
+    model = nn.Sequential(nn.Conv2d(3, 12, 1), nn.ChannelShuffle(3), nn.Conv2d(12, 2, 1))
+    (group,) = discovered(model, images()).groups
+    assert group.size == 4
+    assert set(group.slots) == {Slot("0.weight", 0, 1, 3), Slot("0.bias", 0, 1, 3), Slot("2.weight", 1, 3)}
+
+
 class Squeezed(nn.Module):
     """A squeeze-and-excitation block between two convolutions."""
 
