@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from istbench.subnets.groups import NeuronGroup, expand_units, named_tensors, permute_units
 from istbench.subnets.layout import build_subnet, part_of_subnet
-from istbench.subnets.partition import partition_units
+from istbench.subnets.partition import Partition, partition_units
 from istbench.subnets.trace import Run, first_line, without_dropout
 
 _NEAR = 1e-7
@@ -68,28 +68,47 @@ class Proof:
         """
         partition = partition_units(groups, 2, seed=_SEED, round_index=0)
         subnet = build_subnet(self._model, groups, partition, 0, torch.device("cpu"))
-        masked, factors = copy.deepcopy(self._model), dict[str, float]()
-        values, part = named_tensors(masked), named_tensors(subnet)
+        part = named_tensors(subnet)
         with torch.no_grad():
             for name, tensor in named_tensors(self._model).items():
                 part[name].copy_(part_of_subnet(name, tensor, groups, partition, 0))
-            for group in groups:
-                for slot in group.slots:
-                    others = expand_units(partition[group.name].units[1], slot.block, slot.segments, group.size)
-                    values[slot.tensor].index_fill_(slot.dim, others, 0)
-                factors |= dict.fromkeys(group.sums, group.size / len(partition[group.name].units[0]))
-        _weigh(masked, factors)
         try:
             results = self._results(subnet, backward=True)
         except Exception as error:
             return f"a subnet with some of its units fails: {first_line(error)}"
-        for result, expected, full in zip(results, self._results(masked), self._expected, strict=True):
+        for result, expected in zip(results, self._results(self._masked(groups, partition)), strict=True):
             difference = _distance(result, expected)
             if difference is not None:
                 return f"a subnet with some of its units differs by {difference:.1e} from the masked network"
-            if _distance(expected, full) is None:
-                return "the result does not depend on its units"
+        if any(self._ignores(group, part, partition) for group in groups):
+            return "the result does not depend on its units"
         return ""
+
+    def _masked(self, groups: Sequence[NeuronGroup], partition: Partition) -> nn.Module:
+        """The full model with zeros for the units that the first node lacks, and with larger weights of sums."""
+        masked, factors = copy.deepcopy(self._model), dict[str, float]()
+        values = named_tensors(masked)
+        for group in groups:
+            mine, others = partition[group.name].units
+            with torch.no_grad():
+                for slot in group.slots:
+                    index = expand_units(others, slot.block, slot.segments, group.size)
+                    values[slot.tensor].index_fill_(slot.dim, index, 0)
+            factors |= dict.fromkeys(group.sums, group.size / len(mine))
+        _weigh(masked, factors)
+        return masked
+
+    def _ignores(self, group: NeuronGroup, part: Mapping[str, Tensor], partition: Partition) -> bool:
+        """Whether the result does not depend on the units of `group`; `part` has gradients of a subnet.
+
+        Frozen units have none: then those of the full model are masked.
+        """
+        gradients = [part[slot.tensor].grad for slot in group.slots]
+        if any(gradient is not None and bool(gradient.any()) for gradient in gradients):
+            return False
+        results = self._results(self._masked([group], partition))
+        pairs = zip(results, self._expected, strict=True)
+        return all(_distance(result, full) is None for result, full in pairs)
 
     def _results(self, model: nn.Module, *, backward: bool = False) -> list[Tensor]:
         """What a run gives in evaluation and then in training, which changes the buffers of `model`."""

@@ -379,6 +379,26 @@ def test_shared_weights_stay_together():
     assert reasons(found).keys() == {"words", "again", "square", "output"}
 
 
+class Unused(nn.Module):
+    """Two perceptrons, of which the result multiplies one by zero; the other may be frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = (nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(2))
+
+    def forward(self, x):
+        return self.used(x) + 0 * self.unused(x)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_units_that_change_no_result_are_no_group_beside_others_that_do(frozen):
+    model = Unused()
+    model.used.requires_grad_(not frozen)
+    found = discovered(model, torch.randn(4, 6))
+    assert names(found) == ["used.0"]
+    assert reasons(found)["unused.0"] == "the result does not depend on its units"
+
+
 class Branches(nn.Module):
     def __init__(self):
         super().__init__()
