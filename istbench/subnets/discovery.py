@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import combinations, count, groupby
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from istbench.subnets.trace import Run, first_line, trace_run
 
 _AXES = 2  # dimensions of a tensor that a layout can cut
 _WAYS = 2  # of dealing out a tensor that are tried
+_PARTS = 14  # of the numbers that may count units: all of four
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,10 @@ def _candidate(
         [Attribute(scope, short) for scope in sorted(atom.scopes) for short in _numbers(model, scope, values)]
         for values in ({atom.size}, lengths)
     )
-    variants = dict.fromkeys(
-        tuple(dict.fromkeys((*known, *more))) for more in ((), counts, (*counts, *totals), totals)
-    )
+    # Another number may equal that of the units, such as the size of a head: then only some of them count units.
+    some = [part for length in range(len(counts) - 1, 0, -1) for part in combinations(counts, length)][:_PARTS]
+    more = ((), counts, (*counts, *totals), totals, *some, *((*part, *totals) for part in some if totals))
+    variants = dict.fromkeys(tuple(dict.fromkeys((*known, *one))) for one in more)
     group = NeuronGroup(name, atom.size, tuple(slots), found=True, sums=sums)
     # A subnet scales its sums, or the code of the model does, or no layer can, such as those of a bare parameter.
     scaled = [group, replace(group, scales_itself=True), replace(group, sums=())] if sums else [group]

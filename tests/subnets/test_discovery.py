@@ -519,6 +519,28 @@ def test_heads_of_separate_layers_are_units_and_stored_numbers_are_cut(style, cu
     assert second.attributes == tuple(Attribute("1", name) for name in cut)
 
 
+class Squared(nn.Module):
+    """As many heads as numbers in a head; two of the four stored numbers that equal both count heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.head_size = self.heads = self.queries = self.window = 4
+        self.total = 16
+        self.qkv, self.out = nn.Linear(10, 48), nn.Linear(16, 10)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (part.view(b, t, self.heads, self.head_size).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q.view(b, self.queries, t, self.head_size), k, v)
+        return x + self.out(mixed.transpose(1, 2).reshape(b, t, self.total)) / self.window
+
+
+def test_heads_as_many_as_their_size_are_found_by_the_numbers_that_count_them():
+    (group,) = discovered(Squared(), torch.randn(3, 5, 10)).groups
+    assert group.size == 4
+    assert {attribute.name for attribute in group.attributes} == {"heads", "queries", "total"}
+
+
 def test_heads_that_the_code_counts_itself_stay_whole():
     found = discovered(Attention("fixed"), torch.randn(3, 5, 12))
     assert not found.groups
