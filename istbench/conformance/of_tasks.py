@@ -200,7 +200,7 @@ def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str
     said = [f"trains; {share:.0%} of the parameters are dealt in {counted}: {_listed(groups)}"]
     said += [_scaled(groups), whole_groups(model, task, nodes, options)]
     if "neuron_groups" not in task.file:
-        whole = [f"{whole.module} ({whole.reason})" for whole in task.found_groups().left_whole[:_NAMED]]
+        whole = task.found_groups().obstacles()[:_NAMED]
         said.append(f"whole: {', '.join(whole)}" if whole else "")
     return "; ".join(filter(None, said))
 

@@ -63,8 +63,11 @@ def split(atom: Atom, *sizes: int) -> Product:
     return atom.parts
 
 
-def equate(one: Product, other: Product) -> None:
-    """Note that two dimensions are the same set of numbers; both stay whole if no common split exists."""
+def equate(one: Product, other: Product, misfit: str) -> None:
+    """Note that two dimensions are the same set of numbers.
+
+    misfit: the reason why both stay whole if they have no common split.
+    """
     left, right = roots(one), roots(other)
     while left and right:
         mine, theirs = left[0], right[0]
@@ -80,7 +83,7 @@ def equate(one: Product, other: Product) -> None:
         else:
             break
         left, right = roots(left), roots(right)
-    keep_whole((*left, *right), "of sizes that do not fit each other")
+    keep_whole((*left, *right), misfit)
 
 
 def _join(one: Atom, other: Atom) -> None:

@@ -7,6 +7,7 @@ group if two proofs hold (proof). All other layers stay whole: every subnet cont
 
 import copy
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, count, groupby
@@ -23,6 +24,10 @@ from istbench.subnets.trace import Run, first_line, trace_run
 
 _AXES = 2  # dimensions of a tensor that a layout can cut
 _WAYS = 2  # of dealing out a tensor that are tried
+_USUAL = (
+    *("the outputs of the network", "bound to the inputs", "the residual stream", "looked up"),
+    "the result of this run does not depend on it",
+)
 _PARTS = 14  # of the numbers that may count units: all of four
 
 
@@ -40,6 +45,19 @@ class Discovered:
 
     groups: list[NeuronGroup]
     left_whole: list[LeftWhole]
+
+    def obstacles(self) -> list[str]:
+        """The modules that stay whole, each with its reason; those alike once, with their number.
+
+        Reasons that every network has, such as its outputs, come last.
+        """
+        alike: dict[str, list[LeftWhole]] = {}
+        for whole in sorted(self.left_whole, key=lambda one: any(usual in one.reason for usual in _USUAL)):
+            alike.setdefault(re.sub(r"\d+", "", f"{whole.module} {whole.reason}"), []).append(whole)
+        return [
+            f"{same[0].module or 'the model'}{f' and {len(same) - 1} alike' if same[1:] else ''}: {same[0].reason}"
+            for same in alike.values()
+        ]
 
 
 def discover_groups(model: nn.Module, run: Run, *, prove: bool = True) -> Discovered:

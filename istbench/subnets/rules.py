@@ -126,6 +126,9 @@ class _Rules:
         """A dimension that the operation makes, and that stays whole."""
         return fresh(size, f"made by {self._operation.name} in {self._place()}")
 
+    def _equate(self, one: Product, other: Product) -> None:
+        equate(one, other, f"of sizes that {self._operation.name} in {self._place()} does not fit to each other")
+
     def _keep(self, product: Product, what: str) -> None:
         keep_whole(product, f"{what} in {self._place()}")
 
@@ -145,7 +148,7 @@ class _Rules:
             for place, product in enumerate(dims, start=rank - len(dims)):
                 if place >= 0 and product:
                     if merged[place]:
-                        equate(merged[place], product)
+                        self._equate(merged[place], product)
                     merged[place] = product
         self._give(operation, *(merged for _ in shapes))
 
@@ -219,10 +222,10 @@ class _Rules:
         left, right = values[-2:]
         self._contracts(operation.inputs()[-2:], left[-1])
         if operation.name in ("mv", "addmv", "dot"):
-            equate(left[-1], right[-1])
+            self._equate(left[-1], right[-1])
             dims = left[:-1]
         else:
-            equate(left[-1], right[-2])
+            self._equate(left[-1], right[-2])
             dims = [*left[:-1], right[-1]]
             if len(left) == 3:
                 self._same(left[0], right[0])
@@ -240,7 +243,7 @@ class _Rules:
     def _same(self, one: Product, other: Product) -> None:
         """Equate two dimensions if neither is of length 1."""
         if one and other:
-            equate(one, other)
+            self._equate(one, other)
 
     def _convolution(self, operation: Operation) -> None:
         x, weight = (self._of(value) for value in operation.args[:2])
@@ -250,11 +253,11 @@ class _Rules:
             shared, within = fresh(groups), fresh(operation.args[1].shape[0] // groups)
             summed = within if transposed else summed
             self._count(shared, "groups")
-            equate(weight[0], (*shared, *within))
-            equate(x[1], (*shared, *(within if transposed else weight[1])))
+            self._equate(weight[0], (*shared, *within))
+            self._equate(x[1], (*shared, *(within if transposed else weight[1])))
             out = (*shared, *weight[1]) if transposed else weight[0]
         else:
-            equate(x[1], weight[0] if transposed else weight[1])
+            self._equate(x[1], weight[0] if transposed else weight[1])
             out = weight[1] if transposed else weight[0]
         self._contracts(operation.args[1:2], summed)
         if isinstance(bias, Value):
@@ -293,7 +296,7 @@ class _Rules:
         shared = fresh(groups)
         self._count(shared, "num_groups")
         within = fresh(operation.inputs()[0].shape[1] // groups, f"normalised together in {self._place()}")
-        equate(x[1], (*shared, *within))
+        self._equate(x[1], (*shared, *within))
         for dims in others:
             self._same(dims[0], x[1])
         self._give(operation, x)
@@ -365,7 +368,7 @@ class _Rules:
             even = step == 1 and after and before % after == 0 and first % after == 0
             part = self._segments(x[dim], before, after) if even else None
             if part is None:
-                self._keep(x[dim], "used in part")
+                self._keep(x[dim], f"used in part by {operation.name}")
                 part = self._own(after)
             x[dim] = part
         self._give(operation, x)
@@ -375,7 +378,7 @@ class _Rules:
         found = regroup(product, [length // each, each])
         if found is None:
             return None
-        self._keep(found[0], "used in parts")
+        self._keep(found[0], f"used in parts by {self._operation.name}")
         return found[1]
 
     def _divided(self, operation: Operation) -> None:
@@ -389,7 +392,7 @@ class _Rules:
         if each and all(size % each == 0 for size in sizes) and len(sizes) > 1:
             part = self._segments(x[dim], value.shape[dim], each)
         if part is None and len(sizes) > 1:
-            self._keep(x[dim], "used in parts")
+            self._keep(x[dim], f"used in parts by {operation.name}")
         results = []
         for size in sizes:
             dims = list(x)
@@ -402,7 +405,7 @@ class _Rules:
         """select, unbind: single numbers of one dimension."""
         x = self._of(operation.args[0])
         dim = (operation.args[1] if len(operation.args) > 1 else 0) % len(x)
-        self._keep(x[dim], "used one by one")
+        self._keep(x[dim], f"used one by one by {operation.name}")
         rest = [product for place, product in enumerate(x) if place != dim]
         self._give(operation, *(rest for _ in operation.outputs))
 
@@ -452,12 +455,12 @@ class _Rules:
 
     def _embedding(self, operation: Operation) -> None:
         weight, index = (self._of(value) for value in operation.args[:2])
-        self._keep(weight[0], "used by index")
+        self._keep(weight[0], "looked up")
         self._give(operation, [*index, weight[1]])
 
     def _embedding_bag(self, operation: Operation) -> None:
         weight = self._of(operation.args[0])
-        self._keep(weight[0], "used by index")
+        self._keep(weight[0], "looked up")
         bags = operation.outputs[0].shape[0]
         self._give(operation, [self._own(bags), weight[1]])
 
@@ -482,7 +485,7 @@ class _Rules:
             if sizes[0] == sizes[1]:
                 self._same(mine, theirs)
             elif sizes[1] > 1:  # several queries share a key
-                equate(mine, (*theirs, *fresh(sizes[0] // sizes[1])))
+                self._equate(mine, (*theirs, *fresh(sizes[0] // sizes[1])))
         self._same(query[-1], key[-1])
         self._same(key[-2], value[-2])
         self._keep(query[-1], "scaled by their number")

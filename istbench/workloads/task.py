@@ -227,7 +227,7 @@ class Task(Workload):
             return _as_groups(self.file, self.file.call("neuron_groups", model), model)
         found = self.found_groups()
         if not found.groups:
-            reasons = "; ".join(f"{whole.module}: {whole.reason}" for whole in found.left_whole[:_REASONS])
+            reasons = "; ".join(found.obstacles()[:_REASONS])
             raise UserError(
                 f"{TASK_FILE} {self.file.name}: istbench finds no neuron groups in the structure of its model"
                 f"{f' ({reasons})' if reasons else ''}; write neuron_groups(model) (docs/your-model.md)"

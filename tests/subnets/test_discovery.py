@@ -379,6 +379,37 @@ def test_shared_weights_stay_together():
     assert reasons(found).keys() == {"words", "again", "square", "output"}
 
 
+class Sorted(nn.Module):
+    """A residual block whose hidden units an operation without a rule mixes."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).sort(-1).values)
+
+
+class Uneven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return x + self.down(torch.cat(self.up(x).split([3, 5], -1), -1))
+
+
+def test_the_block_and_the_operation_that_leave_no_group_are_named_first_and_once():
+    model = nn.Sequential(nn.Embedding(9, 6), Sorted(), Sorted(), Sorted(), Uneven(), nn.Linear(6, 9))
+    found = discovered(model, torch.randint(9, (4, 3)))
+    assert not found.groups
+    assert found.obstacles()[:2] == [
+        "1.up and 2 alike: its outputs are used by sort in 1",
+        "4.up: its outputs are used in parts by split_with_sizes in 4",
+    ]
+    assert found.obstacles()[-1].startswith("5: its outputs are the outputs of the network")
+
+
 class Unused(nn.Module):
     """Two perceptrons, of which the result multiplies one by zero; the other may be frozen."""
 
