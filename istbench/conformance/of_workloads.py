@@ -13,6 +13,7 @@ from istbench.methods.base import materialise
 from istbench.registry import build_workload
 from istbench.results.metrics import value_text
 from istbench.subnets.groups import permute_units, validate_groups
+from istbench.subnets.proof import random_values
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.contract import check_attributes, checked_metrics, checked_targets, metric_of
@@ -37,7 +38,7 @@ def permuting_hidden_units_changes_nothing(workload: Workload) -> str:
     if not groups:
         return "no neuron groups declared"
     validate_groups(model, groups)
-    _randomise_statistics(model)
+    random_values(model)
     batch = _batch(workload)
     before = _loss(workload, model, batch)
     for group in groups:
@@ -134,7 +135,7 @@ def shares_of_the_samples_give_the_metrics_of_all(workload: Workload) -> str:
     if not workload.metrics_are_means:
         return "not declared as means"
     model = _model(workload).eval()
-    _randomise_statistics(model)
+    random_values(model)
     inputs, targets = next(workload.test_batches())
     first = max(1, len(targets) // 3)
     shares = [(inputs[:first], targets[:first]), (inputs[first:], targets[first:])]
@@ -182,14 +183,3 @@ def _loss(workload: Workload, model: nn.Module, batch: Batch) -> float:
     model.eval()
     with torch.no_grad():
         return float(workload.loss(model, batch))
-
-
-def _randomise_statistics(model: nn.Module) -> None:
-    """Give normalisation layers statistics and affine values that tell their units apart."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            for tensor in (module.weight, module.bias, module.running_mean):
-                if tensor is not None:
-                    nn.init.normal_(tensor)
-            if module.running_var is not None:
-                nn.init.uniform_(module.running_var, 0.5, 2.0)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from istbench.errors import UserError, shown
 from istbench.methods.base import materialise
 from istbench.subnets.groups import misfit, permute_units
+from istbench.subnets.proof import random_values
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import blank_model
 
@@ -48,7 +49,7 @@ def _rehearse(workload: Workload, cuts_units: bool) -> None:
         return
     batch = _batch(workload)
     groups = workload.neuron_groups(model) if cuts_units else []
-    model = _distinct_units(materialise(model, workload, 0, torch.device("cpu"))).eval()
+    model = random_values(materialise(model, workload, 0, torch.device("cpu"))).eval()  # initial ones may be 0
     before = _loss(workload, model, batch)
     if _loss(workload, model, batch) != before:
         return  # the loss draws random numbers, so that two losses cannot be compared
@@ -83,18 +84,3 @@ def _loss(workload: Workload, model: nn.Module, batch: Batch) -> float:
             f"workload {workload.name!r}: loss must return a scalar tensor to call backward on, not {what}"
         )
     return loss.item()
-
-
-@torch.no_grad()
-def _distinct_units(model: nn.Module) -> nn.Module:
-    """Give every unit of `model` different biases, normalisation and statistics, as after some training."""
-    for parameter in model.parameters():
-        if parameter.dim() == 1 and parameter.is_floating_point():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            if module.running_mean is not None:
-                nn.init.normal_(module.running_mean)
-            if module.running_var is not None:
-                nn.init.uniform_(module.running_var, 0.5, 2.0)
-    return model

@@ -55,6 +55,15 @@ def test_biases_of_the_other_layer_fit_in_size_alone_and_are_refused(tmp_path):
     rehearse(workload, cuts_units=False)  # a method that cuts nothing asks for no groups
 
 
+def test_a_last_layer_that_starts_at_zero_hides_no_wrong_group(tmp_path):
+    def rows(self, model, name, rows, seed):
+        values = Toy.initial_rows(self, model, name, rows, seed)
+        return values * 0 if name.startswith("output") else values
+
+    said = refusal(tmp_path, initial_rows=rows, neuron_groups=groups(first=FIRST[::2], second=SECOND))
+    assert said.startswith("workload 'own': neuron group 'first' does not fit the model: another order of its 16 ")
+
+
 def test_a_place_that_is_left_out_is_named(tmp_path):
     said = refusal(tmp_path, neuron_groups=groups(first=[FIRST[0], FIRST[2]], second=SECOND))
     assert "; dimensions of this size in no slot: linear1.bias dimension 0; list every dimension" in said
