@@ -261,8 +261,10 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
         super().check(options, model, workload, world_size)
+        groups = dealt_groups(model, workload, world_size, options)
+        workload.prove_silence(groups)
         try:
-            turns = turns_of(layout_of(model, dealt_groups(model, workload, world_size, options)))
+            turns = turns_of(layout_of(model, groups))
         except ValueError as error:
             raise UserError(f"workload {workload.name!r} cannot stream: {error}") from None
         least = 1 + max(turns.values())

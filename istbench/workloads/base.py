@@ -238,6 +238,16 @@ class Workload(ABC):
         """
         return ""
 
+    def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
+        """Check that units of `groups` may be zero, as those in flight are in `streaming_ist`.
+
+        Only groups of a task file need it.
+
+        Raises:
+            UserError: if the result is not finite then.
+        """
+        return
+
     def narrowed(self, times: int) -> dict[str, Any]:
         """The options that divide the units of every group by `times`, rounded up; the others stay as they are.
 

@@ -259,6 +259,25 @@ class Task(Workload):
                 self._proved[key] = self._prove(self.task_model.built(0).eval(), groups)
         return self._proved[key]
 
+    def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
+        """Check that units of `groups` may be zero, by runs of the model; other mistakes are for `prove_groups`.
+
+        Raises:
+            UserError: if the result is not finite then.
+        """
+        with torch.device("cpu"), users_code(f"proving neuron groups of {TASK_FILE} {self.file.name}"):
+            model = self.task_model.built(0).eval()
+            try:
+                batch = self._example(model)
+                problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).silence)
+            except Exception:
+                return
+        for name, problem in problems.items():
+            raise UserError(
+                f"{TASK_FILE} {self.file.name}: neuron group {name!r} cannot stream, since units in flight are "
+                f"zero: {problem}; use ist, or do not divide by a parameter"
+            )
+
     def _prove(self, model: nn.Module, groups: Sequence[NeuronGroup]) -> str:
         try:
             batch = self._example(model)

@@ -24,7 +24,12 @@ WRITTEN = [replace(group, found=False) for group in FOUND]
 
 
 def workload_of(groups):
-    return SimpleNamespace(name="mine", neuron_groups=lambda model: groups, prove_groups=lambda groups: "")
+    return SimpleNamespace(
+        name="mine",
+        neuron_groups=lambda model: groups,
+        prove_groups=lambda groups: "",
+        prove_silence=lambda groups: None,
+    )
 
 
 def check(groups, nodes, method="ist"):

@@ -11,7 +11,7 @@ from istbench import plugin_code
 from istbench.errors import UserError
 from istbench.methods.base import materialise
 from istbench.plugin_code import plugin_line
-from istbench.registry import build_workload, code_of, load_workload, plugin_names
+from istbench.registry import build_method, build_workload, code_of, load_workload, plugin_names
 from istbench.subnets.layout import build_subnet, part_of_subnet
 from istbench.subnets.partition import partition_units
 from istbench.workloads.batches import ShardedBatches
@@ -314,6 +314,35 @@ def test_neuron_groups_are_places_by_name(task):
     whole = workload.initial_buffer(model, "1.running_var")
     mine = part_of_subnet("1.running_var", whole, [group], units, 0)
     assert mine.tolist() == units["hidden"].units[0].tolist()  # of the subnet's own units, as model() set them
+
+
+DIVIDING = """
+class Dividing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.scale = nn.Linear(3, 6), nn.Linear(6, 2), nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x) / self.scale))
+"""
+
+
+def test_units_that_divide_by_their_own_parameter_are_dealt_but_do_not_stream(task):
+    workload = task(NET, "Dividing()", more=DIVIDING)
+    with torch.device("meta"):
+        model = workload.build_model()
+    (group,) = workload.neuron_groups(model)
+    assert {slot.tensor for slot in group.slots} == {"up.weight", "up.bias", "scale", "down.weight"}
+    ist, streaming = (build_method(name, {"local_steps": 4}) for name in ("ist", "streaming_ist"))
+    ist.check(ist.options, model, workload, 2)
+    with pytest.raises(
+        UserError, match="neuron group 'scale' cannot stream, since units in flight are zero: units"
+    ):
+        streaming.check(streaming.options, model, workload, 2)
+    plain = task(NET, "nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))")
+    with torch.device("meta"):
+        model = plain.build_model()
+    streaming.check(streaming.options, model, plain, 2)
 
 
 SIZE, NET = "batch_size = 4", "nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))"
