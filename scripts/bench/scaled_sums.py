@@ -21,8 +21,8 @@ MODELS = Path(__file__).parent / "scaled_models"
 SETTINGS = {
     "transformer": ("adamw", 0.001),
     "mlp": ("sgd", 0.1),
-    "cnn": ("sgd", 0.05),
-    "cnn_batch_norm": ("sgd", 0.05),
+    "cnn": ("adam", 0.001),
+    "cnn_batch_norm": ("adam", 0.001),
 }
 """By task file, its optimizer and learning rate."""
 FORMS = {

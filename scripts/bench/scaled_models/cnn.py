@@ -1,9 +1,10 @@
 """A small CNN without normalisation, on stripes of ten directions in noise; for scaled_sums.py."""
 
 import math
+from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
@@ -11,20 +12,21 @@ batch_size = 32
 PIXELS, CLASSES, CHANNELS = 16, 10, (32, 64, 64)
 
 
-def network(norm):
+def network(norm: Callable[[int], nn.Module]) -> nn.Sequential:
     """The CNN; `norm` makes the layer behind each convolution from its channels."""
-    layers, before = [], 3
+    layers: list[nn.Module] = []
+    before = 3
     for channels in CHANNELS:
         layers += [nn.Conv2d(before, channels, 3, padding=1), norm(channels), nn.ReLU(), nn.MaxPool2d(2)]
         before = channels
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * 4, 128), nn.ReLU(), nn.Linear(128, CLASSES))
 
 
-def model():
+def model() -> nn.Module:
     return network(lambda channels: nn.Identity())
 
 
-def data(train):
+def data(train: bool) -> TensorDataset:
     draw = torch.Generator().manual_seed(int(train))
     count = 8_000 if train else 2_000
     classes = torch.randint(CLASSES, (count,), generator=draw)
@@ -33,8 +35,9 @@ def data(train):
     phases = 2 * math.pi * torch.rand(count, 1, 1, generator=draw)
     stripes = (rows * angles.cos() + columns * angles.sin() + phases).sin()[:, None]
     colours = torch.rand(count, 3, 1, 1, generator=draw)
-    return TensorDataset(stripes * colours + torch.randn(count, 3, PIXELS, PIXELS, generator=draw), classes)
+    noise = torch.randn(count, 3, PIXELS, PIXELS, generator=draw) / 2
+    return TensorDataset(stripes * colours + noise, classes)
 
 
-def loss(model, batch):
+def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
