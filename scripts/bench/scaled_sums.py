@@ -1,13 +1,13 @@
 """Whether `ist` gains by scaling the sums that no normalisation follows, on four task files beside `local_sgd`.
 
-    python scripts/bench/scaled_sums.py RESULTS                           # hours on two cores
-    python scripts/bench/scaled_sums.py RESULTS --models mlp --seeds 1 --nodes 2 --steps 4 --rates 1    # to try it
+    python scripts/bench/scaled_sums.py TARGET                            # hours on two cores
+    python scripts/bench/scaled_sums.py TARGET --models mlp --seeds 1 --nodes 1 --steps 4 --rates 1    # to try it
 
 The models are in scripts/bench/scaled_models: a pre-LN transformer, an MLP without normalisation, and a CNN with
 and without BatchNorm. Each trains by `local_sgd`, and by `ist` with scale=off and scale=auto, on the same samples.
 The program prints the final losses on the test data: the median and the range over seeds, and the differences
 between auto and off, paired by seed. A larger learning rate shows whether the factor only stands for one. The
-command resumes: a finished run in RESULTS does not train again.
+command resumes: a finished run in TARGET does not train again.
 """
 
 import argparse
