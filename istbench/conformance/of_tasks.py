@@ -16,6 +16,7 @@ from istbench.errors import RunFailed, UserError
 from istbench.fabric import Fabric, FabricError
 from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_groups
 from istbench.node.evaluate import evaluate
+from istbench.node.model_proof import prove_model
 from istbench.plugin_code import plugin_line, said_by
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload, load_method
@@ -67,9 +68,12 @@ def the_data(task: Task) -> str:
 
 
 def the_loss(task: Task) -> str:
-    """The loss of a batch is a finite scalar, and its gradient reaches every parameter."""
-    task.try_out()
-    return "a finite scalar, with a gradient for every parameter"
+    """The loss of a batch is a finite scalar; the parameters that it gives no gradient."""
+    idle = task.idle_parameters()
+    if not idle:
+        return "a finite scalar, with a gradient for every parameter"
+    more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
+    return f"a finite scalar; two batches gave no gradient to {', '.join(idle[:_NAMED])}{more}"
 
 
 def the_metric(task: Task) -> str:
@@ -105,6 +109,7 @@ def by_methods(
     file: Path, methods: Sequence[str], nodes: int, plugins: tuple[str, ...]
 ) -> Iterator[tuple[str, Outcome, str]]:
     """For each of `methods`: its name, its outcome, and the observation or the reason; neuron groups on `nodes`."""
+    task = opened_task(file)
     refused: dict[str, str] = {}
     for name in methods:
         request = RunRequest(
@@ -112,11 +117,11 @@ def by_methods(
         )
         try:
             prepare_cell(request, lambda *_: None)
+            prove_model(task, load_method(name, plugins))
         except (UserError, RunFailed) as reason:
             refused[name] = str(reason)
     able = [name for name in methods if name not in refused]
     problems = [_trained(str(file), count, able, plugins) for count in _NODES]
-    task = opened_task(file)
     for name in methods:
         if name in refused:
             yield name, "skipped", refused[name]

@@ -103,6 +103,7 @@ class ActiveOutputs(Method):
     compilable = False
     interrupts = "exchanges the hidden layer inside a forward pass"
     own_kernels = True
+    own_object = "rebuilt"
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric

@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+OwnObject = Literal["kept", "moved", "copied", "rebuilt"]
+
+
 class Method(ABC):
     """A way of training on several nodes. It owns its optimizer and communicates only through the fabric.
 
@@ -44,6 +47,9 @@ class Method(ABC):
     compilable: whether the method only needs the model's whole forward pass, so that torch may compile it.
         interrupts: if not, the action of the method inside a forward pass, for the refusal.
     cuts_units: whether it cuts the model by the workload's neuron groups.
+    own_object: what it does with a model object of the user: keeps it as it is; moves its tensors to other memory;
+        also evaluates copies of it; or builds it again from its named values. istbench proves all but the first.
+    all_gradients: whether every minibatch must give every parameter a gradient.
     own_kernels: whether it computes with its own kernels, in float32 and on CPUs only.
     control_nodes: number of nodes whose row belongs beside every other row of the method in a table; None for none.
         `istbench compare` runs it too.
@@ -61,6 +67,8 @@ class Method(ABC):
     scheduled: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
     cuts_units: ClassVar[bool] = False
+    own_object: ClassVar[OwnObject] = "kept"
+    all_gradients: ClassVar[bool] = False
     own_kernels: ClassVar[bool] = False
     control_nodes: ClassVar[int | None] = None
     own_updates: ClassVar[str] = "builds its own optimizer"
@@ -236,7 +244,13 @@ def is_parameter(model: nn.Module, name: str) -> bool:
 
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:
-    """Give all of `model` storage on `device` and the initial values of `seed`; returns it."""
+    """The whole model on `device` with the initial values of `seed`: the user's own object, else `model` filled."""
+    own = workload.own_model(seed)
+    return filled(model, workload, seed, device) if own is None else own.to(device)
+
+
+def filled(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:
+    """Give all of `model` storage on `device` and the initial values of `seed`, name by name; returns it."""
     blank = with_storage(model, device)
     with torch.no_grad():
         for name, parameter in blank.named_parameters():

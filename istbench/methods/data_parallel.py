@@ -48,6 +48,9 @@ class DataParallel(Method):
         self._optimizer = self._build_optimizer()
         self._averages = Averages(fabric, self.options, self.seed)
         self._minibatches = 0  # of the current round
+        self._reached = set[Tensor]()  # parameters with a gradient of the last backward pass
+        for parameter in trained(self._model):
+            parameter.register_post_accumulate_grad_hook(self._reached.add)
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
         self._replica = DistributedDataParallel(
             self._model,
@@ -75,12 +78,28 @@ class DataParallel(Method):
         self._averages.compressing = self.local_step >= self.options.start_compress
         with contextlib.nullcontext() if ends else self._replica.no_sync():
             loss = self._workload.loss(self._replica, batch)
-            (loss if self.round_steps == 1 else loss / self.round_steps).backward()
+            self._backward(loss if self.round_steps == 1 else loss / self.round_steps, ends)
         if ends:
             self._fabric.recorder.wait_all()  # the replica's backward pass ends when every bucket is averaged
             self._update()
             self._end_round()
         return loss.detach()
+
+    def _backward(self, loss: Tensor, ends: bool) -> None:
+        """Compute the gradients of `loss`. Where they leave (`ends`), a parameter without one sends zeros.
+
+        A minibatch may use a part of the model, and another one on every node. torch's own answer,
+        `find_unused_parameters`, walks through the graph of every step and sends one more message.
+        """
+        self._reached.clear()
+        loss.backward()
+        idle = [own for own in trained(self._model) if own not in self._reached]
+        if ends and idle:
+            # This calls the hooks of the replica, which send the buckets that are now complete.
+            (torch.cat([own.reshape(-1)[:1] for own in idle]).sum() * 0).backward()
+            if self._fabric.world_size == 1 and self.round_steps == 1:
+                for own in idle:  # a plain loop leaves them as they are
+                    own.grad = None
 
     def close_round(self) -> None:
         self._average_open_round()
@@ -98,7 +117,11 @@ class DataParallel(Method):
 
     def _average_open_round(self) -> None:
         """Step on the mean gradient of fewer minibatches than a round has, without compression."""
-        gradients = [parameter.grad for parameter in trained(self._model) if parameter.grad is not None]
+        gradients = []
+        for parameter in trained(self._model):
+            if parameter.grad is None:  # no minibatch of this node used it
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
         for gradient in gradients:
             gradient.mul_(self.round_steps / self._minibatches)
         average(self._fabric, gradients, "averaging gradients")
@@ -172,7 +195,7 @@ class DataParallel(Method):
         batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
         self._replica.eval()  # leaves running statistics alone
         with self._fabric.accounting("control"):
-            self._workload.loss(self._replica, batch).backward()
+            self._backward(self._workload.loss(self._replica, batch), ends=True)
         self._replica.train()
         self._clear_gradients()
 

@@ -44,6 +44,8 @@ class FullySharded(Method):
     """Data parallel with an n-th of the parameters, gradients and optimizer state on each node."""
 
     name = "fsdp"
+    own_object = "rebuilt"
+    all_gradients = True  # torch's reduce-scatter sends the gradients that there are
     own_updates = "cuts parameters by rows, and updates the rows of each node"
     scheduled = True
     compilable = False

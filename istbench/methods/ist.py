@@ -65,6 +65,7 @@ class IndependentSubnetTraining(Method):
     scheduled = True
     own_updates = "sends the optimizer's state with its units"
     cuts_units = True
+    own_object = "rebuilt"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ClippedOptions):

@@ -13,7 +13,7 @@ local there too.
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ from istbench.config.tunable import LOCAL_STEPS
 from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
-from istbench.methods.base import Method, counted, materialise
+from istbench.methods.base import Method, OwnObject, counted, materialise
 from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors
 from istbench.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, started
 from istbench.workloads.base import Batch, Workload
@@ -56,6 +56,7 @@ class LocalSGD(Method):
     name = "local_sgd"
     scheduled = True
     own_updates = ""
+    own_object: ClassVar[OwnObject] = "moved"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(RoundOptions):

@@ -39,6 +39,7 @@ class ModelParallel(Method):
     batches = "replicated"
     scheduled = True
     compilable = False
+    own_object = "rebuilt"
     interrupts = "exchanges the hidden layer inside a forward pass"
 
     @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ class NoLoCo(DiLoCo):
     """DiLoCo in random pairs of nodes that pull each other's weights together, without an all-reduce."""
 
     name = "noloco"
+    own_object = "copied"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(DiLoCo.Options):

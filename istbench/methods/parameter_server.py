@@ -34,6 +34,7 @@ class ParameterServer(Method):
 
     name = "parameter_server"
     own_updates = "updates slices of parameters on their servers"
+    own_object = "moved"
     scheduled = True
     compilable = False
 

@@ -37,6 +37,7 @@ class StreamingDiLoCo(DiLoCo):
     """`diloco` whose layers take their outer steps in turn, while the nodes compute."""
 
     name = "streaming_diloco"
+    own_object = "copied"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(DiLoCo.Options):

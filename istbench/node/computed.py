@@ -56,7 +56,13 @@ class _Computed:
         return getattr(self._workload, name)
 
     def build_model(self) -> nn.Module:
-        model = self._workload.build_model()
+        return self._arranged(self._workload.build_model())
+
+    def own_model(self, seed: int) -> nn.Module | None:
+        own = self._workload.own_model(seed)
+        return None if own is None else self._arranged(own)
+
+    def _arranged(self, model: nn.Module) -> nn.Module:
         if self._channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             make_narrow_norms_contiguous(model)
@@ -92,7 +98,9 @@ class _Computed:
         for parameter in model.parameters():
             known = self._scaled_back.get(id(parameter))
             if parameter.requires_grad and (known is None or known() is not parameter):
-                parameter.register_hook(lambda gradient: gradient / LOSS_SCALE)
+                handle = parameter.register_hook(lambda gradient: gradient / LOSS_SCALE)
+                hooks: Any = parameter._backward_hooks
+                hooks.move_to_end(handle.id, last=False)  # the user's own hooks see gradients without the factor
                 self._scaled_back[id(parameter)] = weakref.ref(parameter)
 
     def _compile(self, model: nn.Module) -> nn.Module:

@@ -7,21 +7,24 @@ import torch
 from torch import Tensor, nn
 
 from istbench.errors import UserError, shown
-from istbench.methods.base import materialise
+from istbench.methods.base import Method, materialise
+from istbench.node.model_proof import prove_model
 from istbench.subnets.groups import misfit, permute_units
 from istbench.subnets.proof import random_values
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import blank_model
+from istbench.workloads.held_out import whole
+from istbench.workloads.task import Task
 
 _MOST_PARAMETERS = 2**22  # a larger model takes seconds, and memory that the workers need
 _SAMPLES = 8
 _NEAR = 1e-4
 
 
-def rehearse(workload: Workload, *, cuts_units: bool) -> None:
-    """Compute one loss of `workload`, whose data is open. With `cuts_units`, try other orders of units too.
+def rehearse(workload: Workload, method: type[Method]) -> None:
+    """Compute one loss of `workload`, whose data is open. For a method that cuts units, try other orders of them.
 
-    A task file is tried by its own `try_out`, and the launcher proves its groups.
+    A task file is tried by its own `try_out`. The launcher proves its groups; `prove_model` proves its model.
 
     The units of a neuron group are interchangeable: their order must not change the function of the model. Models
     of more than 4 million parameters are not tried. Training reports other errors of the plug-in's code, with their
@@ -33,10 +36,14 @@ def rehearse(workload: Workload, *, cuts_units: bool) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         workload.try_out()
+    task = whole(workload)
+    if isinstance(task, Task):
+        prove_model(task, method)
+        return
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            _rehearse(workload, cuts_units)
+            _rehearse(workload, method.cuts_units)
     except UserError:
         raise
     except Exception:

@@ -10,6 +10,7 @@ import torch
 
 from istbench.activity import current
 from istbench.config.run import RunConfig
+from istbench.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node import checkpoint
@@ -59,7 +60,25 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     with torch.device("meta"):
         model = computing.build_model()
     method.setup(model, computing, fabric)
+    _check_same_start(workload, fabric)
     return Setup(method=method, shards=shards, workload=workload, batches=batches)
+
+
+def _check_same_start(workload: Workload, fabric: Fabric) -> None:
+    """Refuse a user's model whose initial values differ between nodes: they would train different models.
+
+    Raises:
+        UserError: on rank 0, naming the first rank that differs.
+    """
+    if not workload.start_digest():
+        return
+    digests = fabric.texts.gather(workload.start_digest())
+    other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
+    if other is not None:
+        raise UserError(
+            f"{workload.in_errors}: model() gives other initial values on node {other} than on node 0; it should "
+            "draw its random numbers from torch, NumPy or Python's random"
+        )
 
 
 def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedStep:

@@ -104,7 +104,7 @@ def train_rank(
     seed_random_state(derived_seed(config.seed, "node", fabric.rank))
     if fabric.rank == 0 and config.code:
         current.begin("computing a first loss", timed=True)
-        rehearse(workload, cuts_units=load_method(config.method, config.plugins).cuts_units)
+        rehearse(workload, load_method(config.method, config.plugins))
     counted = warm_up(config, workload, fabric)
     memory = PeakMemory(fabric.device)
     setup = set_up(config, workload, fabric)

@@ -280,6 +280,18 @@ class Workload(ABC):
 
     # Initial weights.
 
+    def own_model(self, seed: int) -> nn.Module | None:
+        """A new model object of the user with its initial values for `seed`, on the CPU.
+
+        None if istbench builds the model and fills it by name, from `build_model`, `initial_rows` and
+        `initial_buffer`.
+        """
+        return None
+
+    def start_digest(self) -> str:
+        """A digest of the initial values of the last object of `own_model`; empty if it returned none."""
+        return ""
+
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
         """Initial values of `rows` (indices along dimension 0, None for all) of parameter `name`.
 

@@ -145,6 +145,13 @@ class Task(Workload):
         """The model of the file, on the meta device."""
         return self.task_model.blank(planned=not self._opened)
 
+    def own_model(self, seed: int) -> nn.Module:
+        """What `model()` of the file returns under `seed`: with its hooks, attributes, aliases."""
+        return self.task_model.built(seed)
+
+    def start_digest(self) -> str:
+        return self.task_model.digest
+
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
         """Initial values of `rows` of parameter `name`, from the whole model under `seed`."""
         whole = self.task_model.initial(name, seed)
@@ -239,7 +246,7 @@ class Task(Workload):
         if not self._found:
             with torch.device("cpu"), users_code(f"finding neuron groups of {TASK_FILE} {self.file.name}"):
                 model = self.task_model.built(0).eval()
-                batch = self._example(model)
+                batch = self.example_batch(model)
                 self._found.append(discover_groups(model, lambda some: self.loss(some, batch)))
         return self._found[0]
 
@@ -268,7 +275,7 @@ class Task(Workload):
         with torch.device("cpu"), users_code(f"proving neuron groups of {TASK_FILE} {self.file.name}"):
             model = self.task_model.built(0).eval()
             try:
-                batch = self._example(model)
+                batch = self.example_batch(model)
                 problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).silence)
             except Exception:
                 return
@@ -280,7 +287,7 @@ class Task(Workload):
 
     def _prove(self, model: nn.Module, groups: Sequence[NeuronGroup]) -> str:
         try:
-            batch = self._example(model)
+            batch = self.example_batch(model)
             problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).order)
         except Exception as error:  # checks of the loss report a mistake of its own
             reason = plugin_line(error) or str(error).partition("\n")[0]
@@ -290,7 +297,7 @@ class Task(Workload):
                 raise self.file.wrong("neuron_groups", misfit(model, group, groups, problems[group.name]))
         return ""
 
-    def _example(self, model: nn.Module, number: int = 0) -> Batch:
+    def example_batch(self, model: nn.Module, number: int = 0) -> Batch:
         """A few training samples; a whole minibatch if the loss of `model` takes no other size.
 
         An iterable gives a batch of its own. number: other samples for each.
@@ -313,28 +320,29 @@ class Task(Workload):
         """Compute a loss and its gradients on throw-away weights, and step the file's own optimizer.
 
         Raises:
-            UserError: for a wrong loss, a parameter without a gradient, or a wrong optimizer.
+            UserError: for a wrong loss, or a wrong optimizer.
         """
+        self.idle_parameters()
+
+    def idle_parameters(self) -> list[str]:
+        """Try out the file as `try_out` does; returns the parameters that got no gradient from some batch."""
         model = self.task_model.built(0).train()
+        idle = set[str]()
         for number in range(2):  # a parameter may serve some batches only
+            model.zero_grad()
             with self.file.watched(self.file.first_of("loss", "model")):
-                value = self.loss(model, self._example(model, number))
+                value = self.loss(model, self.example_batch(model, number))
                 if not torch.isfinite(value):
                     raise self._wrong_loss(f"returns {value.item()} on untrained weights; it should be finite")
                 value.backward()
-            idle = [name for name, own in model.named_parameters() if own.requires_grad and own.grad is None]
-            if not idle:
-                break
-        if idle:
-            more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
-            raise self._wrong_loss(
-                f"gives no gradient to {idle[0]}{more}; use it in the loss, or set requires_grad=False in model()"
-            )
+            named = model.named_parameters()
+            idle |= {name for name, own in named if own.requires_grad and own.grad is None}
         optimizer = self.optimizer(list(model.parameters()))
         if optimizer is not None:
             with self.file.watched("optimizer"):
                 optimizer.step()
             check_state(self.file, optimizer)
+        return [name for name, _ in model.named_parameters() if name in idle]
 
 
 @functools.cache

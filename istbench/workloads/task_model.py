@@ -3,6 +3,7 @@
 import copy
 import warnings
 import weakref
+import zlib
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ class TaskModel:
         self._planned: nn.Module | None = None
         self._structure: nn.Module | None = None
         self._seed = 0
+        self.digest = ""  # of the values of the last model that was built
         self._values: dict[str, Tensor] | None = None
         self._last: list[weakref.ref[nn.Module]] = []  # of the last call of `model()`: the modules with tensors
 
@@ -40,7 +42,9 @@ class TaskModel:
             UserError: if `model()` returns no float32 model to train, or no new one.
         """
         with torch.device("cpu"), RandomNumbers(derived_seed(seed, "model")).drawn():
-            return self._new().to("cpu")
+            model = self._new().to("cpu")
+        self.digest = _digest(model)
+        return model
 
     def blank(self, *, planned: bool) -> nn.Module:
         """The model on the meta device.
@@ -128,3 +132,12 @@ class TaskModel:
 def _has_tensors(module: nn.Module) -> bool:
     """Whether `module` has parameters or buffers of its own, beside those of modules inside it."""
     return any(True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
+
+
+def _digest(model: nn.Module) -> str:
+    """A checksum of the values of `model`, to compare nodes."""
+    checksum = 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.layout == torch.strided:
+            checksum = zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from istbench.errors import UserError
+from istbench.methods.data_parallel import DataParallel
+from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.rehearsal import rehearse
 from istbench.subnets.groups import NeuronGroup, Slot, validate_groups
 from istbench.workloads.toy import Toy
@@ -21,9 +23,9 @@ def groups(**slots):
     ]
 
 
-def refusal(tmp_path, *, cuts_units=True, **attributes):
+def refusal(tmp_path, *, method=IndependentSubnetTraining, **attributes):
     with pytest.raises(UserError) as refused:
-        rehearse(opened(tmp_path, **attributes), cuts_units=cuts_units)
+        rehearse(opened(tmp_path, **attributes), method)
     return str(refused.value)
 
 
@@ -35,7 +37,7 @@ def test_groups_that_fit_are_taken_and_random_numbers_stay_as_they_were(tmp_path
     torch.manual_seed(3)
     wanted = torch.rand(1)
     torch.manual_seed(3)
-    rehearse(opened(tmp_path, neuron_groups=groups(first=FIRST, second=SECOND)), cuts_units=True)
+    rehearse(opened(tmp_path, neuron_groups=groups(first=FIRST, second=SECOND)), IndependentSubnetTraining)
     assert torch.equal(torch.rand(1), wanted)
 
 
@@ -52,7 +54,7 @@ def test_biases_of_the_other_layer_fit_in_size_alone_and_are_refused(tmp_path):
     assert said.startswith(
         "workload 'own': neuron group 'first' does not fit the model: another order of its 16 units "
     )
-    rehearse(workload, cuts_units=False)  # a method that cuts nothing asks for no groups
+    rehearse(workload, DataParallel)  # a method that cuts nothing asks for no groups
 
 
 def test_a_last_layer_that_starts_at_zero_hides_no_wrong_group(tmp_path):
@@ -106,11 +108,11 @@ def test_groups_of_another_kind_are_refused(made, said):
     ],
 )
 def test_what_no_method_could_train_is_refused_for_any_method(tmp_path, attributes, said):
-    assert said in refusal(tmp_path, cuts_units=False, **attributes)
+    assert said in refusal(tmp_path, method=DataParallel, **attributes)
 
 
 def test_an_error_of_the_plug_in_is_left_to_training(tmp_path):
     def loss(self, model, batch):
         raise KeyError("RANK")
 
-    rehearse(opened(tmp_path, loss=loss), cuts_units=True)
+    rehearse(opened(tmp_path, loss=loss), IndependentSubnetTraining)

@@ -376,8 +376,6 @@ MISTAKES = [
     (LOSS, "1.5", ", line 16, loss: returns 1.5; it should return a scalar tensor"),
     (LOSS, f"{LOSS}.detach()", ", line 16, loss: returns a tensor without a gradient; compute it from model(...)"),
     (LOSS, f"{LOSS} * float('nan')", ", line 16, loss: returns nan on untrained weights; it should be finite"),
-    (LOSS, "model[0](points).sum()", ", line 16, loss: gives no gradient to 1.weight and 3 more; use it in the "
-     "loss, or set requires_grad=False in model()"),
     (SIZE, "batch_size = 0", ": batch_size must be a whole number of at least 1, not 0"),
     (SIZE, "metric = 'accuracy'", ": metric is 'accuracy'; without evaluate(model, batches) istbench reports the"),
     (SIZE, f"{EVALUATE}compute()\n", ", line 7, evaluate: name the metric that it returns: write metric = \"acc"),

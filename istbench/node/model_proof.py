@@ -1,0 +1,204 @@
+"""A proof that a method trains the model that a task file built, and not another one of the same named values.
+
+A torch module is more than its named values: hooks, attributes of parameters, tensors that share memory, closures
+and plain lists. `ddp` trains the user's object as it is. Methods that move its tensors, or build it again from its
+named values, may lose the rest. So the user's own object and that of the method take the same two batches, with a
+step of gradient descent between them. Their losses and gradients must agree.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from istbench.errors import UserError
+from istbench.methods.base import Method, filled
+from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
+from istbench.plugin_code import plugin_line, said_by
+from istbench.workloads.base import Batch
+from istbench.workloads.task import Task
+
+_CPU = torch.device("cpu")
+_NEAR = 1e-4  # of the largest value: sums in another order differ by less
+_SMALL = 1e-2  # of the largest gradient: a gradient far below it is mostly rounding
+_MOVE = 0.1  # the step changes the weights by this part of their norm
+_KEPT = "ddp trains the object as it is"
+_DONE = {
+    "moved": "moves its tensors",
+    "copied": "moves its tensors and evaluates copies of it",
+    "rebuilt": "builds it again from its named values",
+}
+
+Results = Mapping[str, Tensor | None]
+
+
+def prove_model(task: Task, method: type[Method]) -> None:
+    """Compare the model that `method` trains with the user's own object; nothing for a method that keeps it.
+
+    Raises:
+        UserError: they differ; the message names the first difference and what caused it. Or some minibatch gives a
+            parameter no gradient, and `method` needs all.
+    """
+    if method.all_gradients and (idle := task.idle_parameters()):
+        raise UserError(
+            f"{task.in_errors}: {method.name} needs a gradient for every parameter, but a minibatch gave none to "
+            f"{idle[0]}; use ddp"
+        )
+    if method.own_object == "kept":
+        return
+    before = random_state(_CPU)
+    try:
+        problem = _problem(task, method.own_object)
+    finally:
+        set_random_state(before, _CPU)
+    if problem:
+        raise UserError(
+            f"{task.in_errors}: {method.name} would train another model than model() returns: {problem}. "
+            f"{method.name} {_DONE[method.own_object]}; {_KEPT}"
+        )
+
+
+@functools.cache  # `istbench check` proves method after method
+def _problem(task: Task, own_object: str) -> str:
+    """The first difference between both models, in words; empty if there is none."""
+    # One object after the other: a function that reads a global sees the object that was built last.
+    own = task.own_model(0)
+    batches = [task.example_batch(own, number) for number in range(2)]
+    expected = _course(task, own, batches)
+    try:
+        other = _rebuilt(task) if own_object == "rebuilt" else _moved(task.own_model(0))
+        difference = _difference(expected, _course(task, other, batches))
+        if not difference and own_object == "copied" and _copy_follows(task, other, batches[0]):
+            difference = "a copy of it reads tensors of the original"
+    except Exception as error:
+        return plugin_line(error) or said_by(error)
+    if difference and _difference(expected, _course(task, task.own_model(0), batches)):
+        return "its loss differs between two calls on the same weights and batch, so nothing is proved"
+    name = difference.partition("gradient of ")[2]
+    return f"{difference}{_cause(task.own_model(0), name)}" if difference else ""
+
+
+def _moved(model: nn.Module) -> nn.Module:
+    flatten_in_place(floating_tensors(model))
+    return model
+
+
+def _rebuilt(task: Task) -> nn.Module:
+    with torch.device("meta"):
+        blank = task.build_model()
+    return filled(blank, task, 0, _CPU)
+
+
+def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Results:
+    """Losses and gradients of `model` on `batches` in turn, with a step after each, and a loss in evaluation."""
+    found: dict[str, Tensor | None] = {}
+    model.train()
+    for number, batch in enumerate(batches, start=1):
+        seed_random_state(number)
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        found[f"loss {number}"] = loss.detach()
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            gradient = parameter.grad
+            found[f"{number}: gradient of {name}"] = (
+                None if gradient is None else gradient.detach().clone().to_dense()
+            )
+        _descend(model)
+    seed_random_state(0)
+    with torch.no_grad():
+        found["loss in evaluation"] = _evaluated(task, model, batches[0])
+    return found
+
+
+def _evaluated(task: Task, model: nn.Module, batch: Batch) -> Tensor:
+    model.eval()
+    try:
+        return task.loss(model, batch)
+    except Exception:  # a detector has no loss in evaluation
+        return torch.zeros(())
+
+
+@torch.no_grad()
+def _descend(model: nn.Module) -> None:
+    """Take a step of gradient descent that changes the weights by a part of their norm."""
+    pairs = [(own, own.grad.to_dense()) for own in model.parameters() if own.grad is not None]
+    weights, gradients = (
+        torch.stack([tensor.norm() for tensor in tensors]).norm() for tensors in zip(*pairs, strict=True)
+    )
+    for own, gradient in pairs:
+        own.sub_(gradient, alpha=float(_MOVE * weights / gradients) if gradients > 0 else 0.0)
+
+
+def _copy_follows(task: Task, model: nn.Module, batch: Batch) -> bool:
+    """Whether a copy of `model` changes its loss when the tensors of `model` change."""
+    twin = copy.deepcopy(model)
+
+    def loss() -> Tensor:
+        seed_random_state(0)
+        return _evaluated(task, twin, batch)
+
+    with torch.no_grad():
+        before = loss()
+        for tensor in floating_tensors(model):
+            tensor.mul_(1 + _MOVE)
+        return not _agree(before, loss(), 0.0)
+
+
+def _difference(expected: Results, found: Results) -> str:
+    """The first of the `expected` results that `found` does not share, in words; empty if they agree."""
+    largest = max(float(value.abs().max()) for value in expected.values() if value is not None and value.numel())
+    for name, value in expected.items():
+        other = found.get(name)
+        if (value is None) != (other is None) or (
+            value is not None and other is not None and not _agree(value, other, _SMALL * largest)
+        ):
+            step, _, what = name.rpartition(": ")
+            return f"after one step the {what}" if step == "2" or name == "loss 2" else f"the {what}"
+    return ""
+
+
+def _agree(one: Tensor, other: Tensor, least: float) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not one.numel():
+        return True
+    scale = max(float(one.abs().max()), least)
+    return torch.allclose(one, other, rtol=0.0, atol=_NEAR * scale, equal_nan=True)
+
+
+def _cause(model: nn.Module, name: str) -> str:
+    """What belongs to the parameters of `model`, first to `name`, beside their values: in words after a comma."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    order = sorted(named, key=lambda other: other != name)
+    for cause in (_hooked, _tied, _marked):
+        for found in cause(model, order, named):
+            return f", because of {found}"
+    return ", because something reads its tensors past the module: a closure, a list or a view"
+
+
+Cause = Callable[[nn.Module, list[str], Mapping[str, nn.Parameter]], Iterator[str]]
+
+
+def _hooked(_model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    for name in order:
+        if named[name]._backward_hooks or getattr(named[name], "_post_accumulate_grad_hooks", None):
+            yield f"a hook on {name}"
+
+
+def _tied(model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    places: dict[int, tuple[str, Tensor]] = {}
+    tensors = [*((name, named[name]) for name in order), *model.named_buffers()]
+    for name, tensor in tensors:
+        first, other = places.setdefault(tensor.untyped_storage().data_ptr(), (name, tensor))
+        if other is not tensor and tensor.numel():
+            yield f"memory that {first} and {name} share; tie modules by assignment of the parameter itself"
+
+
+def _marked(_model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    for name in order:
+        for attribute in vars(named[name]):
+            yield f"the attribute {attribute} of {name}"

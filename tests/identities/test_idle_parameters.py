@@ -1,0 +1,86 @@
+"""A minibatch may give no gradient to a parameter, on one node or on all: experts that no sample chose."""
+
+import pytest
+import torch
+from torch import nn
+
+from istbench.conformance.training import assembled, largest_difference, plain_training, set_up, train
+from istbench.methods.data_parallel import DataParallel
+from istbench.processes.on_nodes import on_nodes
+from istbench.workloads.toy import Toy, ToyOptions
+
+EXACT = 2e-5
+STEPS = 12
+KINDS = 6
+
+
+class Experts(nn.Module):
+    """Each sample takes the expert of its sign pattern, so that small minibatches leave experts out."""
+
+    def __init__(self, features, hidden, classes):
+        super().__init__()
+        self.first = nn.Linear(features, hidden)
+        self.experts = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(KINDS))
+        self.output = nn.Linear(hidden, classes)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        chosen = (x[:, 0].abs() * 7).long() % KINDS
+        added = torch.zeros_like(h)
+        for number, expert in enumerate(self.experts):
+            mine = (chosen == number).nonzero()[:, 0]
+            if len(mine):
+                added = added.index_put((mine,), expert(h[mine]))
+        return self.output(h + added)
+
+
+class ExpertsToy(Toy):
+    name = "experts"
+    batch_size = 3
+
+    def build_model(self):
+        return Experts(self.options.features, self.options.hidden, self.options.classes)
+
+
+def experts():
+    workload = ExpertsToy(ToyOptions(hidden=9))
+    workload.open(workload.prepare(None, None, None))
+    return workload
+
+
+def node_difference(fabric, method, options):
+    workload = experts()
+    built = set_up(fabric, workload, method, options)
+    train(fabric, workload, built, 0, STEPS)
+    built.drain()
+    model = assembled(fabric, built)
+    expected = plain_training(workload, DataParallel.Options(lr=0.1), STEPS, nodes=fabric.world_size)
+    return 0.0 if model is None else largest_difference(model, expected)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("method", ["ddp", "zero", "p3"])
+def test_parameters_without_a_gradient_on_some_nodes_train_as_in_a_plain_loop(method, nodes):
+    assert max(on_nodes(node_difference, nodes, method, {"lr": 0.1}, timeout_s=30)) < EXACT
+
+
+def test_a_minibatch_really_leaves_experts_out():
+    workload = experts()
+    model = workload.build_model()
+    workload.loss(model, workload.train_batch(torch.arange(3), torch.Generator())).backward()
+    idle = [expert for expert in model.experts if expert.weight.grad is None]
+    assert 0 < len(idle) < KINDS
+
+
+def node_accumulated(fabric):
+    """Two minibatches a step: as one step on both."""
+    workload = experts()
+    built = set_up(fabric, workload, "ddp", {"lr": 0.1, "accumulate": 2})
+    train(fabric, workload, built, 0, 3)
+    built.close_round()
+    return [float(own.abs().sum()) for own in assembled(fabric, built).parameters()] if fabric.rank == 0 else []
+
+
+def test_an_open_round_averages_parameters_that_only_one_node_used():
+    sums = on_nodes(node_accumulated, 2, timeout_s=30)[0]
+    assert all(value > 0 for value in sums)

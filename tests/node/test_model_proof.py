@@ -1,0 +1,149 @@
+"""The user's own model object trains, or the method is refused by the name of the loss."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from istbench.conformance.training import assembled, set_up, train
+from istbench.errors import UserError
+from istbench.methods.data_parallel import DataParallel
+from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.local_sgd import LocalSGD
+from istbench.methods.noloco import NoLoCo
+from istbench.node.model_proof import prove_model
+from istbench.processes.on_nodes import on_nodes
+from istbench.registry import build_workload
+from istbench.workloads.batches import ShardedBatches
+
+FILE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+batch_size = 8
+CALLS = []
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 12), nn.Linear(12, 6)
+        {made}
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        return self.second(h){added}
+
+def model():
+    net = Net()
+    {changed}
+    return net
+
+def data(train):
+    x = torch.rand(64, 6, generator=torch.Generator().manual_seed(int(train)))
+    return TensorDataset(x, x.sin())
+
+def loss(model, batch):
+    return F.mse_loss(model(batch[0]), batch[1])
+"""
+KEPT = {
+    "plain": {},
+    "hook": {"changed": "net.first.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))"},
+    "hook after": {
+        "changed": "net.first.weight.register_post_accumulate_grad_hook("
+        "lambda own: setattr(own, 'grad', own.grad.clamp(-1e-3, 1e-3)))"
+    },
+    "attribute": {
+        "changed": "net.first.weight.times = 3.0",
+        "added": " * getattr(self.first.weight, 'times', 1.0)",
+    },
+    "list": {"made": "self.all = [self.first.weight]", "added": " + self.all[0].square().sum()"},
+    "closure": {
+        "changed": "w = net.first.weight; net.register_forward_hook(lambda m, i, out: out + w.sum())",
+    },
+}
+# What moving a tensor loses too.
+TIED = {
+    "tied by data": {"changed": "net.second.weight.data = net.first.weight.data.T"},
+    "view": {"changed": "net.view = net.first.weight.detach()[0]", "added": " + self.view.sum()"},
+    "buffer": {"made": "self.register_buffer('b', self.first.weight.detach()[:, 0])", "added": " + self.b.sum()"},
+}
+NAMED = {
+    "hook": "a hook on first.weight",
+    "hook after": "a hook on first.weight",
+    "attribute": "the attribute times of first.weight",
+    "list": "past the module",
+    "tied by data": "memory that",
+    "buffer": "memory that",
+}
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def task(tmp_path):
+    def make(parts):
+        path = tmp_path / f"own{next(NUMBERS)}.py"
+        path.write_text(FILE.format(**{"made": "pass", "added": "", "changed": "pass", **parts}))
+        workload = build_workload(str(path), {})
+        workload.open(workload.prepare(None, tmp_path, lambda *_: None))
+        return workload
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [*KEPT, *TIED])
+@pytest.mark.parametrize("method", [DataParallel, LocalSGD, NoLoCo, IndependentSubnetTraining])
+def test_a_method_that_would_lose_what_belongs_to_the_model_is_refused(task, kind, method):
+    lost = {
+        DataParallel: [],
+        LocalSGD: TIED,
+        NoLoCo: [*TIED, "closure"],
+        IndependentSubnetTraining: [*KEPT, *TIED][1:],
+    }
+    workload = task({**KEPT, **TIED}[kind])
+    if kind not in lost[method]:
+        prove_model(workload, method)
+        return
+    with pytest.raises(UserError, match=f"{method.name} would train another model than model") as refused:
+        prove_model(workload, method)
+    assert NAMED.get(kind, "") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_loss_that_counts_its_calls_cannot_be_proved(task):
+    workload = task({"added": " + (CALLS.append(1) or len(CALLS))"})
+    with pytest.raises(UserError, match="nothing is proved"):
+        prove_model(workload, LocalSGD)
+
+
+def node_trained(fabric, path, method):
+    workload = build_workload(path, {})
+    workload.open(workload.prepare(None, None, lambda *_: None))
+    built = set_up(fabric, workload, method, {"optimizer": "sgd", "lr": 0.1})
+    train(fabric, workload, built, 0, 20)
+    model = assembled(fabric, built)
+    return [own.detach().flatten().tolist() for own in model.parameters()]
+
+
+def plain_loop(workload):
+    """The loop that the user would write."""
+    model = workload.own_model(0).train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batches = ShardedBatches(workload.train_size, workload.batch_size, rank=0, world_size=1, seed=0)
+    for step in range(20):
+        inputs, _ = workload.train_batch(batches.indices(step), batches.generator(step))
+        x, y = inputs.parts
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return [own.detach().flatten().tolist() for own in model.parameters()]
+
+
+@pytest.mark.parametrize(("kind", "method"), [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp")])
+def test_the_object_that_trains_is_that_of_the_user(task, tmp_path, kind, method):
+    workload = task({**KEPT, **TIED}[kind])
+    (found,) = on_nodes(node_trained, 1, str(tmp_path / workload.file.name), method)
+    for ours, theirs in zip(found, plain_loop(workload), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
