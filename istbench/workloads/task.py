@@ -17,16 +17,15 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from istbench.config.data_source import DataSource
 from istbench.errors import UserError, shown
-from istbench.plugin_code import TASK_FILE, plugin_line, users_code
+from istbench.plugin_code import TASK_FILE, plugin_line, said_by, users_code
 from istbench.subnets.discovery import Discovered, discover_groups
 from istbench.subnets.groups import NeuronGroup, Slot, misfit, named_tensors
 from istbench.subnets.proof import Proof, failing
 from istbench.workloads.base import Batch, Progress, Workload
-from istbench.workloads.task_batches import Split, Stream, as_batch, kind_of, split_of
+from istbench.workloads.task_batches import Split, Stream, as_batch, kind_of, mapped, split_of
 from istbench.workloads.task_file import TaskFile
 from istbench.workloads.task_model import TaskModel
 from istbench.workloads.task_optimizer import check_state, own_optimizer
@@ -99,7 +98,10 @@ class Task(Workload):
         train, test = self.split(True), None if self.without_test else self.split(False)
         sizes = train.count, test.count if test else 0
         contents = f"{sizes} {train.content()} {test.content() if test else ''}"
-        turns = f"{self.file.name}: data yields batches. Each node reads all of them and takes every n-th"
+        turns = f"{self.file.name}: data yields batches"
+        if "samples" not in self.file and self.file.settings.samples is None:
+            turns += f" of {train.batch_size} samples"
+        turns += ". Each node reads all of them and takes every n-th"
         return DataSource(
             kind=self.name,
             name=f"data of {self.file.name}",
@@ -129,11 +131,14 @@ class Task(Workload):
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Samples `indices` of a Dataset, or the batch of an iterable that begins at `indices[0]`."""
         self.task_model.release()
-        return as_batch(self.split(True).batch(indices.tolist(), generator.initial_seed()))
+        return self._batch(self.split(True).batch(indices.tolist(), generator.initial_seed()))
 
     def test_batches(self) -> Iterator[Batch]:
         """The batches of `data(train=False)`, in order."""
-        return map(as_batch, self.split(False).in_order())
+        return map(self._batch, self.split(False).in_order())
+
+    def _batch(self, parts: Any) -> Batch:
+        return as_batch(self.file, parts)
 
     def _refuse(self, data: Path | None) -> None:
         if data is not None:
@@ -199,7 +204,7 @@ class Task(Workload):
         """A batch of `samples`, or of an iterable's own size, without values."""
         with torch.device("cpu"):
             parts = self.split(True).example(samples)
-        return as_batch(tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, Tensor) else leaf, parts))
+        return self._batch(mapped(parts, lambda tensor: tensor.to("meta")))
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """What `evaluate(model, batches)` returns; without it the mean loss, each batch by its samples."""
@@ -209,13 +214,23 @@ class Task(Workload):
             return found
         total, count = 0.0, 0
         for batch in batches:
-            total += self.loss(model, batch).item() * len(batch[0])
+            total += self._evaluated_loss(model, batch) * len(batch[0])
             count += len(batch[0])
         return {"loss": total / count if count else math.nan}
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The optimizer of the file over `parameters`; None without one."""
         return own_optimizer(self.file, parameters) if "optimizer" in self.file else None
+
+    def _evaluated_loss(self, model: nn.Module, batch: Batch) -> float:
+        try:
+            return self.loss(model, batch).item()
+        except Exception as error:  # a detector returns boxes in evaluation mode, and no loss
+            reason = str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)
+            raise UserError(
+                f"{TASK_FILE} {self.file.name}: no loss of the model in evaluation mode ({reason}); write "
+                "evaluate(model, batches)"
+            ) from error
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]
@@ -304,14 +319,14 @@ class Task(Workload):
         """
         split = self.split(True)
         few = min(max(self.batch_size, _LEAST_EXAMPLE), _EXAMPLE)
-        batch = as_batch(split.example(few, number))
+        batch = self._batch(split.example(few, number))
         if few == self.batch_size or self.in_turn:
             return batch
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 self.loss(model, batch)
         except Exception:
-            return as_batch(split.example(self.batch_size, number))
+            return self._batch(split.example(self.batch_size, number))
         return batch
 
     # Before training.

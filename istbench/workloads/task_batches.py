@@ -1,9 +1,10 @@
 """The data of a task file: a Dataset by index, or an iterable of batches in its own order."""
 
+import copy
 import hashlib
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from istbench.config.numbers import Count
+from istbench.door import convert
 from istbench.errors import UserError, shown
 from istbench.plugin_code import TASK_FILE, said_by, users_code
 from istbench.seeds import derived_seed
@@ -22,27 +25,30 @@ from istbench.workloads.task_file import TaskFile
 
 _USUAL_BATCH = 32
 _MOST_BATCHES = 2**20
+_MOST_CHANNELS = 4
 _WANTED = "it should return a torch Dataset, or an iterable of batches"
 _FIRST = derived_seed("data")  # of the passes that do not train
 
 
 class Parts:
-    """A minibatch of any structure: tuples, lists and dictionaries of tensors, in the place of one tensor.
+    """A minibatch of any structure: tuples, lists, mappings and objects of tensors, in the place of one tensor.
 
     Attributes:
         parts: the structure, as the user's loss takes it.
     """
 
-    def __init__(self, parts: Any) -> None:
-        self.parts = parts
+    def __init__(self, parts: Any, samples: int) -> None:
+        self.parts, self._samples = parts, samples
 
     def to(self, *args: Any, **kwargs: Any) -> "Parts":
         """The same structure with every tensor moved."""
-        return self._mapped(lambda tensor: tensor.to(*args, **kwargs))
+        return self._mapped(lambda tensor: tensor.to(*args, **kwargs), self._samples)
 
     def contiguous(self, *, memory_format: torch.memory_format = torch.contiguous_format) -> "Parts":
         """The same structure with every image in `memory_format`."""
-        return self._mapped(lambda t: t.contiguous(memory_format=memory_format) if t.dim() == 4 else t)
+        return self._mapped(
+            lambda t: t.contiguous(memory_format=memory_format) if t.dim() == 4 else t, self._samples
+        )
 
     def chunk(self, count: int) -> list["Parts"]:
         """At most `count` batches of nearly equal numbers of samples.
@@ -59,17 +65,19 @@ class Parts:
             )
         size = -(-len(self) // count)
         pieces = range(0, len(self), size)
-        return [self._mapped(partial(_cut, first=first, last=first + size)) for first in pieces]
+        return [
+            self._mapped(partial(_cut, first=first, last=first + size), min(size, len(self) - first))
+            for first in pieces
+        ]
 
     def equal(self, other: "Parts") -> bool:
         """Whether both hold the same values in the same structure."""
-        same = [a.equal(b) for a, b in zip(self.tensors, other.tensors, strict=False)]
-        return len(self.tensors) == len(other.tensors) and all(same)
+        return _digest(self.parts) == _digest(other.parts)
 
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors, in the order of the structure."""
-        return [leaf for leaf in tree_leaves(self.parts) if isinstance(leaf, Tensor)]
+        return _tensors(self.parts)
 
     @property
     def shape(self) -> torch.Size:
@@ -81,11 +89,101 @@ class Parts:
         return max(tensor.dim() for tensor in self.tensors)
 
     def __len__(self) -> int:
-        """The samples: the length of the first tensor that has one."""
-        return next((len(tensor) for tensor in self.tensors if tensor.dim()), 1)
+        """The samples."""
+        return self._samples
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Parts":
-        return Parts(tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, self.parts))
+    def _mapped(self, change: Callable[[Tensor], Tensor], samples: int) -> "Parts":
+        return Parts(mapped(self.parts, change), samples)
+
+
+def mapped(parts: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`parts` with `change` of each tensor, also inside mappings and objects that are leaves of torch's pytree."""
+
+    def of_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return change(leaf)
+        inside = _inside(leaf)
+        if not inside:
+            return leaf
+        other = copy.copy(leaf)
+        if isinstance(leaf, MutableMapping):  # it may keep its items in a dictionary that the copy shares
+            if isinstance(vars(leaf).get("data") if hasattr(leaf, "__dict__") else None, dict):
+                other.data = dict(leaf.data)  # type: ignore[attr-defined]
+            for key, value in inside.items():
+                other[key] = mapped(value, change)
+        else:
+            for key, value in inside.items():
+                object.__setattr__(other, key, mapped(value, change))
+        return other
+
+    return tree_map(of_leaf, parts)
+
+
+def _tensors(parts: Any) -> list[Tensor]:
+    """The tensors of `parts` in their order."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(parts):
+        inside = _inside(leaf)
+        found += [leaf] if isinstance(leaf, Tensor) else [t for value in inside.values() for t in _tensors(value)]
+    return found
+
+
+def _inside(leaf: Any) -> Mapping[str, Any]:
+    """The values of a `leaf` of a batch that is a mapping or an object with tensors; empty for any other one."""
+    if isinstance(leaf, Tensor | str | bytes | int | float | np.ndarray | nn.Module) or leaf is None:
+        return {}
+    if isinstance(leaf, Mapping):
+        return leaf
+    values = {
+        **getattr(leaf, "__dict__", {}),
+        **{name: getattr(leaf, name) for name in getattr(type(leaf), "__slots__", ()) if hasattr(leaf, name)},
+    }
+    return {name: value for name, value in values.items() if isinstance(value, Tensor) or _holds(value)}
+
+
+def _holds(value: Any) -> bool:
+    """Whether the `value` of an attribute is a container with tensors."""
+    return isinstance(value, Mapping | list | tuple) and bool(_tensors(value))
+
+
+def samples_of(file: TaskFile, parts: Any) -> int:
+    """The samples of a batch: as `samples` of the file says, else a guess.
+
+    A list of tensors or mappings inside the batch has an element for each sample, unless all tensors of the batch
+    have the same length. Otherwise the first tensor has a row for each sample.
+
+    Raises:
+        UserError: if `samples(batch)` returns no count.
+    """
+    if "samples" in file:
+        found = file.call("samples", parts)
+        return int(convert(_number(found), Count, lambda _: f"{TASK_FILE} {file.name}: samples(batch)"))
+    return file.settings.samples or guessed_samples(parts)
+
+
+def guessed_samples(parts: Any) -> int:
+    """The samples of a batch, from its structure alone."""
+    tensors = [tensor for tensor in _tensors(parts) if tensor.dim()]
+    lengths = {len(tensor) for tensor in tensors}
+    listed = {len(inner) for inner in _lists(parts)}
+    # Lists of images: their first dimension is the channels.
+    images = all(tensor.dim() == 3 and len(tensor) <= _MOST_CHANNELS for tensor in tensors)
+    if len(listed) == 1 and (len(lengths) > 1 or images):
+        return listed.pop()
+    return len(tensors[0]) if tensors else 1
+
+
+def _lists(parts: Any) -> Iterator[Any]:
+    """The lists and tuples inside the outermost structure of `parts` whose elements are tensors, or mappings."""
+    values = parts.values() if isinstance(parts, Mapping) else parts if isinstance(parts, list | tuple) else ()
+    for value in values:
+        kinds = (Tensor, Mapping) if isinstance(value, list | tuple) and value else ()
+        if any(all(isinstance(element, kind) for element in value) for kind in kinds):
+            yield value
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor | np.generic) else value
 
 
 def _cut(tensor: Tensor, *, first: int, last: int) -> Tensor:
@@ -120,9 +218,9 @@ class NoTargets:
         return self._samples
 
 
-def as_batch(parts: Any) -> Batch:
-    """A minibatch as methods take it."""
-    inputs = Parts(parts)
+def as_batch(file: TaskFile, parts: Any) -> Batch:
+    """A minibatch of `file` as methods take it."""
+    inputs = Parts(parts, samples_of(file, parts))
     return inputs, NoTargets(len(inputs))
 
 
@@ -245,7 +343,7 @@ class Stream:
         Raises:
             UserError: if the file gives another size for training.
         """
-        size, given = len(Parts(self._first)), self._file.settings.batch_size
+        size, given = samples_of(self._file, self._first), self._file.settings.batch_size
         if self._train and given not in (None, size):
             raise self._file.wrong(
                 "data",
@@ -415,13 +513,14 @@ def checked_parts(file: TaskFile, parts: Any, what: str) -> Any:
     Raises:
         UserError: if there is no tensor in it, or an empty one.
     """
-    found = Parts(parts)
-    if not found.tensors:
+    tensors = _tensors(parts)
+    if not tensors:
         raise file.wrong(
             "data", f"{what} is {kind_of(parts)}; it should be tensors in tuples, lists or dictionaries"
         )
-    if not len(found):
-        raise file.wrong("data", f"{what} has 0 samples: a tensor of shape {tuple(found.shape)}; leave it out")
+    first = next((tensor for tensor in tensors if tensor.dim()), None)
+    if first is not None and not len(first) and not guessed_samples(parts):
+        raise file.wrong("data", f"{what} has 0 samples: a tensor of shape {tuple(first.shape)}; leave it out")
     return parts
 
 
@@ -436,10 +535,23 @@ def _digest(parts: Any) -> str:
     for leaf in tree_leaves(parts):
         if isinstance(leaf, Tensor):
             digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-            digest.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            for plain in _strided(leaf.detach().cpu()):
+                digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif inside := _inside(leaf):
+            for key, value in inside.items():
+                digest.update(f"{key} {_digest(value)}".encode())
         else:
             digest.update(repr(leaf).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
+
+
+def _strided(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The parts of a sparse `tensor`, or the tensor itself."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor.coalesce().indices(), tensor.coalesce().values()
+    if tensor.layout == torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return (tensor,)
 
 
 def kind_of(value: Any) -> str:

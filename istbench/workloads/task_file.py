@@ -27,6 +27,7 @@ ARGUMENTS = {
     "optimizer": ("parameters",),
     "evaluate": ("model", "batches"),
     "neuron_groups": ("model",),
+    "samples": ("batch",),
 }
 """The functions that a task file may have, with their arguments. It needs `model` and `data`."""
 
@@ -40,12 +41,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         metric: its name; empty if the file does not say. lower_is_better: None if the file does not say.
         batch_size: samples in a minibatch of one node; None if the file does not say.
+        samples: samples in every batch that an iterable yields; None if the file does not say, or has a function.
     """
 
     metric: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     lower_is_better: bool | None = None
     unit: Annotated[str, Meta(max_length=100)] = ""
     batch_size: Count | None = None
+    samples: Count | None = None
     epochs: Epochs = 10.0
     targets: tuple[float, ...] = ()
 
@@ -63,6 +66,8 @@ class TaskFile:
     def __init__(self, module: ModuleType, path: Path) -> None:
         self.name = printable(path.name)
         self._functions = {name: getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
+        if not callable(self._functions.get("samples")):  # a constant
+            self._functions.pop("samples", None)
         missing = [text for name, text in _NEEDED.items() if name not in self._functions]
         if missing:
             raise UserError(f"{TASK_FILE} {self.name} lacks {' and '.join(missing)} (docs/your-model.md)")

@@ -16,6 +16,7 @@ from istbench.workloads.initialise import with_storage
 from istbench.workloads.task_batches import RandomNumbers
 from istbench.workloads.task_file import TaskFile
 
+_SPARSE = (nn.Embedding, nn.EmbeddingBag)
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -96,6 +97,9 @@ class TaskModel:
     def _new(self) -> nn.Module:
         """What `model()` returns. No part may come from the last call, since `_emptied` takes its values away."""
         model = self._checked(self._file.call("model"))
+        for module in model.modules():
+            if isinstance(module, _SPARSE):
+                module.sparse = False  # methods send dense gradients
         own = {name: module for name, module in model.named_modules() if not name or _has_tensors(module)}
         earlier = {id(kept) for last in self._last if (kept := last()) is not None}
         for name, module in own.items():
@@ -108,6 +112,10 @@ class TaskModel:
     def _checked(self, model: object) -> nn.Module:
         if not isinstance(model, nn.Module):
             raise self._file.wrong("model", f"returns {shown(model)}; it should return a torch.nn.Module")
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                which = f"module {name}" if name else "the model"
+                raise self._file.wrong("model", f"torch.jit compiled {which}; return it before torch.jit")
         parameters = dict(model.named_parameters())
         if not parameters:
             only = "; it has only buffers" if any(True for _ in model.buffers()) else ""
