@@ -193,10 +193,11 @@ class DataParallel(Method):
             torch.arange(min(2, self._workload.train_size)), torch.Generator()
         )
         batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
-        self._replica.eval()  # leaves running statistics alone
-        with self._fabric.accounting("control"):
+        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        with self._fabric.accounting("control"), torch.random.fork_rng():
             self._backward(self._workload.loss(self._replica, batch), ends=True)
-        self._replica.train()
+        for buffer, before in buffers:  # running statistics
+            buffer.copy_(before)
         self._clear_gradients()
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:

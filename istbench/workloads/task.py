@@ -227,10 +227,7 @@ class Task(Workload):
             return self.loss(model, batch).item()
         except Exception as error:  # a detector returns boxes in evaluation mode, and no loss
             reason = str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)
-            raise UserError(
-                f"{TASK_FILE} {self.file.name}: no loss of the model in evaluation mode ({reason}); write "
-                "evaluate(model, batches)"
-            ) from error
+            raise UserError(f"{reason}, in evaluation mode; write evaluate(model, batches)") from error
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]
