@@ -58,7 +58,7 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
                 who = f"rank {names} did not connect within {timeout_s:g} s"
                 raise FabricError(f"rank {rank} could not connect to the other ranks: {who}") from None
             raise
-        current.begin("starting")
+        current.begin("")
         several_hosts = local_world_size < world_size
         return Fabric(signed, place, timeout_s, latency_s, several_hosts)
 

@@ -79,11 +79,12 @@ def write_runs(cells: Sequence[Cell], trained: Sequence[Run], results: Path) -> 
             _varied(event, pace, better) if isinstance(event, Evaluation) else event
             for event in run.directory.events()
         ]
+        final = [event for event in events if isinstance(event, Evaluation)][-1].metrics
         directory.create(
             msgspec.structs.replace(
                 cell.header,
                 status="done",
-                result=msgspec.structs.replace(result, train_s=result.train_s * pace),
+                result=msgspec.structs.replace(result, train_s=result.train_s * pace, final=final),
                 started_at=run.header.started_at,
                 finished_at=run.header.finished_at,
             )

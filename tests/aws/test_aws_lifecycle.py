@@ -55,8 +55,9 @@ def end(said, tmp_path):
 
 def write_run(folder, **changed):
     """A run directory that has ended in `folder`, a results directory."""
-    run = RunDirectory(folder / "runs" / "cell")
-    run.create(header("ist", **{"result": RESULT, **changed}))
+    head = header("ist", **{"result": RESULT, **changed})
+    run = RunDirectory.of(folder, head["cell"])
+    run.create(head)
     run.append(Stop(status="interrupted", step=1))
     return run
 
@@ -230,7 +231,7 @@ def test_ctrl_c_during_up_says_the_cost_and_how_to_end_it(aws, said, end, monkey
 def test_down_waits_for_results_that_only_a_machine_has(cluster, end, tmp_path):
     there = write_run(cluster.ssh.home(SECOND) / "results")
     with pytest.raises(
-        UserError, match=f"1 runs of cluster .*, such as {SECOND}: ./results/runs/cell: .*--discard"
+        UserError, match=f"1 runs of cluster .*, such as {SECOND}: ./results/runs/speech-ist-n2-s0: .*--discard"
     ):
         end()
     assert len(cluster.alive()) == 3
@@ -245,7 +246,8 @@ def test_down_waits_for_results_that_only_a_machine_has(cluster, end, tmp_path):
 
 def test_down_knows_a_run_by_its_header_here_and_waits_for_its_weights(cluster, end, tmp_path):
     home = cluster.ssh.home(FIRST)
-    there, here = write_run(home / "results"), RunDirectory.of(tmp_path / "out", "cell")
+    there = write_run(home / "results")
+    here = RunDirectory.of(tmp_path / "out", there.path.name)
     weights = home / "results/saved/mine-01234567/model.safetensors"
     config = there.header().config
     there.update(config=msgspec.structs.replace(config, save=str(weights.parent)))

@@ -239,7 +239,7 @@ def test_a_cell_is_no_path(whole, cell):
 
 def test_what_a_run_says_is_cut_where_it_is_recorded(tmp_path, whole):
     _, run, _, _ = whole
-    own = RunDirectory(tmp_path / "run")
+    own = RunDirectory(tmp_path / run.header().cell)
     own.create(msgspec.structs.replace(run.header(), status="running"))
     said = "cannot read \udcff " + LONG
     own.append(Note(message=said))

@@ -41,7 +41,7 @@ def test_nothing_is_written_for_a_run_under_another_name(run, name):
     other = RunDirectory(run.path.parent / name)
     other.create(HEADER)
     before = other.run_json.read_bytes()
-    with pytest.raises(UserError, match=f"holds the run of cell {HEADER.cell}; rename the directory to that"):
+    with pytest.raises(UserError, match=f"run.json is of cell {HEADER.cell} and lies in the directory of "):
         other.update(status="done")
     assert other.run_json.read_bytes() == before
     assert other.header() == HEADER
