@@ -19,11 +19,11 @@ FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 # end. Two files that make labs are apart: a machine has one lab at a time.
 SLOW_FILES = [
     "scripts/test_programs", "cli/test_torchrun", "cli/test_run_on_hosts", "cli/test_stopped_runs",
-    "node/test_stalls", "torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run", "node/test_stopping",
-    "cli/test_silent_runs", "aws/test_aws_on_hosts", "plan/test_redeal", "cluster/simulator/test_folding",
-    "node/test_node_seconds", "hosts/test_ssh_run", "hosts/test_ssh_detach", "hosts/test_ssh_files",
-    "hosts/test_ssh_install", "cli/test_lab_command", "cli/test_streams", "identities/test_served",
-    "conformance/test_check", "lab/test_lab", "recording/test_scripts",
+    "node/test_stalls", "torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
+    "node/test_stopping", "cli/test_silent_runs", "aws/test_aws_on_hosts", "plan/test_redeal",
+    "cluster/simulator/test_folding", "node/test_node_seconds", "hosts/test_ssh_run", "hosts/test_ssh_detach",
+    "hosts/test_ssh_files", "hosts/test_ssh_install", "cli/test_lab_command", "cli/test_streams",
+    "identities/test_served", "conformance/test_check", "lab/test_lab", "recording/test_scripts",
 ]  # fmt: skip
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
