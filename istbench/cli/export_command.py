@@ -1,5 +1,6 @@
 """`istbench export`: finished runs for other tools."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     found = [run for path in runs for run in _finished(path)]
     untraced: list[_UntracedError] = []
     for run in found:
-        where = out or str(default_place(run.directory.path.resolve().parent.parent, name, "choose another --out"))
+        where = out or str(default_place(_results_of(run), name, "choose another --out"))
         try:
             export(run, where)
         except _UntracedError as error:
@@ -57,6 +58,11 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
         raise untraced[0]
     for why in untraced:
         click.echo(printable(f"left out: {why}"), err=True)
+
+
+def _results_of(run: "Run") -> Path:
+    """The results directory of `run`, as its path says: a link in the place of a run may lead to other results."""
+    return Path(os.path.abspath(run.directory.path)).parent.parent  # noqa: PTH100  (resolving follows links)
 
 
 class _UntracedError(UserError):

@@ -1,5 +1,6 @@
 """`istbench timeline`: one round of a run, for a trace viewer and as a picture."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -61,8 +62,7 @@ def command(
     timeline = recorded_round(trace, number) if profile is None else simulated_round(trace, profile, number)
     title = f"{header.workload_label} by {header.method_label}, {count_nodes(timeline.nodes)}"
     seen = header.data_source.seen
-    folder = out or require_no_link(run / "timeline", "name another place with --out")
-    stem = folder / f"{_place(profile, bandwidth)}-round{number}"
+    stem = (out or _beside(run)) / f"{_place(profile, bandwidth)}-round{number}"
     try:
         perfetto = stem.with_name(f"{stem.name}.json")
         write_perfetto(timeline, title, perfetto)
@@ -72,6 +72,14 @@ def command(
     print_table(timeline_table(timeline, title, (f"Trained on {seen}.",)), sys.stdout)
     click.echo(f"picture: {picture} (and .svg)", err=True)
     click.echo(f"trace: {perfetto} (for ui.perfetto.dev)", err=True)
+
+
+def _beside(run: Path) -> Path:
+    """The default place of the files, which no link of a results folder may lead elsewhere."""
+    here = Path(os.path.abspath(run))  # noqa: PTH100  (resolving would follow links)
+    for path in (here.parent, here, here / "timeline"):
+        require_no_link(path, "name another place with --out")
+    return run / "timeline"
 
 
 def _profile(cluster: str | None, bandwidth: str | None) -> "ClusterProfile | None":

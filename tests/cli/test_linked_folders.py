@@ -54,3 +54,16 @@ def test_the_results_may_be_a_link_of_the_user_and_old_pictures_links_of_anybody
     assert istbench("map", tmp_path / "here")[0] == 0
     assert private.read_text() == "mine"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("linked", ["runs", RUN])
+def test_a_run_elsewhere_gets_no_files_and_its_results_none(results, tmp_path, istbench, linked):
+    home = tmp_path / "home" / "private"
+    home.parent.mkdir()
+    (results / linked).rename(home)
+    (results / linked).symlink_to(home)
+    before = sorted(tmp_path.rglob("home/**/*"))
+    status, _, said = istbench("timeline", "--cluster", "m5.2xlarge", results / RUN)
+    assert (status, "is a symbolic link, and istbench writes through none" in said) == (2, True)
+    istbench("export", "--format", "mllog", results)
+    assert sorted(tmp_path.rglob("home/**/*")) == before
