@@ -107,7 +107,8 @@ def _cache_of(package: str, config: Any) -> Iterator[None]:
 
     By default, numba compiles a function again after a change of its own file, but not of files that it calls.
     """
-    before = config.CACHE_DIR
+    # Not numba's own setting: it may come from a file of the working directory, which may be a results folder.
+    before = os.environ.get("NUMBA_CACHE_DIR", "")
     folder = f"compiled-{package}-{sources_digest(package)}"
     config.CACHE_DIR = str((Path(before) if before else _cache()) / folder)
     try:

@@ -408,19 +408,17 @@ class EarlierJob:
     run: RunDirectory
 
     def done(self) -> bool:
-        """Whether the run is done. A run that fails may be one of a job before."""
-        with contextlib.suppress(UserError):
-            return self.run.exists() and self.run.header().status == "done"
+        """False: until Slurm no longer has the job, the run directory may be of a job before."""
         return False
 
     def failure(self) -> str | None:
         """The reason of the failure once Slurm no longer has the job; None for a run that is done."""
-        if self.done():
-            return None
         with contextlib.suppress(UserError):
-            error = self.run.header().error
-            if error:
-                return error
+            header = self.run.header()
+            if header.status == "done":
+                return None
+            if header.error:
+                return header.error
         return f"job {self.job_id} left the queue without a result; the same command submits it again"
 
 

@@ -59,9 +59,7 @@ def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progr
         raise UserError(
             f"its data came by --data {printable(header.typed_data)}; give your copy of it by --data DIR"
         )
-    request = header.config.request(
-        plugins=plugins_of(header.config, plugins), sinks=(), data=data if header.typed_data else None
-    )
+    request = header.config.request(plugins=plugins_of(header.config, plugins), sinks=(), data=data)
     cell = prepare_cell(request, progress)
     if cell.name != header.cell:
         raise UserError(

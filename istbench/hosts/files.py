@@ -11,7 +11,7 @@ import msgspec
 
 from istbench.door import convert, path_text
 from istbench.errors import RunFailed, UserError
-from istbench.files import sync, writing_whole
+from istbench.files import require_no_link, sync, writing_whole
 from istbench.hosts.connection import Connection, Refused
 from istbench.hosts.group import Say
 from istbench.hosts.remote_files import (
@@ -206,6 +206,8 @@ def _settle(here: Path, new: list[str], step: _OfferedStep | None) -> None:
         sync(target.parent)
     order = {_HEADER: 1, f"{CHECKPOINT}/{LATEST}": 2}
     for name in sorted(files, key=lambda name: order.get(name, 0)):
+        for folder in Path(name).parents:
+            require_no_link(here / folder, "choose another --out")
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (beside(here) / name).replace(here / name)
         sync((here / name).parent)

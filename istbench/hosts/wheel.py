@@ -29,7 +29,18 @@ def build_wheel(scratch: Path) -> Path:
         raise UserError("--install needs a checkout of istbench here; install istbench on the hosts yourself")
     source = _copy(checkout, scratch / "source")
     built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(scratch), str(source)],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            str(scratch),
+            str(source),
+        ],
         capture_output=True,
         text=True,
     )

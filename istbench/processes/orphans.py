@@ -18,6 +18,7 @@ from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+_KILLING_S = 10.0
 _POLL_S = 0.02
 
 
@@ -49,8 +50,12 @@ def adopt_orphans(adopt: bool = True) -> None:
 
 
 def kill_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all descendants of this process but those in `spared`, until none is left (Linux)."""
-    while found := [process for process in descendants() if process not in spared]:
+    """Kill all descendants of this process but those in `spared`, until none is left (Linux).
+
+    Gives up after some seconds: a process of another user, or one in the kernel, does not end.
+    """
+    until = time.monotonic() + _KILLING_S
+    while (found := [one for one in descendants() if one not in spared]) and time.monotonic() < until:
         for process in found:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from istbench.cluster.script_record import ScriptRecord, load_script, save_scrip
 from istbench.errors import RunFailed, UserError, printable
 from istbench.processes.launcher import Signals
 from istbench.processes.orphans import adopt_orphans, descendants, die_with_parent, kill_descendants
+from istbench.scratch import scratch_folder
 
 _RECORD, _FAILURE = "record.json", "failure"
 _GRACE_S = 10.0  # after its time, for a script to unwind and for the end of its record
@@ -37,9 +37,8 @@ def record_apart(
     """
     if not script.is_file():
         raise UserError(f"no script {printable(str(script))}; give a Python file that trains")
-    with tempfile.TemporaryDirectory(prefix="istbench-") as name:
-        folder = Path(name)
-        options = [name, str(steps), str(max_seconds), str(threads or 0)]
+    with scratch_folder() as folder:
+        options = [str(folder), str(steps), str(max_seconds), str(threads or 0)]
         began = time.monotonic()
         status = _run([sys.executable, "-P", "-m", __name__, *options, str(script), *arguments])
         if (folder / _RECORD).exists():

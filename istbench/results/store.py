@@ -230,8 +230,10 @@ class RunDirectory:
         """
 
         def stop() -> Stop:
-            evaluated = [event.step for event in self.events() if isinstance(event, Evaluation)]
-            return Stop(status=status, step=max(evaluated, default=0), time=time_now())
+            evaluated = [0]
+            with suppress(UserError):  # events that nobody can read must not keep a run from its end
+                evaluated += [event.step for event in self.events() if isinstance(event, Evaluation)]
+            return Stop(status=status, step=max(evaluated), time=time_now())
 
         self.free_reserve()
         steps: list[Callable[[], None]] = [

@@ -122,7 +122,7 @@ class _Renderer:
 
     def __init__(self, corpus: Corpus, block: int) -> None:
         self._clips = corpus.block_range(block)
-        command = [sys.executable, "-m", synthetic.__name__, str(block), corpus.settings.to_json()]
+        command = [sys.executable, "-P", "-m", synthetic.__name__, str(block), corpus.settings.to_json()]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
 
