@@ -28,6 +28,7 @@ from istbench.methods.compressed import Averages, compression_buffers
 from istbench.methods.flat import average
 from istbench.optimizer import load_optimizer_state, optimizer_state
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.task_batches import RandomNumbers
 
 
 class DataParallel(Method):
@@ -193,10 +194,22 @@ class DataParallel(Method):
             torch.arange(min(2, self._workload.train_size)), torch.Generator()
         )
         batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
-        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        with self._fabric.accounting("control"), torch.random.fork_rng():
+        # Training mode, since a detector has no loss in another. The modules are as before afterwards.
+        modules = [(module, dict(vars(module)), dict(module._buffers)) for module in self._model.modules()]
+        values = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        devices = [self._fabric.device] if self._fabric.device.type == "cuda" else []
+        with (
+            self._fabric.accounting("control"),
+            torch.random.fork_rng(devices=devices),
+            RandomNumbers(self.seed).drawn(),
+        ):
             self._backward(self._workload.loss(self._replica, batch), ends=True)
-        for buffer, before in buffers:  # running statistics
+        for module, attributes, buffers in modules:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for buffer, before in values:
             buffer.copy_(before)
         self._clear_gradients()
 

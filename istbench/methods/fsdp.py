@@ -116,12 +116,23 @@ class FullySharded(Method):
         loss = self._workload.loss(self._model, batch)
         loss.backward()
         self._gradients.finish()
+        self._require_gradients()
         self._run_hooks()
         self._clip()
         set_rate(self._optimizer, self.learning_rate)
         self._optimizer.step()
         self._fabric.recorder.mark("round")
         return loss.detach()
+
+    def _require_gradients(self) -> None:
+        """Refuse a step that gave a parameter no gradient: torch's reduce-scatter sends those that there are.
+
+        Raises:
+            UserError: naming the parameter.
+        """
+        for name, shard in self._model.named_parameters():
+            if shard.requires_grad and shard.grad is None and _local(shard).numel():
+                raise UserError(f"a minibatch gave no gradient to {name}, and fsdp needs all of them; use ddp")
 
     @torch.no_grad()
     def _run_hooks(self) -> None:

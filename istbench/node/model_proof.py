@@ -24,7 +24,8 @@ from istbench.workloads.task import Task
 _CPU = torch.device("cpu")
 _NEAR = 1e-4  # of the largest value: sums in another order differ by less
 _SMALL = 1e-2  # of the largest gradient: a gradient far below it is mostly rounding
-_MOVE = 0.1  # the step changes the weights by this part of their norm
+_MOVE = 0.01  # the step changes a parameter by this part of its norm
+_LEAST_SIZE = 1e-3  # of an element, for parameters that begin at zero
 _KEPT = "ddp trains the object as it is"
 _DONE = {
     "moved": "moves its tensors",
@@ -65,14 +66,14 @@ def prove_model(task: Task, method: type[Method]) -> None:
 def _problem(task: Task, own_object: str) -> str:
     """The first difference between both models, in words; empty if there is none."""
     # One object after the other: a function that reads a global sees the object that was built last.
-    own = task.own_model(0)
-    batches = [task.example_batch(own, number) for number in range(2)]
-    expected = _course(task, own, batches)
+    # Finding a batch may run the model, which changes its statistics.
+    batches = [task.example_batch(task.own_model(0), number) for number in range(2)]
+    expected = _course(task, task.own_model(0), batches)
     try:
         other = _rebuilt(task) if own_object == "rebuilt" else _moved(task.own_model(0))
         difference = _difference(expected, _course(task, other, batches))
-        if not difference and own_object == "copied" and _copy_follows(task, other, batches[0]):
-            difference = "a copy of it reads tensors of the original"
+        if not difference and own_object == "copied":
+            difference = _copied_otherwise(task, other, batches[0])
     except Exception as error:
         return plugin_line(error) or said_by(error)
     if difference and _difference(expected, _course(task, task.own_model(0), batches)):
@@ -97,20 +98,29 @@ def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Results:
     found: dict[str, Tensor | None] = {}
     model.train()
     for number, batch in enumerate(batches, start=1):
-        seed_random_state(number)
-        model.zero_grad()
-        loss = task.loss(model, batch)
-        loss.backward()
-        found[f"loss {number}"] = loss.detach()
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            gradient = parameter.grad
-            found[f"{number}: gradient of {name}"] = (
-                None if gradient is None else gradient.detach().clone().to_dense()
-            )
+        try:
+            found |= _gradients(task, model, number, batch)
+        except Exception:  # the step may lead where the user's code refuses to compute
+            if number == 1:
+                raise
+            return found
         _descend(model)
     seed_random_state(0)
     with torch.no_grad():
         found["loss in evaluation"] = _evaluated(task, model, batches[0])
+    return found
+
+
+def _gradients(task: Task, model: nn.Module, number: int, batch: Batch) -> Results:
+    """The loss of `model` on `batch` and the gradient of each parameter."""
+    seed_random_state(number)
+    model.zero_grad()
+    loss = task.loss(model, batch)
+    loss.backward()
+    found: dict[str, Tensor | None] = {f"loss {number}": loss.detach()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        gradient = parameter.grad
+        found[f"{number}: gradient of {name}"] = None if gradient is None else gradient.detach().clone().to_dense()
     return found
 
 
@@ -124,33 +134,37 @@ def _evaluated(task: Task, model: nn.Module, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def _descend(model: nn.Module) -> None:
-    """Take a step of gradient descent that changes the weights by a part of their norm."""
-    pairs = [(own, own.grad.to_dense()) for own in model.parameters() if own.grad is not None]
-    weights, gradients = (
-        torch.stack([tensor.norm() for tensor in tensors]).norm() for tensors in zip(*pairs, strict=True)
-    )
-    for own, gradient in pairs:
-        own.sub_(gradient, alpha=float(_MOVE * weights / gradients) if gradients > 0 else 0.0)
+    """Take a step down the gradient that changes each parameter by a part of its own size."""
+    for own in model.parameters():
+        if own.grad is not None:
+            gradient = own.grad.to_dense()
+            size = max(float(own.norm()), _LEAST_SIZE * own.numel() ** 0.5)
+            length = float(gradient.norm())
+            if 0 < length < float("inf"):
+                own.sub_(gradient, alpha=_MOVE * size / length)
 
 
-def _copy_follows(task: Task, model: nn.Module, batch: Batch) -> bool:
-    """Whether a copy of `model` changes its loss when the tensors of `model` change."""
+def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
+    """The way in which a copy of `model` is not the model, in words; empty if it is."""
     twin = copy.deepcopy(model)
 
-    def loss() -> Tensor:
+    def loss(one: nn.Module) -> Tensor:
         seed_random_state(0)
-        return _evaluated(task, twin, batch)
+        return _evaluated(task, one, batch)
 
     with torch.no_grad():
-        before = loss()
+        before = loss(twin)
+        if not _agree(loss(model), before, 0.0):
+            return "a copy of it has another loss"
         for tensor in floating_tensors(model):
             tensor.mul_(1 + _MOVE)
-        return not _agree(before, loss(), 0.0)
+        return "" if _agree(before, loss(twin), 0.0) else "a copy of it reads tensors of the original"
 
 
 def _difference(expected: Results, found: Results) -> str:
     """The first of the `expected` results that `found` does not share, in words; empty if they agree."""
-    largest = max(float(value.abs().max()) for value in expected.values() if value is not None and value.numel())
+    sizes = [float(value.abs().max()) for value in expected.values() if value is not None and value.numel()]
+    largest = max((size for size in sizes if size < float("inf")), default=0.0)
     for name, value in expected.items():
         other = found.get(name)
         if (value is None) != (other is None) or (
@@ -166,8 +180,11 @@ def _agree(one: Tensor, other: Tensor, least: float) -> bool:
         return False
     if not one.numel():
         return True
-    scale = max(float(one.abs().max()), least)
-    return torch.allclose(one, other, rtol=0.0, atol=_NEAR * scale, equal_nan=True)
+    if not bool((one.isfinite() == other.isfinite()).all()):
+        return False
+    one, other = one[one.isfinite()], other[other.isfinite()]
+    scale = max(float(one.abs().max()) if one.numel() else 0.0, least)
+    return torch.allclose(one, other, rtol=0.0, atol=_NEAR * scale)
 
 
 def _cause(model: nn.Module, name: str) -> str:
@@ -192,7 +209,7 @@ def _hooked(_model: nn.Module, order: list[str], named: Mapping[str, nn.Paramete
 def _tied(model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
     places: dict[int, tuple[str, Tensor]] = {}
     tensors = [*((name, named[name]) for name in order), *model.named_buffers()]
-    for name, tensor in tensors:
+    for name, tensor in ((name, tensor) for name, tensor in tensors if tensor.layout == torch.strided):
         first, other = places.setdefault(tensor.untyped_storage().data_ptr(), (name, tensor))
         if other is not tensor and tensor.numel():
             yield f"memory that {first} and {name} share; tie modules by assignment of the parameter itself"

@@ -288,9 +288,9 @@ class Workload(ABC):
         """
         return None
 
-    def start_digest(self) -> str:
-        """A digest of the initial values of the last object of `own_model`; empty if it returned none."""
-        return ""
+    def start_sums(self) -> tuple[float, ...]:
+        """Sums over the initial values of the last object of `own_model`, to compare nodes; empty without one."""
+        return ()
 
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
         """Initial values of `rows` (indices along dimension 0, None for all) of parameter `name`.

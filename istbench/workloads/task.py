@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.config.data_source import DataSource
-from istbench.errors import UserError, shown
+from istbench.errors import UserError, lacks_memory, shown
 from istbench.plugin_code import TASK_FILE, plugin_line, said_by, users_code
 from istbench.subnets.discovery import Discovered, discover_groups
 from istbench.subnets.groups import NeuronGroup, Slot, misfit, named_tensors
@@ -135,10 +135,14 @@ class Task(Workload):
 
     def test_batches(self) -> Iterator[Batch]:
         """The batches of `data(train=False)`, in order."""
-        return map(self._batch, self.split(False).in_order())
+        return (as_batch(self.file, parts, in_turn=self._tests_in_turn) for parts in self.split(False).in_order())
+
+    @property
+    def _tests_in_turn(self) -> bool:
+        return self.split(False).in_turn
 
     def _batch(self, parts: Any) -> Batch:
-        return as_batch(self.file, parts)
+        return as_batch(self.file, parts, in_turn=self.in_turn)
 
     def _refuse(self, data: Path | None) -> None:
         if data is not None:
@@ -154,8 +158,8 @@ class Task(Workload):
         """What `model()` of the file returns under `seed`: with its hooks, attributes, aliases."""
         return self.task_model.built(seed)
 
-    def start_digest(self) -> str:
-        return self.task_model.digest
+    def start_sums(self) -> tuple[float, ...]:
+        return self.task_model.sums
 
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
         """Initial values of `rows` of parameter `name`, from the whole model under `seed`."""
@@ -226,6 +230,8 @@ class Task(Workload):
         try:
             return self.loss(model, batch).item()
         except Exception as error:  # a detector returns boxes in evaluation mode, and no loss
+            if lacks_memory(error):
+                raise
             reason = str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)
             raise UserError(f"{reason}, in evaluation mode; write evaluate(model, batches)") from error
 

@@ -130,15 +130,21 @@ def _tensors(parts: Any) -> list[Tensor]:
 
 def _inside(leaf: Any) -> Mapping[str, Any]:
     """The values of a `leaf` of a batch that is a mapping or an object with tensors; empty for any other one."""
-    if isinstance(leaf, Tensor | str | bytes | int | float | np.ndarray | nn.Module) or leaf is None:
+    if isinstance(leaf, Tensor | str | bytes | int | float | np.ndarray | nn.Module | type) or leaf is None:
         return {}
     if isinstance(leaf, Mapping):
         return leaf
     values = {
         **getattr(leaf, "__dict__", {}),
-        **{name: getattr(leaf, name) for name in getattr(type(leaf), "__slots__", ()) if hasattr(leaf, name)},
+        **{name: getattr(leaf, name) for name in _slots(type(leaf)) if hasattr(leaf, name)},
     }
     return {name: value for name, value in values.items() if isinstance(value, Tensor) or _holds(value)}
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for one in kind.__mro__:
+        slots = vars(one).get("__slots__", ())
+        yield from [slots] if isinstance(slots, str) else slots
 
 
 def _holds(value: Any) -> bool:
@@ -146,40 +152,50 @@ def _holds(value: Any) -> bool:
     return isinstance(value, Mapping | list | tuple) and bool(_tensors(value))
 
 
-def samples_of(file: TaskFile, parts: Any) -> int:
-    """The samples of a batch: as `samples` of the file says, else a guess.
+def samples_of(file: TaskFile, parts: Any, *, in_turn: bool) -> int:
+    """The samples of a batch.
 
-    A list of tensors or mappings inside the batch has an element for each sample, unless all tensors of the batch
-    have the same length. Otherwise the first tensor has a row for each sample.
+    A Dataset's batch has a row of each tensor for each sample. For the batch of an iterable (`in_turn`), `samples`
+    of the file says it, else a guess.
 
     Raises:
         UserError: if `samples(batch)` returns no count.
     """
+    if not in_turn:
+        return _rows(parts)
     if "samples" in file:
-        found = file.call("samples", parts)
-        return int(convert(_number(found), Count, lambda _: f"{TASK_FILE} {file.name}: samples(batch)"))
+        with file.running("samples"):
+            found = _number(file.function("samples")(parts))
+        return int(convert(found, Count, lambda _: f"{TASK_FILE} {file.name}: samples(batch)"))
     return file.settings.samples or guessed_samples(parts)
 
 
 def guessed_samples(parts: Any) -> int:
-    """The samples of a batch, from its structure alone."""
-    tensors = [tensor for tensor in _tensors(parts) if tensor.dim()]
-    lengths = {len(tensor) for tensor in tensors}
+    """The samples of a batch, from its structure alone: the length of lists of images or of mappings, or rows."""
+    if isinstance(parts, list) and parts and all(isinstance(one, Mapping | tuple) for one in parts):
+        return len(parts)
     listed = {len(inner) for inner in _lists(parts)}
-    # Lists of images: their first dimension is the channels.
-    images = all(tensor.dim() == 3 and len(tensor) <= _MOST_CHANNELS for tensor in tensors)
-    if len(listed) == 1 and (len(lengths) > 1 or images):
-        return listed.pop()
-    return len(tensors[0]) if tensors else 1
+    return listed.pop() if len(listed) == 1 else _rows(parts)
 
 
-def _lists(parts: Any) -> Iterator[Any]:
-    """The lists and tuples inside the outermost structure of `parts` whose elements are tensors, or mappings."""
+def _rows(parts: Any) -> int:
+    """The length of the first tensor that has one."""
+    return next((len(tensor) for tensor in _tensors(parts) if tensor.dim()), 1)
+
+
+def _lists(parts: Any) -> list[Any]:
+    """The lists inside the outermost structure of `parts`, if each holds mappings or images."""
     values = parts.values() if isinstance(parts, Mapping) else parts if isinstance(parts, list | tuple) else ()
-    for value in values:
-        kinds = (Tensor, Mapping) if isinstance(value, list | tuple) and value else ()
-        if any(all(isinstance(element, kind) for element in value) for kind in kinds):
-            yield value
+    lists = [value for value in values if isinstance(value, list | tuple) and value]
+    return lists if all(_of_mappings(inner) or _of_images(inner) for inner in lists) else []
+
+
+def _of_mappings(inner: Any) -> bool:
+    return all(isinstance(element, Mapping) for element in inner)
+
+
+def _of_images(inner: Any) -> bool:
+    return all(isinstance(one, Tensor) and one.dim() == 3 and len(one) <= _MOST_CHANNELS for one in inner)
 
 
 def _number(value: Any) -> Any:
@@ -218,9 +234,9 @@ class NoTargets:
         return self._samples
 
 
-def as_batch(file: TaskFile, parts: Any) -> Batch:
+def as_batch(file: TaskFile, parts: Any, *, in_turn: bool) -> Batch:
     """A minibatch of `file` as methods take it."""
-    inputs = Parts(parts, samples_of(file, parts))
+    inputs = Parts(parts, samples_of(file, parts, in_turn=in_turn))
     return inputs, NoTargets(len(inputs))
 
 
@@ -343,7 +359,7 @@ class Stream:
         Raises:
             UserError: if the file gives another size for training.
         """
-        size, given = samples_of(self._file, self._first), self._file.settings.batch_size
+        size, given = samples_of(self._file, self._first, in_turn=True), self._file.settings.batch_size
         if self._train and given not in (None, size):
             raise self._file.wrong(
                 "data",

@@ -3,7 +3,6 @@
 import copy
 import warnings
 import weakref
-import zlib
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ class TaskModel:
         self._planned: nn.Module | None = None
         self._structure: nn.Module | None = None
         self._seed = 0
-        self.digest = ""  # of the values of the last model that was built
+        self.sums: tuple[float, ...] = ()  # over the values of the last model that was built
         self._values: dict[str, Tensor] | None = None
         self._last: list[weakref.ref[nn.Module]] = []  # of the last call of `model()`: the modules with tensors
 
@@ -44,7 +43,7 @@ class TaskModel:
         """
         with torch.device("cpu"), RandomNumbers(derived_seed(seed, "model")).drawn():
             model = self._new().to("cpu")
-        self.digest = _digest(model)
+        self.sums = _sums(model)
         return model
 
     def blank(self, *, planned: bool) -> nn.Module:
@@ -142,10 +141,11 @@ def _has_tensors(module: nn.Module) -> bool:
     return any(True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
 
 
-def _digest(model: nn.Module) -> str:
-    """A checksum of the values of `model`, to compare nodes."""
-    checksum = 0
+def _sums(model: nn.Module) -> tuple[float, ...]:
+    """The absolute values of `model` added up, and all values: hosts may differ in the last bits of each."""
+    total, signed = 0.0, 0.0
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.layout == torch.strided:
-            checksum = zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data, checksum)
-    return f"{checksum:08x}"
+        if tensor.layout == torch.strided and tensor.is_floating_point():
+            total += float(tensor.detach().abs().sum(dtype=torch.float64))
+            signed += float(tensor.detach().sum(dtype=torch.float64))
+    return total, signed
