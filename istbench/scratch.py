@@ -46,7 +46,10 @@ def _locked_folder(parent: str) -> tuple[Path, int]:
     """A new folder in `parent`, and the descriptor with its lock."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # another process swept the folder at once
+            continue
         with contextlib.suppress(OSError):  # a file system without locks; nothing sweeps the folder there
             fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():

@@ -16,6 +16,7 @@ OWN_FOLDERS = {
     "node/sinks.py": "the scratch directory of a run",
     "processes/worker.py": "the scratch directory of a run",
     "processes/on_nodes.py": "a temporary directory",
+    "processes/recorded_script.py": "a temporary directory",
     "node/measure.py": "/proc",
     "lab/namespaces.py": "/proc and a lock",
     "lab/control_groups.py": "control groups",

@@ -82,3 +82,17 @@ def test_sockets_go_to_a_short_path(monkeypatch):
     assert socket_parent() == "/short"
     monkeypatch.setattr(tempfile, "tempdir", "/" + 100 * "x")
     assert socket_parent() == "/tmp"
+
+
+def test_a_folder_that_another_process_sweeps_before_it_is_locked_is_made_anew(temporary, monkeypatch):
+    make, made = tempfile.mkdtemp, []
+
+    def swept(**place):
+        made.append(make(**place))
+        if len(made) == 1:
+            scratch._sweep_one(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    with scratch_folder() as path:
+        assert [str(path), path.exists()] == [made[1], True]
