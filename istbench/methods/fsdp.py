@@ -66,6 +66,7 @@ class FullySharded(Method):
         self._full = copy.deepcopy(model)
         self._model = model
         self._gradients = _Gradients(fabric)
+        self._idle: set[str] | None = None  # parameters without a gradient in the first step
         self._cut()
         with_storage(model, fabric.device)
         self._fill()
@@ -125,14 +126,22 @@ class FullySharded(Method):
         return loss.detach()
 
     def _require_gradients(self) -> None:
-        """Refuse a step that gave a parameter no gradient: torch's reduce-scatter sends those that there are.
+        """Refuse a step whose parameters without a gradient are others than in the first step.
+
+        torch's reduce-scatter sends the gradients that there are, so nodes would add up those of other parameters.
+        A task file with such parameters was refused before.
 
         Raises:
-            UserError: naming the parameter.
+            UserError: naming a parameter.
         """
-        for name, shard in self._model.named_parameters():
-            if shard.requires_grad and shard.grad is None and _local(shard).numel():
-                raise UserError(f"a minibatch gave no gradient to {name}, and fsdp needs all of them; use ddp")
+        trained = [(name, own) for name, own in self._model.named_parameters() if own.requires_grad]
+        idle = {name for name, own in trained if own.grad is None and _local(own).numel()}
+        if self._idle is None:
+            self._idle = set() if self._workload.start_sums() else idle
+        if other := sorted(idle ^ self._idle):
+            raise UserError(
+                f"some minibatches give no gradient to {other[0]}, and fsdp needs the same in each step; use ddp"
+            )
 
     @torch.no_grad()
     def _run_hooks(self) -> None:

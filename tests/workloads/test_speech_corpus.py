@@ -43,7 +43,7 @@ SMALL_BLOCKS = f"""#!{sys.executable}
 import sys
 from istbench.workloads.speech_data import synthetic
 synthetic.BLOCK_CLIPS, synthetic.CHUNK_CLIPS = 40, 15
-sys.argv = sys.argv[2:]  # without the -m of `python -m MODULE BLOCK SETTINGS`
+sys.argv = sys.argv[3:]  # without the options of `python -P -m MODULE BLOCK SETTINGS`
 synthetic.main()
 """
 
