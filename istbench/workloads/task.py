@@ -135,11 +135,8 @@ class Task(Workload):
 
     def test_batches(self) -> Iterator[Batch]:
         """The batches of `data(train=False)`, in order."""
-        return (as_batch(self.file, parts, in_turn=self._tests_in_turn) for parts in self.split(False).in_order())
-
-    @property
-    def _tests_in_turn(self) -> bool:
-        return self.split(False).in_turn
+        split = self.split(False)
+        return (as_batch(self.file, parts, in_turn=split.in_turn) for parts in split.in_order())
 
     def _batch(self, parts: Any) -> Batch:
         return as_batch(self.file, parts, in_turn=self.in_turn)
