@@ -13,7 +13,7 @@ from istbench.errors import UserError
 
 if TYPE_CHECKING:
     from istbench.cluster.simulator import Replay
-    from istbench.cluster.trace import Trace
+    from istbench.cluster.trace import Floats, Ints, Trace
 
 # A synchronous method reaches its steady state in the first rounds; later repetitions take equally long. A sample
 # that does not repeat itself after a few repetitions, up to `_STEADY` of its seconds, is repeated more often.
@@ -75,6 +75,8 @@ def cluster_time(
     Raises:
         UserError: as `replay` does, and for a trace without marks of local steps.
     """
+    import numpy as np  # here, because many commands import this file for `dollars`
+
     sample = trace.steps
     if not sample:
         raise UserError("the trace marks no local steps; record it again with `istbench run --again`")
@@ -86,18 +88,14 @@ def cluster_time(
     round_steps = trace.round_steps
     closing = _closing_seconds(reached, round_steps)
 
-    def passed(step: int) -> float:
-        beyond = max(0, -(-(step - replayed) // sample))
+    def passed(step: "Ints") -> "Floats":
+        beyond = np.maximum(0, -(-(step - replayed) // sample))
         extra = trace.warmup_exchanges(step) * closing
-        return float(reached[step - beyond * sample] + beyond * period + extra)
+        return np.asarray(reached[step - beyond * sample] + beyond * period + extra)
 
-    drain = drain_seconds(found)
-
-    def at(step: int) -> float:
-        if not step:
-            return 0.0
-        whole = -(-step // round_steps) * round_steps
-        return drain + min(passed(step) + (closing if whole > step else 0.0), passed(whole))
+    step = np.array(steps, np.int64)
+    whole = -(-step // round_steps) * round_steps
+    at = drain_seconds(found) + np.minimum(passed(step) + np.where(whole > step, closing, 0.0), passed(whole))
 
     end = found.finish_s[:, -1]
     compute, communication, idle = (
@@ -108,7 +106,7 @@ def cluster_time(
     return ClusterTime(
         profile=profile,
         nodes=trace.world_size,
-        seconds=tuple(at(step) for step in steps),
+        seconds=tuple(np.where(step > 0, at, 0.0).tolist()),
         compute=compute,
         communication=communication,
         idle=idle,
@@ -128,8 +126,10 @@ def _moved(end: float | None, compute: float, share: float) -> float | None:
     return None if end is None else 1 + (end / compute - 1) * share
 
 
-def _replayed(trace: "Trace", profile: ClusterProfile, steps: int, *, steady: bool) -> tuple["Replay", list[float]]:
+def _replayed(trace: "Trace", profile: ClusterProfile, steps: int, *, steady: bool) -> tuple["Replay", "Floats"]:
     """The replay of `steps` or fewer, and the seconds until the last node has done 0, 1, 2, ... of them."""
+    import numpy as np
+
     from istbench.cluster.simulator import replay
     from istbench.cluster.trace import STEP
 
@@ -141,7 +141,7 @@ def _replayed(trace: "Trace", profile: ClusterProfile, steps: int, *, steady: bo
         passed = last - before if repetitions > 1 else last
         if passed.max() - passed.min() <= _STEADY * passed.mean():
             break
-    return found, [0.0, *of_nodes.max(axis=0).tolist()]
+    return found, np.append(0.0, of_nodes.max(axis=0))
 
 
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
@@ -154,12 +154,12 @@ def drain_seconds(found: "Replay") -> float:
     return max(0.0, found.seconds - float(found.finish_s[:, -1].max()))
 
 
-def _closing_seconds(reached: Sequence[float], round_steps: int) -> float:
+def _closing_seconds(reached: "Floats", round_steps: int) -> float:
     """Seconds of the exchange: the last step of the last replayed round, less the median of the other steps."""
     if round_steps == 1:
         return 0.0
-    *others, last = (end - start for start, end in pairwise(reached[-round_steps - 1 :]))
-    return max(0.0, last - median(others))
+    *others, last = (end - start for start, end in pairwise(reached[-round_steps - 1 :].tolist()))
+    return float(max(0.0, last - median(others)))
 
 
 def _link_use(found: "Replay") -> float:

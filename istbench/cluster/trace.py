@@ -154,10 +154,11 @@ class Trace:
         """Local steps in a round; 1 if the rounds of the sample differ."""
         return self.steps // self.rounds if self.steps % self.rounds == 0 else 1
 
-    def warmup_exchanges(self, step: int) -> int:
-        """Exchanges inside rounds, of the warm-up, that the run makes up to local step `step`."""
-        warm = min(step, self.meta.warmup_steps)
-        return warm - warm // self.round_steps
+    def warmup_exchanges(self, steps: Ints | int) -> Ints:
+        """Exchanges inside rounds, of the warm-up, that the run makes up to each of these local steps."""
+        warm = np.minimum(steps, self.meta.warmup_steps)
+        exchanges: Ints = warm - warm // self.round_steps
+        return exchanges
 
     @cached_property
     def computing_s(self) -> float:

@@ -110,7 +110,7 @@ def _dealt(run: Run, method: Method, trace: Trace, sent_per_step: float) -> Run:
     header, result, nodes = run.header, run.header.result, trace.world_size
     if result is not None:
         of_all = 1 if method.batches == "replicated" else nodes
-        exchanges = trace.warmup_exchanges(result.steps) * trace.round_steps
+        exchanges = int(trace.warmup_exchanges(result.steps)) * trace.round_steps
         sent = round(sent_per_step * (result.steps + exchanges))
         result = msgspec.structs.replace(
             result,

@@ -1,5 +1,6 @@
 """Replaying a trace: the times of its events on another cluster."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale as scale_of
 from istbench.cluster.simulator.outcome import ACTIVITIES, Replay, Span
 from istbench.cluster.simulator.program import Program, compile_trace, stops
-from istbench.cluster.simulator.state import Room, State, new_state
+from istbench.cluster.simulator.state import Room, State, blank_state, new_state
 from istbench.cluster.trace import (
     KINDS,
     MARK,
@@ -97,10 +98,10 @@ def replay(
         spans=int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0,
     )
     steps = int(ends.sum()) + _messages(program) * repetitions
-    state, seconds = _simulated(program, profile, ends, room, steps, window=window, streams=streams)
-    _check_finished(program, state.node.waits_for)
+    state, seconds = _simulated(trace, program, profile, ends, room, steps, window=window, streams=streams)
+    _check_finished(program, state.node["waits_for"])
     alike = program.world // program.n
-    sent, received = (np.tile(size, alike) for size in (state.node.bytes_out, state.node.bytes_in))
+    sent, received = (np.tile(size, alike) for size in (state.node["bytes_out"], state.node["bytes_in"]))
     return Replay(
         profile=profile,
         compute_scale=scale,
@@ -115,11 +116,11 @@ def replay(
         bytes_received=received,
         utilisation_out=_share(np.tile(_link_bytes(state, "out", profile), alike), profile.bandwidth_out, seconds),
         utilisation_in=_share(np.tile(_link_bytes(state, "in", profile), alike), profile.bandwidth_in, seconds),
-        link_use=float(_share(state.link.bytes / state.link.capacity, 8.0, seconds).max()),
+        link_use=float(_share(state.link["bytes"] / state.link["capacity"], 8.0, seconds).max()),
         seconds=seconds,
         events=int(ends.sum()) * alike,
-        messages=int(state.shared[0].messages) * alike,
-        spans=_spans(state.span[: state.shared[0].spans].tolist()) if spans else None,
+        messages=int(state.shared["messages"][0]) * alike,
+        spans=_spans(state.span[: state.shared["spans"][0]].tolist()) if spans else None,
     )
 
 
@@ -142,23 +143,33 @@ def _of_all(seconds: Floats, alike: int) -> Floats:
 
 
 def _simulated(
-    program: Program, profile: ClusterProfile, ends: Ints, room: Room, steps: int, *, window: int, streams: int
+    trace: Trace,
+    program: Program,
+    profile: ClusterProfile,
+    ends: Ints,
+    room: Room,
+    steps: int,
+    *,
+    window: int,
+    streams: int,
 ) -> tuple[State, float]:
     """The end of the simulation. steps: events and messages."""
     from istbench.cluster.simulator.simulate import simulation
 
     simulate = simulation(steps)
     while True:
-        state = new_state(program, profile, room, window=window, streams=streams)
+        given = room, profile.collectives
+        blank = _shared(trace, "blank", given, functools.partial(blank_state, program, room))
+        state = new_state(blank, profile, window=window, streams=streams)
         seconds = simulate(program, state, ends)
-        if not state.shared[0].overflow:
+        if not state.shared["overflow"][0]:
             return state, seconds
         room = room._replace(under_way=2 * room.under_way)
 
 
 def _messages(program: Program) -> int:
     """Messages on the network in one repetition of `program`."""
-    return int(program.op.messages.sum()) + int(np.count_nonzero(program.op.kind == SEND))
+    return int(program.op["messages"].sum()) + int(np.count_nonzero(program.op["kind"] == SEND))
 
 
 def _marks(trace: Trace, rounds: int) -> NDArray[np.uint8]:
@@ -172,7 +183,7 @@ def _link_bytes(state: State, way: str, profile: ClusterProfile) -> Floats:
     """Bytes on the link of each node's host in all, without those that stay inside a host."""
     if profile.host is None:
         return np.asarray(state.node[f"bytes_{way}"])
-    return np.asarray(state.link.bytes[state.node[f"link_{way}"]])
+    return np.asarray(state.link["bytes"][state.node[f"link_{way}"]])
 
 
 def _share(amount: Floats, bits_per_second: float, seconds: float) -> Floats:
@@ -185,12 +196,11 @@ def _check_finished(program: Program, waits_for: Ints) -> None:
         return
     node = int(stuck[0])
     number = int(waits_for[node]) % program.ops
-    op = program.op[number]
-    peer = f" node {op.peer}"
-    what = {SEND: f"send to{peer}", RECEIVE: f"receive from{peer}"}.get(int(op.kind))
+    kind, peer = (int(program.op[name][number]) for name in ("kind", "peer"))
+    what = {SEND: f"send to node {peer}", RECEIVE: f"receive from node {peer}"}.get(kind)
     raise UserError(
         f"the trace does not replay: node {node} waits for operation {number - program.op_base[node]} "
-        f"({what or KINDS[op.kind]}), which never ends; record it again with `istbench run --again`"
+        f"({what or KINDS[kind]}), which never ends; record it again with `istbench run --again`"
     )
 
 

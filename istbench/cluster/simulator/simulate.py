@@ -36,16 +36,18 @@ def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
     global _steps_so_far
     _steps_so_far += steps
     few = _steps_so_far <= _MOST_INTERPRETED
-    return interpreted(simulate) if few and not is_compiled(simulate) else simulate_plain
+    return simulate_interpreted if few and not is_compiled(simulate) else simulate
 
 
-def simulate_plain(program: Program, state: State, stops: Ints) -> float:
-    """`simulate` of plain arrays: numba reads many attributes of each, which numpy's records look up in Python."""
-    return simulate(Program(*map(_plain, program)), State(*map(_plain, state)), stops)
+def simulate_interpreted(program: Program, state: State, stops: Ints) -> float:
+    """`simulate` in Python, which reads fields as attributes in numpy's own class of records only."""
+    return interpreted(simulate)(
+        Program(*map(_with_attributes, program)), State(*map(_with_attributes, state)), stops
+    )
 
 
-def _plain(value: Any) -> Any:
-    return value.view(np.ndarray) if isinstance(value, np.ndarray) else value
+def _with_attributes(value: Any) -> Any:
+    return value.view(np.recarray) if isinstance(value, np.ndarray) and value.dtype.names else value
 
 
 @partial(jit, allocates=False)

@@ -1,6 +1,6 @@
 """The state of a simulation, as records: compiled functions pass a few arrays quickly."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,28 +94,17 @@ class Room(NamedTuple):
     spans: int
 
 
-def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: int, streams: int) -> State:
-    """The state before any node starts."""
+def blank_state(program: Program, room: Room) -> State:
+    """The state before any node starts, without a network."""
     n, slots, pairs = program.n, program.ops * room.held, program.n * program.world
-    network = network_of(profile, n)
     source = np.arange(pairs) // program.world
+    waits = room.held * len(program.event) if np.any(program.event["owner"] >= 0) else 1
     return State(
         shared=records(
             1,
             _SHARED,
-            window=window,
-            streams=streams,
             at_once=program.at_once,
-            looks_back=np.any(program.event.code == WAIT_BEFORE),  # to the repetition before
-            latency=profile.latency_s,
-            latency_inside=profile.host.latency_s if profile.host is not None else profile.latency_s,
-            shares_hosts=profile.host is not None,
-            backplane=network.backplane,
-            overhead=profile.overhead_s,
-            burst=profile.burst_bytes,
-            cores=profile.cores or 0.0,
-            cpu_byte=profile.cpu_s_per_byte,
-            cpu_message=profile.cpu_s_per_message,
+            looks_back=np.any(program.event["code"] == WAIT_BEFORE),  # to the repetition before
             next_end=np.inf,
         ),
         connection=records(
@@ -128,20 +117,14 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             wire_head=-1,
             wire_tail=-1,
         ),
-        link=records(
-            len(network.capacity),
-            _LINK,
-            capacity=network.capacity,
-            burst=network.burst,
-            burst_left=network.burst,
-        ),
+        link=records(0, _LINK),
         flow=records(pairs, _FLOW),
         route=np.zeros((pairs, _MOST_MORE), np.int64),
         overhead=records(pairs + 1, _OVERHEAD),
         arrival=records(room.under_way, _ARRIVAL),
         slot=records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
         message=records(slots * program.at_once, _MESSAGE, next=-1),
-        after_next=np.full(room.held * len(program.event) if np.any(program.event.owner >= 0) else 1, -1, np.int64),
+        after_next=np.full(waits, -1, np.int64),
         todo=np.zeros(slots + 1, np.int64),
         sender=np.zeros(n, np.int64),
         repetition=records(room.held, _REPETITION, number=-1),
@@ -156,7 +139,6 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
             speed=1.0,
             busy_until=np.inf,
             work_until=np.inf,
-            **network.node,
         ),
         runnable=np.zeros(n + 1, np.int64),
         spent=np.zeros((n, 3)),
@@ -164,3 +146,30 @@ def new_state(program: Program, profile: ClusterProfile, room: Room, *, window: 
         mark_spent=np.zeros((n, room.marks, 3)),
         span=records(room.spans, _SPAN),
     )
+
+
+def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: int) -> State:
+    """A copy of `blank` on the network of `profile`."""
+    network = network_of(profile, len(blank.node))
+    link = records(
+        len(network.capacity), _LINK, capacity=network.capacity, burst=network.burst, burst_left=network.burst
+    )
+    copies: dict[str, Any] = {name: own.copy() for name, own in blank._asdict().items()}
+    state = State(**copies | {"link": link})
+    for name, of_nodes in network.node.items():
+        state.node[name] = of_nodes
+    for name, value in {
+        "window": window,
+        "streams": streams,
+        "latency": profile.latency_s,
+        "latency_inside": profile.host.latency_s if profile.host is not None else profile.latency_s,
+        "shares_hosts": profile.host is not None,
+        "backplane": network.backplane,
+        "overhead": profile.overhead_s,
+        "burst": profile.burst_bytes,
+        "cores": profile.cores or 0.0,
+        "cpu_byte": profile.cpu_s_per_byte,
+        "cpu_message": profile.cpu_s_per_message,
+    }.items():
+        state.shared[name] = value
+    return state

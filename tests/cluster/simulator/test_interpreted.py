@@ -5,7 +5,6 @@ import pytest
 from traces import cluster, random_trace
 
 from istbench.cluster.simulator import replay, simulate
-from istbench.jit import interpreted
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -14,7 +13,7 @@ def test_interpreting_gives_the_same_bits(seed, monkeypatch):
     trace = random_trace(random, nodes=3, operations=4, rounds=2)
     profile = cluster(cores=2, cpu_s_per_byte=1e-8, cpu_s_per_message=1e-4, burst_bytes=9_000)
     compiled = replay(trace, profile, compute_scale=1.0, spans=True)
-    monkeypatch.setattr(simulate, "simulation", lambda steps: interpreted(simulate.simulate))
+    monkeypatch.setattr(simulate, "simulation", lambda steps: simulate.simulate_interpreted)
     plain = replay(trace, profile, compute_scale=1.0, spans=True)
     assert np.array_equal(plain.finish_s, compiled.finish_s)
     assert plain.spans == compiled.spans
@@ -23,12 +22,12 @@ def test_interpreting_gives_the_same_bits(seed, monkeypatch):
 def test_few_steps_do_not_wait_for_compiling(monkeypatch):
     monkeypatch.setattr(simulate, "is_compiled", lambda function: False)
     monkeypatch.setattr(simulate, "_steps_so_far", 0)
-    assert simulate.simulation(100) is not simulate.simulate_plain
-    assert simulate.simulation(10**6) is simulate.simulate_plain
+    assert simulate.simulation(100) is not simulate.simulate
+    assert simulate.simulation(10**6) is simulate.simulate
 
 
 def test_many_short_replays_are_worth_compiling(monkeypatch):
     monkeypatch.setattr(simulate, "is_compiled", lambda function: False)
     monkeypatch.setattr(simulate, "_steps_so_far", 0)
-    found = [simulate.simulation(4_000) is simulate.simulate_plain for _ in range(6)]
+    found = [simulate.simulation(4_000) is simulate.simulate for _ in range(6)]
     assert found == [False, False, False, True, True, True]
