@@ -20,6 +20,7 @@ from istbench.machine import cores
 from istbench.methods.base import Method
 from istbench.registry import build_method, build_workload, code_of_cell
 from istbench.results.header import Header
+from istbench.results.store import MOST_EVALUATIONS
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.contract import (
@@ -229,4 +230,12 @@ def _budget(
     else:
         steps = max(1, round((request.epochs or workload.epochs) * steps_per_epoch))
     every = request.eval_every or Interval(steps=steps_per_epoch)
-    return steps, every if every.steps is None else Interval(steps=min(every.steps, steps))
+    if every.steps is None:
+        return steps, every
+    planned = steps // max(every.steps, method.round_steps)
+    if planned > MOST_EVALUATIONS and request.max_seconds is None and request.target is None:
+        raise UserError(
+            f"{steps:,} local steps with --eval-every {every} are {planned:,} evaluations, more than the "
+            f"{MOST_EVALUATIONS:,} of a run; use --eval-every {-(-steps // MOST_EVALUATIONS)} or more"
+        )
+    return steps, Interval(steps=min(every.steps, steps))

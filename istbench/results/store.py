@@ -15,14 +15,19 @@ from typing import Any
 import msgspec
 
 from istbench.config.texts import message_of
-from istbench.door import decode_json, encode_own, read_bytes
+from istbench.door import decode_json, encode_own, read_bytes, regular_file
 from istbench.errors import UserError, printable, shown
 from istbench.files import append_line, require_no_link, writing_whole
-from istbench.results.events import Evaluation, Event, Fault, Stop
+from istbench.results.events import Evaluation, Event, Fault, Resume, Start, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
 
-_MOST_HEADER_BYTES, _MOST_EVENTS_BYTES, _MOST_EVENTS = 2**22, 2**27, 2**20
+MOST_EVENTS_BYTES, MOST_EVENTS = 2**27, 2**20
+MOST_EVALUATIONS = 2**18
+"""Evaluations that a cell may plan; with lines of 512 bytes they fill its events."""
+_MOST_HEADER_BYTES = 2**22
 _RESERVED_EVENTS_BYTES = 4096
+_SHORTEST_EVENT = 30  # bytes of a line
+_END_BYTES, _END_EVENTS = 2**18, 2**10  # kept for the ends of a run whose events are full, and for its resumptions
 
 
 class OfAnotherCell(UserError):  # noqa: N818
@@ -40,6 +45,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._counted = (0, 0)  # the size of the events, and their lines
 
     @classmethod
     def of(cls, results: Path, cell: str) -> "RunDirectory":
@@ -215,12 +221,35 @@ class RunDirectory:
         A last line torn by a crash is cut off first. Readers ignore it anyway.
 
         Raises:
-            UserError: if it cannot be written; earlier lines stay.
+            UserError: if it cannot be written, or `events` would not read so many lines; earlier lines stay.
         """
+        line = msgspec.json.encode(event)
         try:
-            append_line(self.events_jsonl, msgspec.json.encode(event))
+            if not isinstance(event, Start | Resume | Fault | Stop):
+                self._require_room(len(line) + 1)
+            append_line(self.events_jsonl, line)
         except OSError as error:
             raise _cannot_write(self.events_jsonl, error) from None
+
+    def _require_room(self, size: int) -> None:
+        """Check that a line of `size` bytes leaves a file that `events` reads."""
+        with suppress(FileNotFoundError):
+            there = self.events_jsonl.stat().st_size
+            if there + size > MOST_EVENTS_BYTES - _END_BYTES or self._lines(there) + 1 > MOST_EVENTS - _END_EVENTS:
+                raise UserError(
+                    f"{self.events_jsonl} is full: a run has at most {MOST_EVENTS_BYTES:,} bytes of events and "
+                    f"{MOST_EVENTS:,} lines; run it with a larger --eval-every"
+                )
+
+    def _lines(self, there: int) -> int:
+        """The lines in the first `there` bytes of the events; 0 if even the shortest lines are few."""
+        if there < (MOST_EVENTS - _END_EVENTS - 1) * _SHORTEST_EVENT:
+            return 0
+        known, lines = self._counted if self._counted[0] <= there else (0, 0)
+        with regular_file(self.events_jsonl, "the events of a run", MOST_EVENTS_BYTES) as file:
+            lines += os.pread(file, there - known, known).count(b"\n")
+        self._counted = (there, lines)
+        return lines
 
     def end(self, status: Status, error: str | None) -> None:
         """Record the end of the run, on a full disk in the reserved space.
@@ -256,10 +285,10 @@ class RunDirectory:
         """
         if not self._has(self.events_jsonl):
             return []
-        content = read_bytes(self.events_jsonl, "the events of a run", _MOST_EVENTS_BYTES)
+        content = read_bytes(self.events_jsonl, "the events of a run", MOST_EVENTS_BYTES)
         file, way_out, count = str(self.events_jsonl), self._way_out, content.count(b"\n")
-        if count > _MOST_EVENTS:
-            raise UserError(f"{file} has {count:,} lines, more than the {_MOST_EVENTS:,} of a run; {way_out}")
+        if count > MOST_EVENTS:
+            raise UserError(f"{file} has {count:,} lines, more than the {MOST_EVENTS:,} of a run; {way_out}")
         # The part after the last newline is empty, or torn.
         lines = enumerate(itertools.islice(io.BytesIO(content), count), start=1)
         return [_event(line, f"{file}, line {number}", way_out) for number, line in lines]

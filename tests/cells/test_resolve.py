@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from istbench.cells.resolve import prepare_cell, prepare_cells
+from istbench.config.interval import Interval
 from istbench.config.run import RunRequest
 from istbench.errors import RunFailed, UserError
 
@@ -169,3 +170,14 @@ def test_the_command_tells_how_many_of_very_many_cells_are_resolved():
             lambda what, done, total: told.append((what, done, total)),
         )
     assert told == [("cells resolved", done, 100) for done in range(1, 101)]
+
+
+def test_more_evaluations_than_a_run_may_record_are_refused_before_it_trains():
+    def asked(every, **more):
+        given = {"steps": 10**6, "eval_every": Interval(steps=every), **more}
+        return prepare_cell(RunRequest(workload="toy", method="ddp", nodes=2, **given), lambda *_: None)
+
+    with pytest.raises(UserError, match=r"1,000,000 evaluations, more than .* use --eval-every 4 or more"):
+        asked(1)
+    assert asked(4).config.eval_every == Interval(steps=4)
+    assert asked(1, max_seconds=10.0).config.steps == 10**6

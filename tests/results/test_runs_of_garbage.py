@@ -189,7 +189,7 @@ def test_a_file_of_a_size_that_no_run_writes_is_not_read(whole, name):
 
 def test_more_events_than_a_run_has_are_not_decoded(whole, monkeypatch):
     _, run, _, _ = whole
-    monkeypatch.setattr("istbench.results.store._MOST_EVENTS", 5)
+    monkeypatch.setattr("istbench.results.store.MOST_EVENTS", 5)
     with pytest.raises(UserError, match=r"events\.jsonl has 13 lines, more than the 5 of a run; delete"):
         run.events()
 

@@ -15,7 +15,8 @@ from fake_runs import RESULT, evaluation, header
 
 from istbench.door import decode_own
 from istbench.errors import UserError
-from istbench.results.events import Note, Resume, Start, Stop, digest_with
+from istbench.results import store
+from istbench.results.events import Fault, Note, Resume, Start, Stop, digest_with
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -91,6 +92,35 @@ def test_events_come_back_in_order(run):
     for event in events:
         run.append(event)
     assert run.events() == events
+
+
+@pytest.mark.parametrize("bound", ["bytes", "lines"])
+def test_a_run_writes_no_more_events_than_a_reader_takes(run, monkeypatch, bound):
+    monkeypatch.setattr(store, "_END_BYTES", 1000)
+    monkeypatch.setattr(store, "_END_EVENTS", 2)
+    monkeypatch.setattr(store, "MOST_EVENTS_BYTES", 3000 if bound == "bytes" else 10**6)
+    monkeypatch.setattr(store, "MOST_EVENTS", 10**6 if bound == "bytes" else 20)
+    run.append(evaluation(0, 1.0, 0.5))
+    held = 18 if bound == "lines" else 2000 // run.events_jsonl.stat().st_size
+    for _ in range(held - 1):
+        run.append(evaluation(0, 1.0, 0.5))
+    with pytest.raises(UserError, match=r"events.jsonl is full: .* run it with a larger --eval-every"):
+        run.append(evaluation(0, 1.0, 0.5))
+    assert len(run.events()) == held
+    run.end("failed", "it is full")
+    assert [type(event) for event in run.events()[held:]] == [Fault, Stop]
+
+
+def test_the_lines_of_long_events_are_counted_by_their_new_part(run, monkeypatch):
+    monkeypatch.setattr(store, "MOST_EVENTS", store._END_EVENTS + 50)
+    sizes = []
+    pread = os.pread
+    monkeypatch.setattr(store.os, "pread", lambda file, size, at: sizes.append(size) or pread(file, size, at))
+    for step in range(40):
+        run.append(evaluation(step, 1.0, 0.5))
+    counts = [size for size in sizes if size > 1]  # append_line reads the last byte
+    assert max(counts[1:]) < counts[0]
+    assert len(run.events()) == 40
 
 
 def test_what_was_not_a_number_is_null(run):
