@@ -1,5 +1,6 @@
 """The truth after an advice: candidates trained to the target on really shaped links, or on the user's hosts."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,14 @@ from istbench.advise.answer import Advice, Choice
 from istbench.advise.question import Probed
 from istbench.advise.truth import Checked
 from istbench.backends.backend import Backend, Screen
-from istbench.door import decode_json, read_bytes
+from istbench.door import decode_json, read_bytes, regular_file
 from istbench.errors import RunFailed, UserError
-from istbench.files import append_line
+from istbench.files import append_line, is_there
 from istbench.results.load import load_run
 
 _MOST_BYTES = 2**28
 LOG = "advice.jsonl"
+_WHAT = f"the {LOG} of `istbench advise --measure`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
     """Append the advice and its truth to `advice.jsonl` in `out`, unless a command before wrote the same line.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: if it cannot be written, is no regular file, or would grow beyond what `read_checked` reads.
     """
     path, line = out / LOG, msgspec.json.encode(Checked(advice=advice, truth=dict(truth)))
     try:
@@ -87,11 +89,13 @@ def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
 
 
 def _has_line(path: Path, line: bytes) -> bool:
-    try:
-        with path.open("rb") as lines:  # line by line: nothing bounds the number of advices
-            return any(one.removesuffix(b"\n") == line for one in lines)
-    except FileNotFoundError:
+    if not is_there(path):
         return False
+    with (
+        regular_file(path, _WHAT, _MOST_BYTES - len(line) - 1) as file,
+        os.fdopen(file, "rb", closefd=False) as lines,
+    ):
+        return any(one.removesuffix(b"\n") == line for one in lines)
 
 
 def read_checked(path: Path) -> list[Checked]:
@@ -100,7 +104,7 @@ def read_checked(path: Path) -> list[Checked]:
     Raises:
         UserError: naming a line that holds no advice.
     """
-    lines = read_bytes(path, f"the {LOG} of `istbench advise --measure`", _MOST_BYTES).split(b"\n")[:-1]
+    lines = read_bytes(path, _WHAT, _MOST_BYTES).split(b"\n")[:-1]
     return [
         decode_json(line, Checked, f"{path}, line {number}", "delete the line")
         for number, line in enumerate(lines, start=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.door import convert, path_text
+from istbench.door import convert, path_text, read_bytes
 from istbench.errors import RunFailed, UserError
 from istbench.files import require_no_link, sync, writing_whole
 from istbench.hosts.connection import Connection, Refused
@@ -27,7 +27,7 @@ from istbench.hosts.remote_files import (
 )
 from istbench.hosts.trees import LISTS_S
 from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
-from istbench.results.store import OfAnotherCell, RunDirectory
+from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
 
 Pace = Callable[[float, int, int], None]
 """Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
@@ -183,10 +183,10 @@ def _bring_file(reader: _PartReader, here: Path, stamp: tuple[str, int, int]) ->
 
 
 def _lines(path: Path) -> tuple[bytes, bytes]:
-    """The lines of file `path` before its last whole line, and that line; nothing if there is no file."""
+    """The lines of file `path` before its last whole line, and that line; nothing if no run wrote such a file."""
     content = b""
-    with suppress(FileNotFoundError):
-        content = path.read_bytes()
+    with suppress(UserError):  # missing, a pipe, or longer than a run's
+        content = read_bytes(path, "", MOST_EVENTS_BYTES)
     end = content.rfind(b"\n") + 1
     start = content.rfind(b"\n", 0, max(0, end - 1)) + 1
     return content[:start], content[start:end]

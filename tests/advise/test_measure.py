@@ -1,5 +1,6 @@
 """The truth after an advice: which runs are measured, and what stays after a failure."""
 
+import os
 from types import SimpleNamespace
 
 import msgspec
@@ -101,3 +102,15 @@ def test_advice_and_truth_stay_in_a_file_whose_torn_line_is_cut_off(tmp_path):
     path.write_bytes(b"{}\n")
     with pytest.raises(UserError, match=r"advice.jsonl, line 1.*delete the line"):
         read_checked(path)
+
+
+def test_a_pipe_or_a_full_file_in_the_place_of_the_advices_is_named(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / LOG)
+    with pytest.raises(UserError, match=r"advice.jsonl is a pipe, not a file"):
+        keep(tmp_path, ADVICE, {"ddp": 8.0})
+    (tmp_path / LOG).unlink()
+    size = keep(tmp_path, ADVICE, {"ddp": 8.0}).stat().st_size
+    monkeypatch.setattr("istbench.advise.measure._MOST_BYTES", 2 * size - 1)
+    with pytest.raises(UserError, match=r"advice.jsonl has .* bytes, more than"):
+        keep(tmp_path, ADVICE, {"ddp": 9.0})
+    assert len(read_checked(tmp_path / LOG)) == 1

@@ -105,6 +105,14 @@ def test_only_what_is_new_is_read(there, here):
     assert [path.name for path in (here.parent.parent).iterdir()] == ["runs"]
 
 
+def test_a_pipe_in_the_place_of_events_is_replaced(there, here):
+    there.go_on(10)
+    here.mkdir(parents=True)
+    os.mkfifo(here / "events.jsonl")
+    fetch(OtherHost(), str(there.path), here)
+    assert list_files(here) == list_files(there.path)
+
+
 def test_a_checkpoint_that_is_not_published_stays_there(there, here):
     there.go_on(10)
     there.evaluate(20)
