@@ -171,7 +171,8 @@ def run_as_jobs(
     """
     require_no_link(out / "slurm", "choose another --out")
     noted = Noted(out)
-    submission = Submission(_executor(out, options), noted, say)
+    _require_submitit()
+    submission = Submission(lambda: _executor(out, options), noted, say)
     try:
         for request, name in zip(requests, names, strict=True):
             if not again and (known := _without_job(request, out, name)) is not None:
@@ -191,11 +192,21 @@ def run_as_jobs(
         raise
 
 
-def _executor(out: Path, options: SlurmOptions) -> Any:
+def _require_submitit() -> None:
     try:
-        import submitit
+        import submitit  # noqa: F401
     except ImportError:
         raise UserError("--slurm needs submitit, which is not installed: pip install 'istbench[slurm]'") from None
+
+
+def _executor(out: Path, options: SlurmOptions) -> Any:
+    """An executor of submitit, with a new directory for its jobs.
+
+    Raises:
+        UserError: this machine has no Slurm, or `out` cannot be written.
+    """
+    import submitit
+
     # Without accounting in Slurm, it warns at every look at the jobs.
     logging.getLogger("submitit").setLevel(logging.ERROR)
     try:
@@ -207,6 +218,7 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
             folder=f"{folder}/%j", cluster=options.executor, slurm_max_num_timeout=_MOST_TIMEOUTS
         )
     except RuntimeError:
+        Path(folder).rmdir()
         raise UserError(
             "this machine has no `srun`; use --slurm on a machine of the Slurm cluster, or --slurm executor=local"
         ) from None
@@ -324,16 +336,19 @@ class _Refused(Exception):  # noqa: N818  (it says what happened to a job)
 class Submission:
     """Submits cells to Slurm, which may limit the number of jobs at a time.
 
+    `make` makes the executor of submitit, at the first submission.
+
     Attributes:
         jobs: by cell, the submitted jobs. left: by cell, the jobs to submit.
         failures: by cell, the reason why Slurm never took it.
     """
 
-    def __init__(self, executor: Any, noted: "Noted", say: Callable[[str], None]) -> None:
+    def __init__(self, make: Callable[[], Any], noted: "Noted", say: Callable[[str], None]) -> None:
         self.jobs: dict[str, Any] = {}
         self.left: dict[str, Callable[[], str | None]] = {}
         self.failures: dict[str, str] = {}
-        self._executor, self._noted, self._say = executor, noted, say
+        self._make, self._noted, self._say = make, noted, say
+        self._executor: Any = None
         self._alive = self._named = 0
         self._next = self._until = -math.inf
         self._told = False
@@ -358,6 +373,8 @@ class Submission:
         return len(self.left)
 
     def _submit(self, now: float) -> None:
+        if self._executor is None:
+            self._executor = self._make()
         try:
             for name, job in list(self.left.items()):
                 self.jobs[name] = _submitted(self._executor, job)

@@ -205,6 +205,17 @@ def test_submitit_reads_no_pickle_that_lies_in_the_results(tmp_path):
     assert folder != slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor.folder.parent
 
 
+def test_no_folder_is_made_for_jobs_where_no_job_is_submitted(said, tmp_path, monkeypatch):
+    for name in NAMES:
+        write_run(tmp_path, header("ddp", cell=name), ramp(9.0))
+    assert run(REQUESTS, NAMES, tmp_path, DEBUG, said.append) == []
+    assert not (tmp_path / "slurm").exists()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="this machine has no `srun`"):
+        run(REQUESTS[:1], ["new"], tmp_path, SLURM, said.append)
+    assert list((tmp_path / "slurm").iterdir()) == []
+
+
 def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -236,7 +247,7 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
     submit = executor.submit
     monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
     executor.at_a_time = 1
-    submission = slurm.Submission(executor, Noted(tmp_path), said.append)
+    submission = slurm.Submission(lambda: executor, Noted(tmp_path), said.append)
     submission.left.update(
         {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
     )
