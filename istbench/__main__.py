@@ -1,6 +1,5 @@
 """The `istbench` command; `python -m istbench` is the same."""
 
-import signal
 import sys
 
 # `python -m` would import files of the working directory, which may be a results folder. A checkout may stay.
@@ -8,7 +7,7 @@ _CHECKOUT = __file__.removesuffix("/istbench/__main__.py")
 if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] != _CHECKOUT:
     del sys.path[0]
 
-from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED, handle_interrupts  # noqa: E402
+from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED, handle_interrupts, handle_interrupts_of_exit  # noqa: E402
 
 
 def main() -> None:
@@ -22,7 +21,14 @@ def main() -> None:
         sys.stderr.write(f"istbench: {INTERRUPTED}\n")
         sys.exit(EXIT_INTERRUPTED)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the status is final; only exit handlers run from here
+        handle_interrupts_of_exit(_status(sys.exc_info()[1]))
+
+
+def _status(end: BaseException | None) -> int:
+    """The exit status of this process, which `end` ends."""
+    if not isinstance(end, SystemExit):
+        return int(end is not None)
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 if __name__ == "__main__":

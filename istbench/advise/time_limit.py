@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from istbench.interrupts import interrupt
+
 
 class TimeUp(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
     """The time was up before the end of a run."""
@@ -15,7 +17,8 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
     """Inside, the main thread gets SIGINT after `seconds`, and once more `stopping_s` later. Call it from there.
     If no seconds are left, the first signal comes at once.
 
-    A shell starts background jobs with SIGINT ignored. Inside, this process hears it all the same.
+    An import of that moment ends before the block does. A shell starts background jobs with SIGINT ignored. Inside,
+    this process hears it all the same.
 
     The first signal asks workers to stop with a checkpoint, the second one ends them (`processes.launcher`).
 
@@ -30,7 +33,7 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
             if over.wait(after):
                 return
             rang.set()
-            signal.pthread_kill(main, signal.SIGINT)
+            interrupt(main)
 
     bell = threading.Thread(target=ring, name="time limit", daemon=True)
     before = signal.getsignal(signal.SIGINT)
