@@ -87,6 +87,27 @@ def test_a_file_that_is_none_is_named(written, name, kind):
     assert one_line(found).startswith(f"{written / name} is broken (")
 
 
+def _sealed(contents):
+    digest = hashlib.sha256(contents.encode()).hexdigest()
+    return f'{{"sha256":"{digest}","contents":{contents}}}'
+
+
+@pytest.mark.parametrize(("pointer", "manifest"), [(True, True), (True, False), (False, True)])
+def test_a_checkpoint_of_an_earlier_version_is_named_with_the_way_out(tmp_path, pointer, manifest):
+    totals = {"step": 7, "train_s": 1.0, "wall_s": 1.0, "bytes_sent": 0, "bytes_received": 0}
+    (tmp_path / "7").mkdir()
+    sealed = _sealed(json.dumps({"totals": totals, "files": {}}))
+    if manifest:
+        (tmp_path / "7" / "manifest.json").write_text(sealed)
+    digest = hashlib.sha256(sealed.encode()).hexdigest()
+    if pointer:
+        (tmp_path / "latest.json").write_text(json.dumps({**totals, **({"manifest": digest} if manifest else {})}))
+    else:
+        (tmp_path / "latest.json").write_text(json.dumps({"step": 7, "manifest": digest}))
+    with pytest.raises(UserError, match=r"json is of an earlier version of istbench, .* --again starts the cell"):
+        newest(tmp_path)
+
+
 @quick(150)
 @given(damaged(PLAIN))
 def test_totals_are_totals_or_refused(tmp_path_factory, content):
