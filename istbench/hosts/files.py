@@ -82,7 +82,9 @@ def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> N
 
     Raises:
         Lost, Refused: if the host fails. RunFailed: if a file cannot be written here.
+        UserError: as `RunDirectory.require_no_links`.
     """
+    RunDirectory(here).require_no_links()
     try:
         for attempt in range(_TRIES):
             try:

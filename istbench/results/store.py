@@ -81,8 +81,8 @@ class RunDirectory:
         """Check that nothing here leads elsewhere: everything that writes a run directory checks it first.
 
         Raises:
-            UserError: the directory is a link, or has one in the place of a file or a folder of istbench, or its
-                events are a hard link.
+            UserError: the directory is a link, or has one in the place of a file or a folder of istbench, or below
+                `logs`, or its events are a hard link.
         """
         own = [self.run_json, self.events_jsonl, self.trace, self.checkpoint, self.logs, self._reserve]
         with suppress(OSError):
@@ -92,6 +92,9 @@ class RunDirectory:
                     own += map(Path, os.scandir(step))
         for path in (self.path.parent, self.path, *own):
             require_no_link(path, "choose another --out")
+        for folder, folders, files in os.walk(self.logs):
+            for name in (*folders, *files):
+                require_no_link(Path(folder, name), "choose another --out")
         with suppress(FileNotFoundError, NotADirectoryError):
             if os.lstat(self.events_jsonl).st_nlink > 1:
                 raise UserError(

@@ -323,6 +323,8 @@ LINKED = [
     "checkpoint",
     "checkpoint/7",
     "logs",
+    "logs/rank0",
+    "logs/rank0/stdout",
     "reserve.tmp",
     "..",
     "../../mllog",

@@ -113,6 +113,19 @@ def test_a_pipe_in_the_place_of_events_is_replaced(there, here):
     assert list_files(here) == list_files(there.path)
 
 
+@pytest.mark.parametrize("place", ["checkpoint", "logs", "logs/rank0", "events.jsonl"])
+def test_nothing_is_copied_through_a_link(there, here, place, tmp_path):
+    there.go_on(10)
+    (there.path / "logs" / "rank0").mkdir(parents=True)
+    (there.path / "logs" / "rank0" / "stdout").write_text("ours")
+    (here / place).parent.mkdir(parents=True)
+    (tmp_path / "private").mkdir()
+    (here / place).symlink_to(tmp_path / "private")
+    with pytest.raises(UserError, match=f"{place} is a symbolic link"):
+        fetch(OtherHost(), str(there.path), here)
+    assert list((tmp_path / "private").iterdir()) == []
+
+
 def test_a_checkpoint_that_is_not_published_stays_there(there, here):
     there.go_on(10)
     there.evaluate(20)
