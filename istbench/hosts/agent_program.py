@@ -128,10 +128,10 @@ def install(agent: Agent, question: dict[str, Any]) -> str:
             shutil.rmtree(str(own), ignore_errors=True)
             wheel = folder / question["name"]
             wheel.write_bytes(question["content"])
-            _run(agent, [sys.executable, "-m", "venv", *question["venv"], str(own)])
+            _run(agent, [sys.executable, "-P", "-m", "venv", *question["venv"], str(own)])
             extras = "[{}]".format(",".join(question["extras"])) if question["extras"] else ""
             words = ["install", "--quiet", "--disable-pip-version-check", str(wheel) + extras, *question["also"]]
-            _run(agent, [str(own / "bin" / "python"), "-m", "pip", *words])
+            _run(agent, [str(own / "bin" / "python"), "-P", "-m", "pip", *words])
             new = folder / "python.new"
             new.write_text('#!/bin/sh\nexec "{}" "$@"\n'.format(own / "bin" / "python"))
             new.chmod(0o700)
@@ -150,7 +150,7 @@ def _run(agent: Agent, command: list[str]) -> None:
     printed = process.communicate()[0].decode(errors="replace").strip().splitlines()
     if process.returncode:
         errors = [line for line in printed if line.startswith("ERROR")] or printed or ["it prints nothing"]
-        raise OSError("`{}` fails: {}".format(" ".join(command[1:4]), errors[-1]))
+        raise OSError("`{}` fails: {}".format(" ".join(command[2:5]), errors[-1]))
 
 
 def _machine() -> str:

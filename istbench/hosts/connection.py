@@ -49,7 +49,11 @@ _FIND = (
     'case "$python" in @*) python="$cache/${python#@}";; esac; '
     'command -v "$python" >/dev/null && exec "$python" -u -c "$PROGRAM"; done; exit 127'
 )
-_READ = "import sys; exec(compile(sys.stdin.buffer.read({size}), 'istbench', 'exec'))"
+# As -P does, which Python 3.11 is the first to know: import no file of the working directory.
+_READ = (
+    "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
+    "exec(compile(sys.stdin.buffer.read({size}), 'istbench', 'exec'))"
+)
 _NO_PYTHON = 127
 
 

@@ -113,7 +113,7 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
     write_states(folder, {cell.key: CellState() for cell in job.cells})
     with (folder / ERRORS).open("wb") as errors:
         subprocess.Popen(
-            [sys.executable, "-m", question["by"], str(folder)],
+            [sys.executable, "-P", "-m", question["by"], str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,

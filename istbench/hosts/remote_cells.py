@@ -27,7 +27,7 @@ def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
     The module runs in a process of its own: it imports torch, and this process should stay small beside a run.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", question["by"]],
+        [sys.executable, "-P", "-m", question["by"]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -59,8 +59,10 @@ class _Run:
             "rdzv-endpoint": question["endpoint"],
         }
         torchrun = ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
+        # torchrun itself would start Python without -P.
+        worker = ["--no-python", sys.executable, "-u", "-P", "-m", "istbench"]
         self._process = subprocess.Popen(
-            [sys.executable, *torchrun, "-m", "istbench", *question["words"]],
+            [sys.executable, "-P", *torchrun, *worker, *question["words"]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

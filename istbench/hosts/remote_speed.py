@@ -20,7 +20,7 @@ def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     """
     words = [str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
     with subprocess.Popen(
-        [sys.executable, "-m", "istbench.hosts.remote_speed", *words],
+        [sys.executable, "-P", "-m", "istbench.hosts.remote_speed", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

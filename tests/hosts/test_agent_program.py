@@ -1,12 +1,14 @@
 """What a host answers over its standard streams, with bytes of files as they are."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import istbench
 from istbench.hosts import agent_program
 from istbench.hosts import connection as ssh_connection
 from istbench.hosts.connection import Lost, connected
@@ -43,6 +45,32 @@ def test_files_come_and_go_as_they_are(own_host, tmp_path):
     assert (other / "bytes").read_bytes() == CONTENT * (PART // len(CONTENT))
     assert (other / "none").read_bytes() == b""
     assert isinstance(host.do("clock"), float)  # and lines go on after bytes
+
+
+STARTS = re.compile(r'(?:sys\.executable|"python"\)),\s*(?:"-u",\s*)?("-[^"]*"|\*)')
+
+
+def test_every_python_of_istbench_starts_with_p():
+    starts = {
+        f"{path.name}: {option}"
+        for path in Path(istbench.__file__).parent.rglob("*.py")
+        for option in STARTS.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(starts) >= 8
+    assert [start for start in starts if not start.endswith('"-P"')] == []
+
+
+def test_a_host_imports_no_file_of_the_folder_it_starts_in(tmp_path, monkeypatch):
+    """Neither the agent, at its start and at its requests, nor the Pythons that it starts."""
+    for name in ("json", "queue", "socket", "runpy", "msgspec", "istbench", "torch", "fcntl"):
+        (tmp_path / f"{name}.py").write_text("open('EXECUTED', 'w')\nraise SystemExit\n")
+    monkeypatch.chdir(tmp_path)
+    with connected([Host("here", local=True)], [sys.executable]) as ((host,), _):
+        host.greet()
+        facts = host.do("facts", folder=str(tmp_path), paths=[], out="out", marker="none")
+        assert facts["istbench"] == istbench.__version__
+        assert host.do("name_cells", cells=[], by="istbench.cli.cell_names", within_s=60.0) == []
+    assert not (tmp_path / "EXECUTED").exists()
 
 
 def test_bytes_that_break_off_are_no_answer(tmp_path, monkeypatch):
