@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from istbench.config.options import build_options, parse_option
 from istbench.config.run import RunConfig
 from istbench.config.task_file import CODE_NAME, is_task_file, named_with_file
+from istbench.door import read_bytes
 from istbench.errors import UserError, printable, shown, unknown_name
 from istbench.files import is_file
 from istbench.plugin_code import TASK_FILE, note_plugin, plugin_line, said_by, users_code
@@ -217,10 +218,7 @@ def _is_own(module: str) -> bool:
 
 
 def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    except OSError as error:
-        raise UserError(f"cannot read {printable(str(path))}: {error.strerror}") from None
+    return hashlib.sha256(read_bytes(path, "a Python file")).hexdigest()[:12]
 
 
 def _installed(kind: Kind) -> Mapping[str, EntryPoint]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -176,6 +177,12 @@ def test_a_file_of_another_digest_is_not_imported(evil, tmp_path):
         registry.plugins_of(recorded(evil, method="evil", code=digest(evil)), [str(other)])
     assert registry.plugins_of(recorded(evil), [str(other)]) == ()
     assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_a_pipe_in_the_place_of_a_plug_in_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(UserError, match=r"pipe.py is a pipe, not a file; give a Python file"):
+        registry.plugins_of(CONFIG, [str(tmp_path / "pipe.py")])
 
 
 def test_the_file_of_the_command_line_with_the_recorded_digest_is_the_code(evil, tmp_path):

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from istbench.door import read_bytes
 from istbench.errors import UserError
 from istbench.files import sync, writing_whole
 from istbench.node.digest import content_of
@@ -125,8 +126,8 @@ def saved_digest(directory: Path) -> str | None:
         if (directory / _ONE).is_file():
             with safe_open(directory / _ONE, "pt") as file:
                 return str((file.metadata() or {}).get(_DIGEST))
-        return str(json.loads((directory / _INDEX).read_bytes())["metadata"][_DIGEST])
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        return str(json.loads(read_bytes(directory / _INDEX, "an index of weights"))["metadata"][_DIGEST])
+    except (UserError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -1,6 +1,7 @@
 """Weights in safetensors files, which the format's own library reads; and what a failure leaves."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -98,6 +99,9 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
 
 def test_what_is_no_model_has_no_digest(tmp_path):
     assert saved_digest(tmp_path / "nowhere") is None
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "model.safetensors.index.json")
+    assert saved_digest(tmp_path / "pipe") is None
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     assert saved_digest(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(b"garbage")
