@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,12 +63,15 @@ def append_line(path: Path, line: bytes) -> None:
     A last line torn by a crash is cut off first.
 
     Raises:
-        OSError: if the whole line cannot be written, or if `path` is a link; earlier lines stay.
+        OSError: if the whole line cannot be written, or if `path` is a link or no regular file; earlier lines stay.
     """
     line += b"\n"
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
-        if os.fstat(descriptor).st_nlink > 1:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+        if status.st_nlink > 1:
             raise OSError(errno.EMLINK, "it is a hard link to a file with another name")
         size = _cut_torn_line(descriptor)
         if os.write(descriptor, line) != len(line):

@@ -130,3 +130,9 @@ def test_a_folder_of_ours_that_is_a_link_is_named_with_the_way_out(private, tmp_
     assert require_no_link(tmp_path / "logs", "") == tmp_path / "logs"
     with pytest.raises(UserError, match=r"report is a symbolic link, and .*; delete it, or choose another --out$"):
         require_no_link(tmp_path / "report", "choose another --out")
+
+
+def test_lines_are_appended_to_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "lines")
+    with pytest.raises(OSError, match="it is a pipe or a device, not a file"):
+        append_line(tmp_path / "lines", b"ours")
