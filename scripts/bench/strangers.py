@@ -4,7 +4,7 @@ Each command gets a copy of a good folder that one kind of hostility has changed
 during which code of the folder executed, something outside the folder and the declared output changed, a traceback
 appeared, or too much time passed. OUT/strangers.json holds every command with its last line.
 
-    python scripts/bench/strangers.py OUT    # takes an hour on two cores
+    python scripts/bench/strangers.py OUT    # takes two hours on two cores
     python scripts/bench/strangers.py TARGET --kinds plugin --commands report-csv,replay-nodes    # to try it
 """
 
@@ -364,6 +364,34 @@ def _fifos(box: Box) -> None:
             os.mkfifo(run / name)
 
 
+@kind("fifos-beside")
+def _fifos_beside(box: Box) -> None:
+    """Pipes nobody writes to, at the other files that commands read or write in a results folder."""
+    first = box.run
+    (first / "checkpoint").mkdir(exist_ok=True)
+    (box.results / "slurm").mkdir()
+    for place in (
+        "advice.json", "advice.jsonl", "suite.toml", "evil.record.json", "slurm/jobs.json", "report/page.html",
+        f"runs/{first.name}/reserve.tmp", f"runs/{first.name}/checkpoint/latest.json",
+    ):  # fmt: skip
+        (box.results / place).unlink(missing_ok=True)
+        os.mkfifo(box.results / place)
+
+
+@kind("hard-links")
+def _hard_links(box: Box) -> None:
+    """Second names of private files of the user, at the files that istbench writes."""
+    (box.results / "advice.jsonl").write_text("")
+    files = [box.results / "advice.jsonl", *(path for path in box.results.rglob("*") if path.is_file())]
+    private = box.home / "private"
+    private.mkdir()
+    for number, path in enumerate(sorted(set(files))):
+        (private / str(number)).hardlink_to(path)
+    for run in box.runs():
+        (private / run.name).write_text("mine\n")
+        (run / "reserve.tmp").hardlink_to(private / run.name)
+
+
 @kind("jobs")
 def _jobs(box: Box) -> None:
     """Results of submitit for the next job of Slurm, and for a job that jobs.json names."""
@@ -554,19 +582,24 @@ COMMANDS: dict[str, Command] = {
 """By name, a command that reads a results folder."""
 
 _TEXTS = ("cell-up", "cell-right", "labels", "formula", "resultless", "nested", "plugin")
+_FILES = ("fifos", "hard")
 ONLY = {
     "report-markdown": _TEXTS,
     "report-csv": _TEXTS,
     "report-json": _TEXTS,
-    "replay-record": ("record",),
-    "plan-record": ("record",),
-    "compare-suite": ("suite", "link-run"),
-    "compare-jobs": ("jobs", "link-slurm", "link-run", "standing"),
-    "compare-debug": ("jobs", "link-slurm", "renamed"),
-    "tune": ("plugin", "link", "renamed", "cell-up", "workload-path", "labels", "nested"),
-    "advise": ("plugin", "link-advi", "link-trace", "link-runs", "advice", "validation", "cell-up", "labels"),
-    "run-other": ("plugin", "link", "cell-up", "cell-dot", "save", "sinks", "data", "checkpoint", "standing"),
-}
+    "replay-record": ("record", *_FILES),
+    "plan-record": ("record", *_FILES),
+    "compare-suite": ("suite", "link-run", *_FILES),
+    "compare-jobs": ("jobs", "link-slurm", "link-run", "standing", *_FILES),
+    "compare-debug": ("jobs", "link-slurm", "renamed", *_FILES),
+    "tune": ("plugin", "link", "renamed", "cell-up", "workload-path", "labels", "nested", *_FILES),
+    "advise": (
+        "plugin", "link-advi", "link-trace", "link-runs", "advice", "validation", "cell-up", "labels", *_FILES,
+    ),
+    "run-other": (
+        "plugin", "link", "cell-up", "cell-dot", "save", "sinks", "data", "checkpoint", "standing", *_FILES,
+    ),
+}  # fmt: skip
 """By command, the beginnings of the only kinds that concern it, beside the good folder. The others read all."""
 
 

@@ -51,7 +51,7 @@ def test_commands_that_read_do_no_harm(good):
 
 def test_commands_that_train_do_no_harm(good):
     assert harm(good, WRITTEN, "retrace") == []
-    assert harm(good, "save-outside,checkpoint-names", "run-resume") == []
+    assert harm(good, "save-outside,checkpoint-names,hard-links,fifos-beside", "run-resume") == []
     assert harm(good, "jobs-elsewhere", "compare-jobs") == []
 
 
