@@ -142,10 +142,14 @@ def _has_tensors(module: nn.Module) -> bool:
 
 
 def _sums(model: nn.Module) -> tuple[float, ...]:
-    """The absolute values of `model` added up, and all values: hosts may differ in the last bits of each."""
+    """The absolute values of `model` added up, and all values: hosts may differ in the last bits of each.
+
+    Without infinite values, such as those of an attention mask.
+    """
     total, signed = 0.0, 0.0
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.layout == torch.strided and tensor.is_floating_point():
-            total += float(tensor.detach().abs().sum(dtype=torch.float64))
-            signed += float(tensor.detach().sum(dtype=torch.float64))
+            finite = tensor.detach().nan_to_num(0.0, 0.0, 0.0)
+            total += float(finite.abs().sum(dtype=torch.float64))
+            signed += float(finite.sum(dtype=torch.float64))
     return total, signed

@@ -111,6 +111,24 @@ def test_one_seed_gives_the_model_of_the_users_constructors(task):
     assert torch.equal(workload.initial_rows(model, "3.bias", None, 1), another[3].bias)
 
 
+MASKED = """
+
+whole = model
+
+def model():
+    made = whole()
+    made.register_buffer("mask", torch.full((2, 2), float("-inf")).triu(1))
+    return made
+"""
+
+
+def test_nodes_compare_their_start_by_finite_values_alone(task):
+    masked, bare = task(more=MASKED), task()
+    masked.own_model(0), bare.own_model(0)
+    assert masked.start_sums() == bare.start_sums()
+    assert min(bare.start_sums()) > float("-inf")
+
+
 def test_making_a_model_and_batches_leaves_random_numbers_of_training_alone(task):
     torch.manual_seed(3)
     wanted = torch.rand(2)
