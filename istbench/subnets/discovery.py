@@ -86,6 +86,9 @@ def discover_groups(model: nn.Module, run: Run, *, prove: bool = True) -> Discov
         problems: dict[str, str] = {}
         candidates = _proved(model, run, dims, sums, problems) if prove else _candidates(model, dims, sums)
     groups = [candidate.variants[0] for candidate in candidates]
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        # Measured (docs/ist.md): such a network learns less with the factor in the few sums without a BatchNorm.
+        groups = [group if group.scales_itself else replace(group, sums=()) for group in groups]
     validate_groups(model, groups)
     return Discovered(groups, _left_whole(model, groups, problems, dims))
 
