@@ -64,4 +64,5 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer with too many digits for `repr`
         return "a value too large to show"
+    text = " ".join(map(str.strip, text.splitlines()))
     return printable(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")

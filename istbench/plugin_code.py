@@ -1,50 +1,14 @@
-"""The modules of plug-ins and task files: their lines in a traceback, and calls of their code."""
+"""Calls of the code of plug-ins and task files."""
 
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
 
-from istbench.errors import printable
-
-TASK_FILE = "task file"
 _SLOW_S = 5.0
-_LONGEST_REASON = 300
 
 _named: set[str] = set()  # code that runs now and is named if it takes long
-
-# Names of modules from plug-in files, and of packages with loaded methods or workloads, with the word for each.
-_modules: dict[str, str] = {}
-
-
-def note_plugin(module: str, word: str = "plug-in") -> None:
-    """Register `module`, or a package with all its modules, as a plug-in; `word` names it in messages."""
-    _modules[module] = word
-
-
-def plugin_line(error: BaseException) -> str | None:
-    """A line like `plug-in p.py, line 12, in loss: ValueError: no good`, for the innermost frame of a plug-in.
-
-    None if no frame of `error` is in a plug-in.
-    """
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        module = str(frame.f_globals.get("__name__", ""))
-        word = _modules.get(module) or _modules.get(module.partition(".")[0])
-        if word:
-            code = frame.f_code
-            place = f"{word} {Path(code.co_filename).name}, line {line}, in {code.co_name}"
-            return printable(f"{place}: {said_by(error)}")
-    return None
-
-
-def said_by(error: BaseException) -> str:
-    """The type of `error` and the first line of its message."""
-    first = str(error).strip().partition("\n")[0][:_LONGEST_REASON]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
 
 SAFE_PATH = "PYTHONSAFEPATH"
 SAFE_PATH_OF_OURS = "istbench"

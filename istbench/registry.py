@@ -25,9 +25,10 @@ from istbench.config.options import build_options, parse_option
 from istbench.config.run import RunConfig
 from istbench.config.task_file import CODE_NAME, is_task_file, named_with_file
 from istbench.door import read_bytes
+from istbench.error_lines import TASK_FILE, error_line, note_plugin, said_by
 from istbench.errors import UserError, printable, shown, unknown_name
 from istbench.files import is_file
-from istbench.plugin_code import TASK_FILE, note_plugin, plugin_line, said_by, users_code
+from istbench.plugin_code import users_code
 
 if TYPE_CHECKING:
     from istbench.methods.base import Method
@@ -344,7 +345,7 @@ def _import_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        where = (plugin_line(error) or "").partition(", in ")[0].partition(", ")[2]
+        where = (error_line(error) or "").partition(", in ")[0].partition(", ")[2]
         reason = printable(said_by(error))
         raise UserError(f"{printable(str(path))} does not load: {f'{where}: ' if where else ''}{reason}") from error
     return module

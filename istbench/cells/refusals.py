@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from istbench.config.run import Device, RunRequest
+from istbench.error_lines import during
 from istbench.errors import UserError
 from istbench.footprint import batch_tensors, tensor_bytes
 from istbench.machine import cores, memory_bytes
@@ -211,7 +212,8 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
         batch = workload.meta_batch(batch_size)
     if batch is None:
         return False
-    size = tensor_bytes(batch_tensors(batch))
+    with during("counting the bytes of a batch", workload.place("data")):
+        size = tensor_bytes(batch_tensors(batch))
     return _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * size > there
 
 

@@ -15,6 +15,7 @@ from istbench.config.data_source import DataSource
 from istbench.config.interval import Interval
 from istbench.config.options import written_options
 from istbench.config.run import Device, RunConfig, RunRequest
+from istbench.error_lines import during
 from istbench.errors import RunFailed, UserError
 from istbench.machine import cores
 from istbench.methods.base import Method
@@ -103,22 +104,27 @@ class _Resolver:
     def _resolve(self, request: RunRequest, here: int) -> Cell:
         try:
             built = self._workload(request)
-            candidate = _candidate(request, built, here)
-            refuse(candidate)
-            if built.source is None or built.sized is None:
-                workload = built.workload
-                found = workload.prepare(request.data, cache_directory(), self._progress)
-                built.source = checked_source(workload, found)
-                built.sized = blank_model(workload, data_known=True)
-            # The model may have as many outputs as the data has classes.
-            sized = dataclasses.replace(candidate, model=built.sized)
-            if _shapes(sized.model) != _shapes(candidate.model):
-                refuse(sized)
-            return _resolved(sized, built.source)
+            place = built.workload.place("model")
+            with during(f"checking {request.method}", place, of_libraries=True):
+                return self._checked(request, built, here)
         except SystemExit as end:
             raise RunFailed(
                 f"{request.workload} by {request.method} called exit({end.code}) before training"
             ) from None
+
+    def _checked(self, request: RunRequest, built: _Built, here: int) -> Cell:
+        candidate = _candidate(request, built, here)
+        refuse(candidate)
+        if built.source is None or built.sized is None:
+            workload = built.workload
+            found = workload.prepare(request.data, cache_directory(), self._progress)
+            built.source = checked_source(workload, found)
+            built.sized = blank_model(workload, data_known=True)
+        # The model may have as many outputs as the data has classes.
+        sized = dataclasses.replace(candidate, model=built.sized)
+        if _shapes(sized.model) != _shapes(candidate.model):
+            refuse(sized)
+        return _resolved(sized, built.source)
 
     def _workload(self, request: RunRequest) -> _Built:
         seed = request.seed if request.held_out else None

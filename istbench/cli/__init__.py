@@ -9,10 +9,10 @@ import click
 
 from istbench import __version__
 from istbench.cli.streams import Streams
+from istbench.error_lines import error_line, show_traceback
 from istbench.errors import RunFailed, UserError, printable, printable_lines
 from istbench.hosts import relay
 from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED
-from istbench.plugin_code import plugin_line
 
 _COMMANDS = {
     "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
@@ -87,10 +87,9 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
     """Run the command; returns the exit status, after a message if the status is not 0."""
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
-    except UserError as error:
-        return _fail(_lines(error), EXIT_WRONG_USE)
-    except RunFailed as error:
-        return _fail(_lines(error), EXIT_FAILED)
+    except (UserError, RunFailed) as error:
+        show_traceback(error)
+        return _fail(_lines(error), EXIT_WRONG_USE if isinstance(error, UserError) else EXIT_FAILED)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
@@ -100,11 +99,11 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
             say(_lines(interrupt.__cause__))
         return _fail(INTERRUPTED, EXIT_INTERRUPTED)
-    except Exception as error:
-        plugin = plugin_line(error)
-        if plugin is None:
+    except (Exception, SystemExit) as error:
+        line = error_line(error)
+        if line is None:
             raise
-        return _fail(plugin, EXIT_WRONG_USE)
+        return _fail(line, EXIT_WRONG_USE)
     return status if isinstance(status, int) else 0
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from istbench.conformance import of_methods, of_tasks, of_workloads
-from istbench.errors import RunFailed, UserError
-from istbench.plugin_code import plugin_line, said_by
+from istbench.error_lines import during, error_line, reason_of
+from istbench.errors import RunFailed
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, load_method, plugin_names, registered
 
@@ -94,14 +94,16 @@ def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) 
 
 
 def _here(check: Callable[..., str], workload: Any) -> CheckResult:
+    title = _title(check.__name__)
     try:
-        return CheckResult(_title(check.__name__), "holds", check(workload))
-    except (of_workloads.DoesNotHold, UserError) as failure:
-        return CheckResult(_title(check.__name__), "failed", str(failure))
+        with during(f"checking {title}", workload.place("model"), of_libraries=True):
+            return CheckResult(title, "holds", check(workload))
+    except of_workloads.DoesNotHold as failure:
+        return CheckResult(title, "failed", str(failure))
     except Exception as failure:  # a plug-in may raise anything
-        fits_no_model = isinstance(failure, ValueError)  # istbench's own words on neuron groups
-        said = plugin_line(failure) or (str(failure) if fits_no_model else said_by(failure))
-        return CheckResult(_title(check.__name__), "failed", said)
+        fits_no_model = type(failure) is ValueError  # istbench's own words on neuron groups
+        said = error_line(failure) or (str(failure) if fits_no_model else reason_of(failure))
+        return CheckResult(title, "failed", said)
 
 
 def _title(name: str) -> str:

@@ -12,12 +12,12 @@ from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
 from istbench.conformance.of_workloads import DoesNotHold, metric_before_training
 from istbench.conformance.training import assembled, open_workload, set_up, train
+from istbench.error_lines import during, reason_of
 from istbench.errors import RunFailed, UserError
 from istbench.fabric import Fabric, FabricError
 from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_groups
 from istbench.node.evaluate import evaluate
 from istbench.node.model_proof import prove_model
-from istbench.plugin_code import plugin_line, said_by
 from istbench.processes.on_nodes import on_nodes
 from istbench.registry import build_method, build_workload, load_method
 from istbench.subnets.groups import NeuronGroup, named_tensors, validate_groups
@@ -118,8 +118,8 @@ def by_methods(
         try:
             prepare_cell(request, lambda *_: None)
             prove_model(task, load_method(name, plugins))
-        except (UserError, RunFailed) as reason:
-            refused[name] = str(reason)
+        except Exception as error:  # a library may raise anything on the user's model
+            refused[name] = reason_of(error)
     able = [name for name in methods if name not in refused]
     problems = [_trained(str(file), count, able, plugins) for count in _NODES]
     for name in methods:
@@ -146,15 +146,15 @@ def two_steps(
     problems: list[str] = []
     for name in methods:
         try:
-            method = set_up(fabric, workload, name, {}, plugins=plugins, steps=_STEPS)
-            train(fabric, workload, method, 0, _STEPS)
-            if _STEPS % method.round_steps:
-                method.close_round()
-            method.drain()
-            assembled(fabric, method)
+            with during(f"training it by {name}", workload.place("model"), of_libraries=True):
+                method = set_up(fabric, workload, name, {}, plugins=plugins, steps=_STEPS)
+                train(fabric, workload, method, 0, _STEPS)
+                if _STEPS % method.round_steps:
+                    method.close_round()
+                method.drain()
+                assembled(fabric, method)
         except Exception as error:  # the user's code may raise anything
-            said = str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)
-            return [*problems, said], isinstance(error, FabricError)
+            return [*problems, reason_of(error)], isinstance(error, FabricError)
         problems.append("")
     return problems, False
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from istbench.error_lines import error_line
 from istbench.errors import UserError
 from istbench.fabric import Fabric
-from istbench.plugin_code import plugin_line
 from istbench.subnets.dealing import selected_groups
 from istbench.subnets.groups import NeuronGroup, dealt_to
 from istbench.subnets.layout import layout_of
@@ -43,7 +43,7 @@ def check_groups(method: str, model: nn.Module, workload: Workload, nodes: int, 
         groups = workload.neuron_groups(model)
         layout_of(model, groups)
     except ValueError as error:
-        if plugin_line(error) is not None:
+        if error_line(error) is not None:
             raise  # the command shows the line of the user's code
         raise UserError(f"workload {workload.name!r}: {error}") from None
     if not groups:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from istbench.error_lines import reason_of
 from istbench.errors import UserError
 from istbench.methods.base import Method, filled
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
-from istbench.plugin_code import plugin_line, said_by
 from istbench.workloads.base import Batch
 from istbench.workloads.task import Task
 
@@ -75,7 +75,7 @@ def _problem(task: Task, own_object: str) -> str:
         if not difference and own_object == "copied":
             difference = _copied_otherwise(task, other, batches[0])
     except Exception as error:
-        return plugin_line(error) or said_by(error)
+        return reason_of(error)
     if difference and _difference(expected, _course(task, task.own_model(0), batches)):
         return "its loss differs between two calls on the same weights and batch, so nothing is proved"
     name = difference.partition("gradient of ")[2]

@@ -9,6 +9,7 @@ import torch
 
 from istbench.activity import current
 from istbench.config.run import RunConfig
+from istbench.error_lines import during
 from istbench.errors import UserError, printable
 from istbench.fabric import Fabric, connect
 from istbench.machine import own_cores
@@ -64,7 +65,8 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
             if fabric.rank == 0 and config.sinks
             else nullcontext()
         )
-        with fabric.naming_peers(), guarded, sinks:
+        own = during("", workload.place("model"), of_libraries=True)
+        with fabric.naming_peers(), guarded, sinks, own:
             train_rank(run, config, workload, fabric, sinks, stopping)
 
 

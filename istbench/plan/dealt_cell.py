@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.folding import one_stands_for_all
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
+from istbench.error_lines import during
 from istbench.errors import UserError
 from istbench.footprint import Footprint, StepCost
 from istbench.methods.base import Method
@@ -66,10 +67,11 @@ class DealtCell:
         task = build_workload(workload, workload_options, plugins)
         task.expect(data, workload_options)
         built = build_method(method, method_options, workload=None if recorded else task, plugins=plugins)
-        model = blank_model(task, data_known=False)
-        built.check(built.options, model, task, nodes)
-        size = batch_size or task.batch_size
-        footprint = None if built.own_kernels else built.footprint(model, task, nodes, size)
+        with during(f"planning {method}", task.place("model"), of_libraries=True):
+            model = blank_model(task, data_known=False)
+            built.check(built.options, model, task, nodes)
+            size = batch_size or task.batch_size
+            footprint = None if built.own_kernels else built.footprint(model, task, nodes, size)
         if footprint is None or footprint.rounds is None:
             raise CannotDeal(f"method {method} does not say how its work and messages change with the nodes")
         cost = step_cost(footprint.model, task, footprint.samples, copied=footprint.gradients_copied)

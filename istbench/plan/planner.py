@@ -28,6 +28,7 @@ from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND
 from istbench.config.numbers import MOST_NODES
 from istbench.config.options import option_text
+from istbench.error_lines import during
 from istbench.errors import UserError
 from istbench.footprint import Footprint, PlannedNode, StepCost
 from istbench.methods.base import Method
@@ -160,10 +161,11 @@ class _Planner:
         workload = build_workload(request.workload, options, request.plugins)
         expected = workload.expect(request.data, request.workload_options)
         method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
-        model = blank_model(workload, data_known=False)
-        method.check(method.options, model, workload, nodes)
-        batch_size = request.batch_size or workload.batch_size
-        footprint = method.footprint(model, workload, nodes, batch_size)
+        with during(f"planning {request.method}", workload.place("model"), of_libraries=True):
+            model = blank_model(workload, data_known=False)
+            method.check(method.options, model, workload, nodes)
+            batch_size = request.batch_size or workload.batch_size
+            footprint = method.footprint(model, workload, nodes, batch_size)
         return _Cell(workload, method, model, batch_size, footprint, expected)
 
     def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from istbench.error_lines import during
 from istbench.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
 from istbench.node.step_work import StepCounter
 from istbench.optimizer import is_fused_on_cpu
@@ -25,8 +26,9 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
         batch = workload.meta_batch(samples)
     if batch is None:
         return unknown_cost(model)
-    inputs = batch_tensors(batch)
-    batch_bytes = tensor_bytes(inputs)
+    with during("counting the bytes of a batch", workload.place("data")):
+        inputs = batch_tensors(batch)
+        batch_bytes = tensor_bytes(inputs)
     live = LiveBytes([*model.parameters(), *model.buffers(), *inputs])
     counter = StepCounter()
     uses: dict[int, float] = {}

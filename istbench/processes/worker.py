@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from istbench.activity import current
+from istbench.error_lines import error_line
 from istbench.errors import RunFailed, UserError, lacks_memory
 from istbench.fabric import FabricError
-from istbench.plugin_code import plugin_line
 from istbench.processes.failures import activity_path, done_path, failure_path, log_directory
 from istbench.processes.launcher import ENDING, Job
 from istbench.processes.orphans import die_with_launcher
@@ -70,9 +70,9 @@ def run_and_report(target: Callable[..., None], args: tuple[object, ...], logs: 
     try:
         target(*args)
         done_path(logs, int(os.environ["RANK"])).touch()
-    except SystemExit as end:
-        _leave(_status(end))
     except BaseException as error:
+        if isinstance(error, SystemExit) and error_line(error) is None:
+            _leave(_status(error))
         _report(logs, error)
         traceback.print_exc()
         if isinstance(error, FabricError):
@@ -103,7 +103,7 @@ def _report(logs: Path, error: BaseException) -> None:
     if kind == "error" and lacks_memory(error):
         requested = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
         kind, text = "memory", f" when it asked for {requested[1]} more" if requested else ""
-    plugin = plugin_line(error) if kind == "error" else None
+    plugin = error_line(error) if kind == "error" else None
     if plugin is not None:
         kind, text = "plugin", plugin
     path = failure_path(logs, int(os.environ["RANK"]))

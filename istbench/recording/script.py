@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch.multiprocessing
 
 from istbench.cluster.script_record import LONGEST_TEXT, MOST_ARGUMENTS, ScriptRecord
+from istbench.error_lines import said_by
 from istbench.errors import RunFailed, UserError, printable
-from istbench.plugin_code import said_by
 from istbench.recording.steps import StepRecorder
 
 _AGAIN_S = 5.0  # until a script that did not end is told again

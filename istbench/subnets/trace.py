@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from istbench.error_lines import shortened
+from istbench.errors import UserError
 from istbench.subnets.groups import named_tensors
 
 Run = Callable[[nn.Module], Tensor]
@@ -23,6 +25,7 @@ Run = Callable[[nn.Module], Tensor]
 
 _OWN_CODE = Path(__file__).parent
 _TORCH_CODE = Path(torch.__file__).parent
+_LONGEST = 120  # of the reason of an error: several stand in a line
 _READ = ("_local_scalar_dense", "equal", "nonzero", "masked_select")  # their results depend on values
 
 
@@ -201,8 +204,8 @@ class _Recorder(TorchDispatchMode):
 
 def first_line(error: Exception) -> str:
     """The first line of the message of `error`, behind the innermost line of the user's code."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    place = _place(traceback.extract_tb(error.__traceback__))
+    text = shortened((str(error).strip() or type(error).__name__).splitlines()[0].rstrip("."), _LONGEST)
+    place = "" if isinstance(error, UserError) else _place(traceback.extract_tb(error.__traceback__))
     return f"{place}: {text}" if place else text
 
 

@@ -11,7 +11,7 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -104,6 +104,10 @@ class Workload(ABC):
     def in_errors(self) -> str:
         """Its name in errors."""
         return f"workload {self.name!r}"
+
+    def place(self, function: Literal["model", "data"]) -> str:
+        """The place of the user's code that makes the model or the data, for errors; empty for code of istbench."""
+        return "" if type(self).__module__.partition(".")[0] == "istbench" else self.in_errors
 
     # Data.
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from istbench.config.data_source import DataSource
 from istbench.config.numbers import Count, CountOrNone, Epochs, Levels
 from istbench.door import convert, path_text
+from istbench.error_lines import TASK_FILE, error_line
 from istbench.errors import UserError, shown
-from istbench.plugin_code import TASK_FILE, plugin_line
 from istbench.results.header import Unit
 from istbench.results.metrics import Metric, falls_by_name, level_text
 from istbench.workloads.base import Batch, Workload
@@ -61,7 +61,7 @@ def blank_model(workload: Workload, *, data_known: bool) -> nn.Module:
     except UserError:
         raise
     except Exception as error:
-        where = plugin_line(error)
+        where = error_line(error)
         if where is None or data_known or where.startswith(TASK_FILE):
             raise
         raise UserError(

@@ -7,20 +7,20 @@ constructors under the seed.
 import functools
 import hashlib
 import math
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from istbench.config.data_source import DataSource
+from istbench.error_lines import TASK_FILE, during, error_line, reason_of
 from istbench.errors import UserError, lacks_memory, shown
-from istbench.plugin_code import TASK_FILE, plugin_line, said_by, users_code
+from istbench.plugin_code import users_code
 from istbench.subnets.discovery import Discovered, discover_groups
 from istbench.subnets.groups import NeuronGroup, Slot, misfit, named_tensors
 from istbench.subnets.proof import Proof, failing
@@ -62,6 +62,10 @@ class Task(Workload):
     def in_errors(self) -> str:
         """The file."""
         return f"{TASK_FILE} {self.file.name}"
+
+    def place(self, function: Literal["model", "data"]) -> str:
+        """The file, the line and the function."""
+        return self.file.place(function)
 
     # Data.
 
@@ -184,7 +188,7 @@ class Task(Workload):
         return found.reshape(())
 
     def _loss_of(self, model: nn.Module, parts: Any) -> Any:
-        with redirect_stdout(sys.stderr):
+        with self.file.running(self.file.first_of("loss", "model")):
             return self.file.function("loss")(model, parts) if "loss" in self.file else model(parts)
 
     def _wrong_loss(self, problem: str) -> UserError:
@@ -205,12 +209,13 @@ class Task(Workload):
         """A batch of `samples`, or of an iterable's own size, without values."""
         with torch.device("cpu"):
             parts = self.split(True).example(samples)
-        return self._batch(mapped(parts, lambda tensor: tensor.to("meta")))
+        with during("moving a batch to the meta device", self.place("data"), "use plain tensors"):
+            return self._batch(mapped(parts, lambda tensor: tensor.to("meta")))
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """What `evaluate(model, batches)` returns; without it the mean loss, each batch by its samples."""
         if "evaluate" in self.file:
-            with redirect_stdout(sys.stderr):
+            with self.file.running("evaluate"):
                 found: dict[str, float] = self.file.function("evaluate")(model, (b[0].parts for b in batches))
             return found
         total, count = 0.0, 0
@@ -229,8 +234,7 @@ class Task(Workload):
         except Exception as error:  # a detector returns boxes in evaluation mode, and no loss
             if lacks_memory(error):
                 raise
-            reason = str(error) if isinstance(error, UserError) else plugin_line(error) or said_by(error)
-            raise UserError(f"{reason}, in evaluation mode; write evaluate(model, batches)") from error
+            raise UserError(f"{reason_of(error)}, in evaluation mode; write evaluate(model, batches)") from error
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]
@@ -259,7 +263,7 @@ class Task(Workload):
     def found_groups(self) -> Discovered:
         """The groups in the structure of the model. The first call tries them on an example batch."""
         if not self._found:
-            with torch.device("cpu"), users_code(f"finding neuron groups of {TASK_FILE} {self.file.name}"):
+            with torch.device("cpu"), self._trying("looking for neuron groups in the model"):
                 model = self.task_model.built(0).eval()
                 batch = self.example_batch(model)
                 self._found.append(discover_groups(model, lambda some: self.loss(some, batch)))
@@ -277,7 +281,7 @@ class Task(Workload):
             return ""
         key = repr(list(groups))
         if key not in self._proved:
-            with torch.device("cpu"), users_code(f"proving neuron groups of {TASK_FILE} {self.file.name}"):
+            with torch.device("cpu"), self._trying("proving its neuron groups"):
                 self._proved[key] = self._prove(self.task_model.built(0).eval(), groups)
         return self._proved[key]
 
@@ -287,7 +291,7 @@ class Task(Workload):
         Raises:
             UserError: if the result is not finite then.
         """
-        with torch.device("cpu"), users_code(f"proving neuron groups of {TASK_FILE} {self.file.name}"):
+        with torch.device("cpu"), self._trying("proving its neuron groups"):
             model = self.task_model.built(0).eval()
             try:
                 batch = self.example_batch(model)
@@ -300,12 +304,18 @@ class Task(Workload):
                 f"zero: {problem}; use ist, or do not divide by a parameter"
             )
 
+    @contextmanager
+    def _trying(self, operation: str) -> Iterator[None]:
+        """Run the model of the file inside, for `operation`, which may take long."""
+        with users_code(f"{operation} of {TASK_FILE} {self.file.name}"), during(operation, self.place("model")):
+            yield
+
     def _prove(self, model: nn.Module, groups: Sequence[NeuronGroup]) -> str:
         try:
             batch = self.example_batch(model)
             problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).order)
         except Exception as error:  # checks of the loss report a mistake of its own
-            reason = plugin_line(error) or str(error).partition("\n")[0]
+            reason = error_line(error) or str(error).partition("\n")[0]
             return f"neuron groups of {self.file.name} are not proved: {reason}"
         for group in groups:
             if group.name in problems:

@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from istbench.config.numbers import Count
 from istbench.door import convert
+from istbench.error_lines import TASK_FILE, during
 from istbench.errors import UserError, shown
-from istbench.plugin_code import TASK_FILE, said_by, users_code
+from istbench.plugin_code import users_code
 from istbench.seeds import derived_seed
 from istbench.workloads.base import Batch
 from istbench.workloads.task_file import TaskFile
@@ -27,6 +28,8 @@ _USUAL_BATCH = 32
 _MOST_BATCHES = 2**20
 _MOST_CHANNELS = 4
 _WANTED = "it should return a torch Dataset, or an iterable of batches"
+_COLLATED = "let the Dataset return tensors of one shape, or return an iterable of batches"
+_TENSORS = "it should be tensors in tuples, lists or dictionaries"
 _FIRST = derived_seed("data")  # of the passes that do not train
 
 
@@ -236,7 +239,8 @@ class NoTargets:
 
 def as_batch(file: TaskFile, parts: Any, *, in_turn: bool) -> Batch:
     """A minibatch of `file` as methods take it."""
-    inputs = Parts(parts, samples_of(file, parts, in_turn=in_turn))
+    with during("counting the samples of a batch", file.place("data"), "write samples(batch)"):
+        inputs = Parts(parts, samples_of(file, parts, in_turn=in_turn))
     return inputs, NoTargets(len(inputs))
 
 
@@ -298,15 +302,8 @@ class Samples:
         many = getattr(self._dataset, "__getitems__", None)
         with self._file.running("data"), RandomNumbers(seed).drawn():
             samples = many(indices) if many else [self._dataset[index] for index in indices]
-        try:
+        with during("joining samples by torch's default_collate", self._file.place("data"), _COLLATED):
             parts = default_collate(samples)
-        except (TypeError, RuntimeError, ValueError, KeyError) as error:
-            raise self._file.wrong(
-                "data",
-                f"torch's default_collate cannot join the samples of {self._where}: "
-                f"{said_by(error)}; let the Dataset return tensors of one shape, or return an "
-                "iterable of batches",
-            ) from None
         return checked_parts(self._file, parts, f"a sample of {self._where}")
 
     def example(self, samples: int, number: int = 0) -> Any:
@@ -325,7 +322,7 @@ class Samples:
         if self._content is None:
             some = sorted({0, self.count // 2, self.count - 1})
             with self._file.watched("data"):
-                self._content = _steady(self.batch(some, 0), self.batch(some, 0))
+                self._content = _steady(self._file, self.batch(some, 0), self.batch(some, 0))
         return self._content
 
 
@@ -379,7 +376,7 @@ class Stream:
             first, counted = self._first, 0
             with users_code(f"counting the batches of {self._where} of {TASK_FILE} {self._file.name}"):
                 for batch in self._counted():
-                    self._content = self._content if counted else _steady(first, batch)
+                    self._content = self._content if counted else _steady(self._file, first, batch)
                     counted += 1
             self._length = counted
         return self._length
@@ -405,9 +402,6 @@ class Stream:
         opened = self._passes.pop(seed, None)
         if opened is None or number < opened.last:
             opened = self._begun(seed)
-        self._passes[seed] = opened
-        while len(self._passes) > self._PASSES:
-            self._passes.popitem(last=False)
         while opened.last < number:
             if not opened.draw():
                 count = opened.last + 1
@@ -418,6 +412,9 @@ class Stream:
                     f"{self._where} ends after {count} batches, not {number + 1}; "
                     "it should yield as many in every pass",
                 )
+        self._passes[seed] = opened  # a pass that fails begins anew
+        while len(self._passes) > self._PASSES:
+            self._passes.popitem(last=False)
         return opened.batch
 
     def in_order(self) -> Iterator[Any]:
@@ -431,7 +428,7 @@ class Stream:
         if self._content is None:
             first = self._first
             with self._file.watched("data"):
-                self._content = _steady(first, next(self.in_order(), None))
+                self._content = _steady(self._file, first, next(self.in_order(), None))
         return self._content
 
     def _begun(self, seed: int) -> "_Pass":
@@ -529,21 +526,22 @@ def checked_parts(file: TaskFile, parts: Any, what: str) -> Any:
     Raises:
         UserError: if there is no tensor in it, or an empty one.
     """
-    tensors = _tensors(parts)
+    with during("counting the samples of a batch", file.place("data"), _TENSORS):
+        tensors = _tensors(parts)
+        first = next((tensor for tensor in tensors if tensor.dim()), None)
+        empty = first is not None and not len(first) and not guessed_samples(parts)
     if not tensors:
-        raise file.wrong(
-            "data", f"{what} is {kind_of(parts)}; it should be tensors in tuples, lists or dictionaries"
-        )
-    first = next((tensor for tensor in tensors if tensor.dim()), None)
-    if first is not None and not len(first) and not guessed_samples(parts):
+        raise file.wrong("data", f"{what} is {kind_of(parts)}; {_TENSORS}")
+    if first is not None and empty:
         raise file.wrong("data", f"{what} has 0 samples: a tensor of shape {tuple(first.shape)}; leave it out")
     return parts
 
 
-def _steady(one: Any, again: Any) -> str:
-    """A digest of `one`; empty if it differs from `again`."""
-    digest = _digest(one)
-    return digest if digest == _digest(again) else ""
+def _steady(file: TaskFile, one: Any, again: Any) -> str:
+    """A digest of `one`, a batch of `file`; empty if it differs from `again`."""
+    with during("hashing a batch", file.place("data"), _TENSORS):
+        digest = _digest(one)
+        return digest if digest == _digest(again) else ""
 
 
 def _digest(parts: Any) -> str:
@@ -574,5 +572,7 @@ def kind_of(value: Any) -> str:
     """A few words on `value`, for errors."""
     if isinstance(value, Tensor | np.ndarray):
         return f"a {type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     plain = value is None or isinstance(value, str | int | float | tuple | list | dict)
     return shown(value) if plain else f"a {type(value).__name__}"

@@ -16,8 +16,9 @@ from torch import nn
 
 from istbench.config.numbers import Count, Epochs
 from istbench.door import convert
+from istbench.error_lines import TASK_FILE, during
 from istbench.errors import UserError, printable, shown
-from istbench.plugin_code import TASK_FILE, plugin_line, said_by, users_code
+from istbench.plugin_code import users_code
 from istbench.results.metrics import falls_by_name
 
 ARGUMENTS = {
@@ -88,11 +89,15 @@ class TaskFile:
 
     def wrong(self, function: str, problem: str) -> UserError:
         """A `UserError` like `task file t.py, line 7, data: returns None; ...`."""
+        return UserError(printable(f"{self.place(function)}: {problem}"))
+
+    def place(self, function: str) -> str:
+        """The place of `function`, such as `task file t.py, line 7, data`."""
         # The code of a decorated function is that of the decorator, in another file.
         own = inspect.unwrap(self._functions[function]) if function in self else None
         code = getattr(own, "__code__", None)
         line = f", line {code.co_firstlineno}" if code else ""
-        return UserError(printable(f"{TASK_FILE} {self.name}{line}, {function}: {problem}"))
+        return f"{TASK_FILE} {self.name}{line}, {function}"
 
     def call(self, name: str, *arguments: Any) -> Any:
         """What function `name` returns. An error names the line of the file, or the function."""
@@ -111,17 +116,8 @@ class TaskFile:
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
         """Run code of function `name`, or of what it returned, inside; its prints go to standard error."""
-        try:
-            with redirect_stdout(sys.stderr):
-                yield
-        except (UserError, MemoryError):
-            raise
-        except SystemExit as end:
-            raise self.wrong(name, f"calls exit({end.code!r}); it should return") from None
-        except Exception as error:
-            if plugin_line(error) is not None:
-                raise
-            raise self.wrong(name, said_by(error)) from error  # no line of the file is in the traceback
+        with redirect_stdout(sys.stderr), during("", self.place(name)):
+            yield
 
     def _check_function(self, name: str, function: Any) -> None:
         arguments = ARGUMENTS[name]

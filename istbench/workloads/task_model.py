@@ -3,19 +3,20 @@
 import copy
 import warnings
 import weakref
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from istbench.errors import shown
-from istbench.plugin_code import said_by
+from istbench.error_lines import during
 from istbench.seeds import derived_seed
 from istbench.workloads.initialise import with_storage
-from istbench.workloads.task_batches import RandomNumbers
+from istbench.workloads.task_batches import RandomNumbers, kind_of
 from istbench.workloads.task_file import TaskFile
 
 _SPARSE = (nn.Embedding, nn.EmbeddingBag)
+_COPIED = "leave out what copy.deepcopy cannot copy, such as open files, locks and tensors that forward computed"
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -42,9 +43,18 @@ class TaskModel:
             UserError: if `model()` returns no float32 model to train, or no new one.
         """
         with torch.device("cpu"), RandomNumbers(derived_seed(seed, "model")).drawn():
-            model = self._new().to("cpu")
-        self.sums = _sums(model)
+            model = self._new()
+            with self._during("moving the model to the CPU", "return a whole model, on the CPU"):
+                model = model.to("cpu")
+                self.sums = _sums(model)
         return model
+
+    def _during(self, operation: str, way_out: str) -> AbstractContextManager[None]:
+        return during(operation, self._file.place("model"), way_out)
+
+    def _copied(self, model: nn.Module) -> nn.Module:
+        with self._during("copying the model", _COPIED):
+            return copy.deepcopy(model)
 
     def blank(self, *, planned: bool) -> nn.Module:
         """The model on the meta device.
@@ -54,18 +64,17 @@ class TaskModel:
         """
         if not planned:
             self._structure = self._structure or self._emptied()
-            return copy.deepcopy(self._structure)
+            return self._copied(self._structure)
         if self._planned is None:
             self._planned = self._on_meta() or self._emptied()
-        return copy.deepcopy(self._planned)
+        return self._copied(self._planned)
 
     def _emptied(self) -> nn.Module:
         """A model from the CPU, without the values of its parameters and buffers."""
-        model = with_storage(self.built(0), torch.device("meta"))
-        try:
-            copy.deepcopy(model)
-        except Exception as error:
-            raise self._file.wrong("model", f"copy.deepcopy cannot copy the model: {said_by(error)}") from None
+        model = self.built(0)
+        with self._during("moving the model to the meta device", "give it no state that depends on values"):
+            model = with_storage(model, torch.device("meta"))
+        self._copied(model)
         return model
 
     def _on_meta(self) -> nn.Module | None:
@@ -110,7 +119,7 @@ class TaskModel:
 
     def _checked(self, model: object) -> nn.Module:
         if not isinstance(model, nn.Module):
-            raise self._file.wrong("model", f"returns {shown(model)}; it should return a torch.nn.Module")
+            raise self._file.wrong("model", f"returns {kind_of(model)}; it should return a torch.nn.Module")
         for name, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 which = f"module {name}" if name else "the model"

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.errors import shown
+from istbench.workloads.task_batches import kind_of
 from istbench.workloads.task_file import TaskFile
 
 _PLAIN = (bool, int, float, str, type(None), Tensor)
@@ -19,7 +19,7 @@ def own_optimizer(file: TaskFile, parameters: list[nn.Parameter]) -> torch.optim
     """
     found: Any = file.call("optimizer", parameters)
     if not isinstance(found, torch.optim.Optimizer):
-        what = shown(found) if isinstance(found, tuple | list) or found is None else f"a {type(found).__name__}"
+        what = kind_of(found)
         raise file.wrong(
             "optimizer",
             f"returns {what}; it should return a torch.optim.Optimizer alone; for a "

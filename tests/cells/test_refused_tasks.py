@@ -5,9 +5,9 @@ import pytest
 from istbench.cells.resolve import prepare_cell
 from istbench.cluster.profile import load_profile
 from istbench.config.run import RunRequest
+from istbench.error_lines import error_line
 from istbench.errors import UserError
 from istbench.plan.planner import PlanRequest, make_plan
-from istbench.plugin_code import plugin_line
 
 TASK = """
 import torch
@@ -91,14 +91,15 @@ def test_groups_with_fewer_units_than_nodes_are_named_before_a_run_and_in_a_plan
 def test_an_error_in_model_names_the_line_and_nothing_of_plug_ins(tmp_path):
     with pytest.raises(ZeroDivisionError) as raised:
         prepared(tmp_path, TASK.replace("return nn.Sequential", "1 / 0\n    return nn.Sequential"))
-    assert plugin_line(raised.value) == "task file mine.py, line 6, in model: ZeroDivisionError: division by zero"
+    assert error_line(raised.value) == "task file mine.py, line 6, in model: ZeroDivisionError: division by zero"
 
 
 def test_a_value_error_in_loss_names_its_line_also_where_ist_looks_for_groups(tmp_path):
     with pytest.raises(ValueError, match="not enough values") as raised:
         prepared(tmp_path, TASK.replace("return (model", "a, b, c = batch\n    return (model"), method="ist")
-    line = plugin_line(raised.value)
-    assert line.startswith("task file mine.py, line 12, in loss: ValueError: not enough values to unpack")
+    line = error_line(raised.value)
+    place = "task file mine.py, line 12, in loss, looking for neuron groups in the model"
+    assert line.startswith(f"{place}: ValueError: not enough values to unpack")
 
 
 def test_written_groups_of_any_size_are_tried_before_any_process_starts(tmp_path):

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from istbench import plugin_code
+from istbench.error_lines import error_line
 from istbench.errors import UserError
 from istbench.methods.base import materialise
-from istbench.plugin_code import plugin_line
 from istbench.registry import build_method, build_workload, code_of, load_workload, plugin_names
 from istbench.subnets.layout import build_subnet, part_of_subnet
 from istbench.subnets.partition import partition_units
@@ -370,7 +370,7 @@ DATA_OF = ", line 12, data: data(train=True)"
 MISTAKES = [
     ("def model():", "def other():", " lacks def model(): returns a torch.nn.Module (docs/your-model.md)"),
     ("data(train)", "data()", ", line 12, data: too many positional arguments; it should be def data(train)"),
-    ("def model():\n    return", "model =", ": model is Sequential(?  (0): Linear(in_features=3"),
+    ("def model():\n    return", "model =", ": model is Sequential( (0): Linear(in_features=3"),
     (f"return {NET}", "pass", ", line 9, model: returns None; it should return a torch.nn.Module"),
     (NET, f"{NET}.half()", ", line 9, model: 0.weight is torch.float16; it should be torch.float32; train in half"),
     (NET, f"{NET}.double()", ", line 9, model: 0.weight is torch.float64; it should be torch.float32"),
@@ -389,7 +389,7 @@ MISTAKES = [
     (SET, "[]", f"{DATA_OF} yields no batch; it should yield at least one"),
     (SET, "[(None, 'a')]", ", line 12, data: a batch of data(train=True) is (None, 'a'); it should be tensors in"),
     (SET, "[points[:0]]", ", line 12, data: a batch of data(train=True) has 0 samples: a tensor of shape (0, 3)"),
-    ("points = torch", "exit(3) #", ", line 12, data: calls exit(3); it should return"),
+    ("points = torch", "exit(3) #", ", line 13, in data: calls exit(3); it should return"),
     (LOSS, "model(points)", ", line 16, loss: returns a Tensor of shape (4, 2) and type torch.float32; it should"),
     (LOSS, "1.5", ", line 16, loss: returns 1.5; it should return a scalar tensor"),
     (LOSS, f"{LOSS}.detach()", ", line 16, loss: returns a tensor without a gradient; compute it from model(...)"),
@@ -416,13 +416,13 @@ def test_places_of_a_neuron_group_that_are_none_are_refused(task):
 def test_an_error_of_the_file_is_shown_with_its_line(task):
     with pytest.raises(ZeroDivisionError) as raised:
         task("points = torch.arange", "1 / 0\n    points = torch.arange")
-    line = plugin_line(raised.value)
+    line = error_line(raised.value)
     assert line.startswith("task file mine")
     assert line.endswith(".py, line 13, in data: ZeroDivisionError: division by zero")
     with pytest.raises(RuntimeError) as raised:
         task("nn.Linear(3, 6)", "nn.Linear(4, 6)").try_out()
     assert (
-        plugin_line(raised.value).partition(".py")[2].startswith(", line 18, in loss: RuntimeError: mat1 and mat2")
+        error_line(raised.value).partition(".py")[2].startswith(", line 18, in loss: RuntimeError: mat1 and mat2")
     )
 
 
@@ -435,14 +435,16 @@ def data(train):
 """
     (tmp_path / "images" / "cats").mkdir(parents=True)
     (tmp_path / "images" / "cats" / "1.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"mine\d+\.py, line 22, data: UnidentifiedImageError: cannot identify"):
+    with pytest.raises(OSError, match="cannot identify") as raised:
         task(more=folders)
+    assert ".py, line 22, data: UnidentifiedImageError: cannot identify" in error_line(raised.value)
     samples = "\ndef data(train):\n    return TensorSet()\n" + (
         "class TensorSet(list, torch.utils.data.Dataset):\n"
         "    __len__ = lambda self: 8\n    __getitem__ = lambda self, at: torch.zeros(at)\n"
     )
-    with pytest.raises(UserError, match="default_collate cannot join the samples of data"):
+    with pytest.raises(RuntimeError, match="stack expects") as raised:
         task(more=samples.replace("list, ", ""))
+    assert ", data, joining samples by torch's default_collate: RuntimeError: stack" in error_line(raised.value)
 
 
 def test_a_model_of_its_own_loss_needs_no_loss(task):
@@ -501,7 +503,7 @@ def optimizer(parameters):
     else:
         with pytest.raises(Exception, match="high|str") as raised:
             workload.try_out()
-        assert "optimizer" in (plugin_line(raised.value) or str(raised.value))
+        assert "optimizer" in (error_line(raised.value) or str(raised.value))
 
 
 def test_files_beside_a_task_file_can_be_imported(tmp_path):
@@ -604,3 +606,10 @@ def test_written_groups_are_proved_once(task, monkeypatch):
     assert workload.prove_groups(groups) == ""
     monkeypatch.setattr(workload.task_model, "built", None)
     assert workload.prove_groups(groups) == ""
+
+
+def test_a_pass_that_failed_begins_anew(task):
+    code = STREAM.replace("def data(train):\n", "def data(train):\n    yield None\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"a batch of data\(train=True\) is None"):
+            task(code=code).split(True).example(1)
