@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from istbench.config.options import build_options, parse_option
 from istbench.config.run import RunConfig
-from istbench.config.task_file import CODE_NAME, is_task_file, named_with_file
+from istbench.config.task_file import CODE_NAME, is_task_file, named_with_file, task_name
 from istbench.door import read_bytes
 from istbench.error_lines import TASK_FILE, error_line, note_plugin, said_by
 from istbench.errors import UserError, printable, shown, unknown_name
@@ -259,7 +259,9 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
         return local[name]
     if kind == "workloads":
         for path in map(Path, plugins):
-            if path.stem == name and not plugin_names(path, "methods"):  # it lacks functions: the error names them
+            if task_name(path) == name and not plugin_names(
+                path, "methods"
+            ):  # it lacks functions: the error names them
                 return _task(_import_file(path), path)
     points = _installed(kind)
     if name not in points:
@@ -306,9 +308,9 @@ def _task(module: ModuleType, path: Path) -> Any:
     from istbench.workloads.task import task_workload
 
     note_plugin(module.__name__, TASK_FILE)
-    if path.stem in _installed("workloads"):
-        raise UserError(f"task file {path}: istbench has a workload {path.stem!r} of its own; rename the file")
-    _check_fit(path.stem, f"task file {printable(str(path))}: rename it; it")
+    name = task_name(path)
+    if name in _installed("workloads"):
+        raise UserError(f"task file {path}: istbench has a workload {name!r} of its own; rename the file")
     sys.path.append(str(path.resolve().parent))  # its functions may import files beside it
     return task_workload(module, path)
 

@@ -7,7 +7,7 @@ import click
 
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import parse_pairs, plugin_option
-from istbench.config.task_file import is_task_file
+from istbench.config.task_file import is_task_file, task_name
 from istbench.errors import UserError, printable, unknown_name
 from istbench.registry import load_workload, plugin_names, registered
 
@@ -61,7 +61,7 @@ def _refuse_plugin(file: Path) -> None:
     """Refuse a file of classes: their names are checked one by one."""
     methods, workloads = plugin_names(file, "methods"), plugin_names(file, "workloads")
     names = [*methods, *workloads]
-    if names and (names != [file.stem] or methods or not _is_task(file)):
+    if names and (names != [task_name(file)] or methods or not _is_task(file)):
         raise UserError(f"{printable(str(file))} is a plug-in: istbench check {names[0]} --plugin {file}")
 
 

@@ -96,7 +96,7 @@ def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) 
 def _here(check: Callable[..., str], workload: Any) -> CheckResult:
     title = _title(check.__name__)
     try:
-        with during(f"checking {title}", workload.place("model"), of_libraries=True):
+        with during("", workload.place("model"), of_libraries=True):
             return CheckResult(title, "holds", check(workload))
     except of_workloads.DoesNotHold as failure:
         return CheckResult(title, "failed", str(failure))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.config.data_source import DataSource
+from istbench.config.task_file import task_name
 from istbench.error_lines import TASK_FILE, during, error_line, reason_of
 from istbench.errors import UserError, lacks_memory, shown
 from istbench.plugin_code import users_code
@@ -381,7 +382,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
     settings = file.settings
     attributes: Mapping[str, Any] = {
         "__doc__": (module.__doc__ or f"The task file {file.name}.").strip(),
-        "name": path.stem,
+        "name": task_name(path),
         "file": file,
         "task_model": TaskModel(file),
         "metric": settings.metric,

@@ -1,12 +1,16 @@
 """Task files on the command line. Real processes: one check of all methods, and one run that stops and resumes."""
 
 import json
+from pathlib import Path
 
 import pytest
 from said import one_line
+from small_task import write_task
 
 from istbench.cells.resolve import prepare_cell
 from istbench.config.run import RunRequest
+from istbench.config.task_file import task_name
+from istbench.conformance.of_tasks import opened_task
 
 TASK = """
 import random
@@ -134,3 +138,26 @@ def test_a_task_file_is_a_workload_with_a_file_in_every_request(tmp_path):
     header = prepare_cell(request, lambda *_: None).header
     assert (header.workload_label, header.batch_size, header.data_source.train) == ("mine", 6, 42)
     assert header.cell.startswith("mine-local_sgd-n1-s0-")
+
+
+@pytest.mark.parametrize("file", ["größe.py", "my task (1).py", "a.b-c.py", "random.py", "torch.py"])
+def test_any_name_of_a_file_is_planned_resolved_and_loaded(istbench, tmp_path, monkeypatch, file):
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path / file)
+    status, _, said = istbench("plan", "--workload", file, "--method", "ddp", "--json")
+    assert status == 0, said
+    cell = prepare_cell(RunRequest(workload=file, method="ddp", steps=2), lambda *_: None)
+    assert cell.name.startswith(f"{task_name(file)}-ddp-n1-s0-")
+    assert opened_task(Path(file)).name == task_name(file)
+
+
+def test_a_file_with_a_name_of_other_letters_trains_and_is_reported(istbench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path / "größe.py")
+    words = ("--workload", "größe.py", "--methods", "ddp,local_sgd", "--nodes", 2, "--steps", 2, "--out", "out")
+    status, out, said = istbench("compare", *words)
+    assert status == 0, said
+    assert "grosse" in out
+    assert {path.name[:7] for path in (tmp_path / "out" / "runs").iterdir()} == {"grosse-"}
+    status, out, said = istbench("report", "out", "--workload", "grosse")
+    assert status == 0, said
