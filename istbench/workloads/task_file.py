@@ -1,6 +1,7 @@
 """A user's file of functions, its settings, and errors that name the file, the line and the function."""
 
 import ast
+import difflib
 import inspect
 import sys
 import textwrap
@@ -11,8 +12,9 @@ from types import FunctionType, ModuleType
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 from msgspec import Meta
-from torch import nn
+from torch import Tensor, nn
 
 from istbench.config.numbers import Count, Epochs
 from istbench.door import convert
@@ -54,6 +56,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[float, ...] = ()
 
 
+_SETTINGS = Settings.__struct_fields__
+_NO_FUNCTIONS = ("batch_size", "epochs", "lower_is_better")  # helpers of users may have the other names
+
+
 class TaskFile:
     """The functions and settings of a task file.
 
@@ -74,6 +80,7 @@ class TaskFile:
             raise UserError(f"{TASK_FILE} {self.name} lacks {' and '.join(missing)} (docs/your-model.md)")
         for name, function in self._functions.items():
             self._check_function(name, function)
+        self._check_spelling(module)
         self.settings = self._with_metric(self._read_settings(vars(module)))
 
     def __contains__(self, function: str) -> bool:
@@ -133,18 +140,41 @@ class TaskFile:
         except ValueError:  # a function of C has no signature
             return
 
+    def _check_spelling(self, module: ModuleType) -> None:
+        """Refuse names of `module` that istbench would ignore, but for a letter or two."""
+        where, unused = f"{TASK_FILE} {self.name}", ARGUMENTS.keys() - vars(module).keys() - {"samples"}
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType) and value.__module__ == module.__name__:
+                near = difflib.get_close_matches(name, unused, n=1, cutoff=0.8)
+                code = value.__code__
+                if near and code.co_varnames[: code.co_argcount] == ARGUMENTS[near[0]]:
+                    line = code.co_firstlineno
+                    raise UserError(f"{where}, line {line}: {name} is no function of a task; write {near[0]}")
+            elif not callable(value) and not isinstance(value, ModuleType):
+                near = [own for own in _SETTINGS if name.lower().replace("_", "") == own.replace("_", "")]
+                if near and name not in (near[0], near[0].upper()):
+                    raise UserError(f"{where}: {name} is no setting; write {near[0]}")
+
     def _read_settings(self, constants: Mapping[str, Any]) -> Settings:
         found: dict[str, Any] = {}
         for field in msgspec.structs.fields(Settings):
-            places = {"": constants.get(field.name, constants.get(field.name.upper()))}
-            places |= {f"{name}.": vars(f).get(field.name) for name, f in self._functions.items() if _is_plain(f)}
+            places = {name: constants.get(name) for name in (field.name, field.name.upper())}
+            places |= {
+                f"{name}.{field.name}": vars(f).get(field.name)
+                for name, f in self._functions.items()
+                if isinstance(f, FunctionType)
+            }
             given = {
-                f"{place}{field.name}": value
-                for place, value in places.items()
+                where: value
+                for where, value in places.items()
                 if not (value is None or callable(value) or isinstance(value, ModuleType))
             }
+            if field.name in _NO_FUNCTIONS and callable(constants.get(field.name)):
+                raise UserError(f"{TASK_FILE} {self.name}: {field.name} is a function; it should be a constant")
             for where, value in given.items():
-                checked = convert(_plain(value), field.type, self._places(where))
+                value = _plain(value)
+                value = [value] if field.name == "targets" and isinstance(value, int | float) else value
+                checked = convert(value, field.type, self._places(where))
                 if found.setdefault(field.name, checked) != checked:
                     raise UserError(f"{TASK_FILE} {self.name}: {' and '.join(given)} differ; leave one of them")
         return Settings(**found)
@@ -172,12 +202,9 @@ class TaskFile:
         return msgspec.structs.replace(settings, metric=name, lower_is_better=lower)
 
 
-def _is_plain(function: Any) -> bool:
-    return isinstance(function, FunctionType)
-
-
 def _plain(value: Any) -> Any:
-    return value.item() if getattr(value, "shape", None) == () else value
+    """A `value` of Python for a tensor or an array."""
+    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
 def _first_key(function: Any) -> str | None:

@@ -610,3 +610,43 @@ def test_a_pass_that_failed_begins_anew(task):
     for _ in range(2):
         with pytest.raises(UserError, match=r"a batch of data\(train=True\) is None"):
             task(code=code).split(True).example(1)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("def batch_size(): return 4", "batch_size is a function; it should be a constant"),
+        ("class epochs: pass", "epochs is a function; it should be a constant"),
+        ("lower_is_better = print", "lower_is_better is a function; it should be a constant"),
+        ("BATCH_SIZE = 'x'", "BATCH_SIZE must be a whole number, not 'x'"),
+        ("BATCH_SIZE = 5\nbatch_size = 6", "batch_size and BATCH_SIZE differ; leave one of them"),
+        ("batchsize = 5", "batchsize is no setting; write batch_size"),
+        ("Epochs = 5", "Epochs is no setting; write epochs"),
+        ("targets = [0.5, 'x']", "targets must be a number, not 'x'"),
+        ("targets = torch.tensor([[0.5]])", "targets must be a number, not [0.5]"),
+        ("targets = 'high'", "targets must be a list, not 'high'"),
+        ("def evalute(model, batches): return {}", "line 20: evalute is no function of a task; write evaluate"),
+        ("def optimiser(parameters): return 1", "line 20: optimiser is no function of a task; write optimizer"),
+    ],
+)
+def test_a_setting_of_another_kind_or_spelling_is_refused(task, more, said):
+    line = refusal(task, more=f"\n{more}\n")
+    assert line.lstrip(", :").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "value"),
+    [
+        ("targets = 0.5", "targets", (0.5,)),
+        ("targets = torch.tensor([0.25, 0.5])", "targets", (0.25, 0.5)),
+        ("targets = torch.arange(1, 3).numpy()", "targets", (1.0, 2.0)),
+        ("BATCH_SIZE = batch_size = torch.tensor(5)", "batch_size", 5),
+        ("samples = None\nunit = None", "samples", None),
+        ("def targets(batch): return batch[1]", "targets", ()),
+        ("import random as metric", "metric", "loss"),
+        ("lr = 'fast'\nunits = 64\nclass Targets: pass", "targets", ()),
+        ("def lost(model, batch, more): return 1\ndef sample(batch): return 1", "metric", "loss"),
+    ],
+)
+def test_settings_of_other_kinds_are_used_and_other_names_are_the_users_own(task, more, name, value):
+    assert getattr(task(more=f"\n{more}\n").file.settings, name) == value
