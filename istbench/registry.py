@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # Options that have become methods, with the class for the former spelling: recorded cells keep their names.
 _FORMER_OPTIONS = {("ist", "streaming"): EntryPoint("", "istbench.methods.streaming_ist:StreamingByOption", "")}
+_AGAIN = "run the cell again with --again"
 Kind = Literal["methods", "workloads", "sinks"]
 # Options whose values suit one optimizer only.
 _RATES = ("lr", "momentum", "nesterov", "weight_decay", "weight_decay_of")
@@ -205,11 +206,18 @@ def plugins_of(config: RunConfig, given: Iterable[str]) -> tuple[str, ...]:
         files = [printable(Path(path).name) for path in config.plugins] or ["FILE.py"]
         flags = " ".join(f"--plugin {shlex.quote(file)}" for file in files)
         told = f" (digest {printable(lacking[0])})" if lacking else f": istbench has no {unknown[0]}"
-        raise UserError(f"code that is not istbench's own trained it{told}; give your copy of it by {flags}")
-    if code_of_cell(config.workload, config.method, chosen) != config.code:
+        copy, or_again = "your copy of it", ""
+        edited = {name: own for own, path in digests.items() if (name := printable(Path(path).name)) in files}
+        if lacking and edited:
+            told += "".join(f", and {name} has digest {own}" for name, own in edited.items())
+            copy, or_again = "your copy from before the change", f", or {_AGAIN}"
+        raise UserError(f"code that is not istbench's own trained it{told}; give {copy} by {flags}{or_again}")
+    found = code_of_cell(config.workload, config.method, chosen)
+    if found != config.code:
+        named = f"the code {printable(config.code)}" if config.code else "no code beside istbench"
         raise UserError(
-            f"its record does not name the code of {config.method} and {config.workload} that is installed here; "
-            "run the cell again with --again"
+            f"its record names {named}, but {config.method} and {config.workload} here are "
+            f"{found or 'those of istbench'}; {_AGAIN}"
         )
     return chosen
 

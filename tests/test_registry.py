@@ -173,7 +173,11 @@ def test_a_file_of_another_digest_is_not_imported(evil, tmp_path):
     other = tmp_path / "mine" / "evil.py"
     other.parent.mkdir()
     other.write_text(evil.read_text() + "# edited\n")
-    with pytest.raises(UserError, match=rf"digest {digest(evil)}\); give your copy"):
+    said = (
+        rf"\(digest {digest(evil)}\), and evil\.py has digest {digest(other)}; give your copy from before the "
+        r"change by --plugin evil\.py, or run the cell again with --again$"
+    )
+    with pytest.raises(UserError, match=said):
         registry.plugins_of(recorded(evil, method="evil", code=digest(evil)), [str(other)])
     assert registry.plugins_of(recorded(evil), [str(other)]) == ()
     assert not (tmp_path / "EXECUTED").exists()
@@ -194,7 +198,10 @@ def test_the_file_of_the_command_line_with_the_recorded_digest_is_the_code(evil,
     assert registry.plugins_of(config, given) == (str(copy),)
     with pytest.raises(UserError, match=r"^unknown method 'other'"):
         registry.plugins_of(msgspec.structs.replace(config, method="other"), given)
-    with pytest.raises(UserError, match="its record does not name the code of ist and toy that is installed here"):
+    with pytest.raises(
+        UserError,
+        match=rf"its record names the code {digest(evil)}, but ist and toy here are those of istbench; run the",
+    ):
         registry.plugins_of(msgspec.structs.replace(config, method="ist"), given)
 
 
@@ -202,7 +209,8 @@ def test_code_of_an_installed_package_has_the_recorded_version(monkeypatch):
     monkeypatch.setattr(registry, "code_of", lambda kind, name, plugins=(): "theirs 1.0 ab" * (name == "toy"))
     assert registry.plugins_of(msgspec.structs.replace(CONFIG, code="theirs 1.0 ab"), ()) == ()
     for code in ("theirs 0.9 cd", ""):
-        with pytest.raises(UserError, match="--plugin FILE.py$|its record does not name the code of ist and toy"):
+        said = "--plugin FILE.py$|its record names no code beside istbench, but ist and toy here are theirs 1.0 ab"
+        with pytest.raises(UserError, match=said):
             registry.plugins_of(msgspec.structs.replace(CONFIG, code=code), ())
 
 
