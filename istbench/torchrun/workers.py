@@ -247,9 +247,11 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
         return meeting.await_end()
     cell = with_threads(cell, start.threads)
     with scratch_folder() as scratch:
+        # On other hosts than that of rank 0, the worker only keeps its part of a checkpoint there.
+        run = RunDirectory.of(out, cell.name).path.resolve() if world.host_rank == 0 else scratch / "run"
         job = Job(
             target=train_cell,
-            args=(str(_run_directory(world, cell, out, scratch)), str(scratch), cell.header),
+            args=(str(run), str(scratch), cell.header),
             nodes=world.size,
             threads=cell.config.threads,
             logs=scratch / "logs",
@@ -262,15 +264,6 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
         except (UserError, RunFailed):  # rank 0 prints the cause
             return meeting.await_end()
     return 0
-
-
-def _run_directory(world: World, cell: Cell, out: Path, scratch: Path) -> Path:
-    """The run directory that the worker of this rank reads: that of the cell on the host of rank 0, else a copy."""
-    if world.host_rank == 0:
-        return RunDirectory.of(out, cell.name).path.resolve()
-    run = RunDirectory(scratch / "run")
-    run.create(cell.header)
-    return run.path
 
 
 def lead(world: World, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
