@@ -1,6 +1,5 @@
 """A time limit on training, by the signal of Ctrl-C: the run stops with a checkpoint, and resumes later."""
 
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +14,8 @@ class TimeUp(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
 @contextmanager
 def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
     """Inside, the main thread gets SIGINT after `seconds`, and once more `stopping_s` later. Call it from there.
-    If no seconds are left, the first signal comes at once.
-
-    An import of that moment ends before the block does. A shell starts background jobs with SIGINT ignored. Inside,
-    this process hears it all the same.
+    If no seconds are left, the first signal comes at once. An import of that moment ends before the block does. The
+    command handles SIGINT also where a shell started it in the background (`istbench.interrupts`).
 
     The first signal asks workers to stop with a checkpoint, the second one ends them (`processes.launcher`).
 
@@ -36,9 +33,6 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
             interrupt(main)
 
     bell = threading.Thread(target=ring, name="time limit", daemon=True)
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         try:
             bell.start()  # without seconds left, the signal may come before this call returns
@@ -47,8 +41,6 @@ def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
             over.set()
             if bell.is_alive():
                 bell.join()
-            if before == signal.SIG_IGN:
-                signal.signal(signal.SIGINT, before)
     except KeyboardInterrupt:
         if rang.is_set():
             raise TimeUp from None

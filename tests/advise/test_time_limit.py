@@ -46,13 +46,3 @@ def test_a_block_that_only_takes_note_of_the_first_signal_gets_a_second():
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(heard) == 2
-
-
-def test_a_shell_that_starts_the_command_in_the_background_does_not_silence_the_limit():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with pytest.raises(TimeUp), at_most(0.05, stopping_s=10.0):
-            time.sleep(30)
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
