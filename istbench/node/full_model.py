@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from istbench.activity import current
 from istbench.config.run import RunConfig
+from istbench.error_lines import during
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
@@ -119,7 +120,8 @@ def full_model(
     """
     started = time.perf_counter()
     blank = _streamed(workload)
-    with fabric.accounting("assemble"):
+    assembling = during("copying the model", workload.place("model"), of_libraries=True)
+    with fabric.accounting("assemble"), assembling:
         blocks = None if blank is None else method.blocks()
         model = method.assemble() if blocks is None else None
     if fabric.rank:

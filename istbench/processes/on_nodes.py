@@ -1,6 +1,8 @@
 """Run a function on n real processes that communicate over gloo, for checks and tests."""
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import torch
 
+from istbench.error_lines import TRACEBACK
 from istbench.fabric import connect
 from istbench.processes.launcher import Job, Launcher, launch
 from istbench.processes.local import LocalLauncher
@@ -31,7 +34,12 @@ def on_nodes(
     """
     with scratch_folder() as folder:
         job = Job(target=_node, args=(function, args, folder, timeout_s), nodes=nodes, logs=folder / "logs")
-        launch(launcher or LocalLauncher(), job)
+        try:
+            launch(launcher or LocalLauncher(), job)
+        finally:
+            if os.environ.get(TRACEBACK):
+                for log in sorted(job.logs.glob("rank-*/stderr.log")):
+                    sys.stderr.write(log.read_text(errors="replace"))
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(nodes)]
 
 

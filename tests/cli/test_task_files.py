@@ -1,6 +1,7 @@
 """Task files on the command line. Real processes: one check of all methods, and one run that stops and resumes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,40 @@ def test_a_file_with_a_name_of_other_letters_trains_and_is_reported(istbench, tm
     assert {path.name[:7] for path in (tmp_path / "out" / "runs").iterdir()} == {"grosse-"}
     status, out, said = istbench("report", "out", "--workload", "grosse")
     assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "said"),
+    [
+        (
+            "def loss(model, batch):",
+            "class Late(torch.autograd.Function):\n    calls = 0\n\n"
+            "    @staticmethod\n    def forward(ctx, x):\n        return x.clone()\n\n"
+            "    @staticmethod\n    def backward(ctx, gradient):\n        Late.calls += 1\n"
+            "        return gradient if Late.calls < 20 else gradient[:1]\n\n\n"
+            "def loss(model, batch):\n"
+            "    return F.cross_entropy(Late.apply(model(batch[0])), batch[1])\n\n\ndef unused(model, batch):",
+            1,
+            r"worker \d failed while computing training step \d+: task file mine\.py, line 10, model: "
+            "RuntimeError: Function LateBackward returned an invalid gradient",
+        ),
+        (
+            'return {"accuracy": torch.cat(right).float().mean()}',
+            'exit(0)\n\n\nevaluate.metric = "accuracy"',
+            2,
+            r"task file mine\.py, line 25, in evaluate: calls exit\(0\); it should return",
+        ),
+    ],
+    ids=["a gradient of a library", "exit"],
+)
+def test_an_error_in_a_worker_names_the_file_and_the_operation(
+    istbench, tmp_path, monkeypatch, old, new, status, said
+):
+    monkeypatch.chdir(tmp_path)
+    path = write_task(tmp_path / "mine.py")
+    path.write_text(path.read_text().replace(old, new))
+    words = ("run", "--workload", "mine.py", "--method", "ddp", "--nodes", 2, "--steps", 40, "--batch-size", 4)
+    found, _, printed = istbench(*words, "--out", "out")
+    assert found == status, printed
+    assert re.match(f"istbench: {said}", one_line(printed))
+    assert any("Traceback" in log.read_text() for log in tmp_path.glob("out/runs/*/logs/*/stderr.log"))
