@@ -70,7 +70,12 @@ def during(
 
 
 def error_line(error: BaseException) -> str | None:
-    """The line of `error`, if it comes from a plug-in or a task file, or was noted by `during`; otherwise None."""
+    """The line of `error`, if it comes from a plug-in or a task file, or was noted by `during`; otherwise None.
+
+    Errors of istbench for users have a line of their own.
+    """
+    if isinstance(error, UserError | RunFailed):
+        return str(error)
     operation, place, way_out = vars(error).get(_NOTES, ("", "", ""))
     own = _in_traceback(error) or _in_message(error) or (error.__cause__ and _in_traceback(error.__cause__))
     if not own and not place:
@@ -83,7 +88,7 @@ def error_line(error: BaseException) -> str | None:
 
 def reason_of(error: BaseException) -> str:
     """One line for any `error`: the message of istbench, the line of user code, or the text of the error alone."""
-    return str(error) if isinstance(error, UserError | RunFailed) else error_line(error) or said_by(error)
+    return error_line(error) or said_by(error)
 
 
 def said_by(error: BaseException) -> str:

@@ -156,6 +156,7 @@ def test_errors_of_istbench_itself_and_of_its_own_workloads_stay_bare():
 
 
 def test_an_exit_of_user_code_is_an_error():
+    assert reason_of(UserError("in words of its own")) == "in words of its own"
     said = r"^task file t.py, line 3, model: calls exit\(7\); it should return$"
     with pytest.raises(UserError, match=said), during("", "task file t.py, line 3, model"):
         sys.exit(7)

@@ -3,7 +3,7 @@
 import pytest
 from small_task import TASK
 
-from istbench.conformance import of_tasks
+from istbench.conformance import check_task, of_tasks
 from istbench.errors import UserError
 from istbench.fabric import FabricError
 
@@ -99,3 +99,10 @@ def test_a_rank_tells_whether_it_only_lost_another(file, monkeypatch, error, los
     monkeypatch.setattr(of_tasks, "set_up", fail)
     (problem,), found = of_tasks.two_steps(None, str(file(TASK)), (), ["ddp", "ist"])
     assert (type(error).__name__ in problem, found) == (True, lost)
+
+
+def test_an_exit_in_forward_is_one_line_of_the_check(file):
+    quits = "class Quits(nn.Sequential):\n    def forward(self, x):\n        exit(3)\n\n\ndef model():\n"
+    path = file(TASK.replace("def model():\n", quits).replace("return nn.Sequential", "return Quits"))
+    failed = check_task(path)[-1]
+    assert failed.detail == "task file mine.py, line 12, in forward: calls exit(3); it should return"
