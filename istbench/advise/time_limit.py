@@ -14,6 +14,7 @@ class TimeUp(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
 @contextmanager
 def at_most(seconds: float, *, stopping_s: float) -> Iterator[None]:
     """Inside, the main thread gets SIGINT after `seconds`, and once more `stopping_s` later. Call it from there.
+
     If no seconds are left, the first signal comes at once. An import of that moment ends before the block does. The
     command handles SIGINT also where a shell started it in the background (`istbench.interrupts`).
 
