@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 from istbench.cluster.speed import StepWork
 
@@ -47,7 +47,8 @@ class CountedStep:
 class StepCounter(TorchDispatchMode):
     """Counts operations and bytes of torch's kernels that run inside it, and the shapes of their matrix products.
 
-    Convolutions stand for products of `USUAL_SHAPE`.
+    Convolutions stand for products of `USUAL_SHAPE`. torch's own FlopCounterMode registers hooks on the inputs of
+    every module, which fail where the user's code calls torch.autograd.grad inside a pass.
 
     It works on the meta device too.
 
@@ -57,23 +58,13 @@ class StepCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._flops = FlopCounterMode(display=False)
-        self._bytes = 0
+        self._operations = self._bytes = 0
         self._shapes: Counter[Shape] = Counter()
-
-    def __enter__(self) -> "StepCounter":
-        self._flops.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._flops.__exit__(*error)
 
     @property
     def operations(self) -> float:
         """Floating-point operations of matrix products and convolutions so far."""
-        return float(self._flops.get_total_flops())
+        return float(self._operations)
 
     def counted(self, gathered: float = 0.0) -> CountedStep:
         """What was counted. gathered: as in `StepWork`; torch does not see kernels of a method's own."""
@@ -90,6 +81,7 @@ class StepCounter(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         packet = func._overloadpacket
         if packet in flop_registry:
+            self._operations += flop_registry[packet](*args, **(kwargs or {}), out_val=found)
             self._count_product(packet, args, found)
         elif not (func.is_view or func.namespace in _NOT_COMPUTING or packet in _ALLOCATE_ONLY):
             tensors = [value for value in tree_leaves((args, kwargs, found)) if isinstance(value, Tensor)]
