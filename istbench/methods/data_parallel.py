@@ -49,9 +49,11 @@ class DataParallel(Method):
         self._optimizer = self._build_optimizer()
         self._averages = Averages(fabric, self.options, self.seed)
         self._minibatches = 0  # of the current round
-        self._reached = set[Tensor]()  # parameters with a gradient of the last backward pass
+        self._reached = dict[
+            Tensor, bool
+        ]()  # parameters in the last backward pass, and whether they have a gradient
         for parameter in trained(self._model):
-            parameter.register_post_accumulate_grad_hook(self._reached.add)
+            parameter.register_post_accumulate_grad_hook(self._reach)
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
         self._replica = DistributedDataParallel(
             self._model,
@@ -98,9 +100,13 @@ class DataParallel(Method):
         if ends and idle:
             # This calls the hooks of the replica, which send the buckets that are now complete.
             (torch.cat([own.reshape(-1)[:1] for own in idle]).sum() * 0).backward()
-            if self._fabric.world_size == 1 and self.round_steps == 1:
-                for own in idle:  # a plain loop leaves them as they are
-                    own.grad = None
+        if self._fabric.world_size == 1 and self.round_steps == 1:
+            for own in [*idle, *(own for own, has_gradient in self._reached.items() if not has_gradient)]:
+                own.grad = None  # a plain loop leaves them as they are
+
+    def _reach(self, parameter: Tensor) -> None:
+        # A function of the user may return no gradient for it.
+        self._reached[parameter] = parameter.grad is not None
 
     def close_round(self) -> None:
         self._average_open_round()
@@ -200,6 +206,7 @@ class DataParallel(Method):
         devices = [self._fabric.device] if self._fabric.device.type == "cuda" else []
         with (
             self._fabric.accounting("control"),
+            self._workload.state_kept(),
             torch.random.fork_rng(devices=devices),
             RandomNumbers(self.seed).drawn(),
         ):

@@ -100,7 +100,7 @@ def _estimate(
         layer.reset_running_stats()
         layer.momentum = None  # a cumulative average
     try:
-        with _modes_kept(model), torch.no_grad():
+        with _modes_kept(model), workload.state_kept(), torch.no_grad():
             if not model.training:
                 model.train()
             for batch in batches:

@@ -15,6 +15,7 @@ from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import blank_model
 from istbench.workloads.held_out import whole
 from istbench.workloads.task import Task
+from istbench.workloads.task_batches import RandomNumbers
 
 _MOST_PARAMETERS = 2**22  # a larger model takes seconds, and memory that the workers need
 _SAMPLES = 8
@@ -33,16 +34,14 @@ def rehearse(workload: Workload, method: type[Method]) -> None:
     Raises:
         UserError: the workload returns a wrong value, or a neuron group does not fit the model.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with RandomNumbers(0).drawn():
         workload.try_out()
     task = whole(workload)
     if isinstance(task, Task):
         prove_model(task, method)
         return
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with RandomNumbers(0).drawn():
             _rehearse(workload, method.cuts_units)
     except UserError:
         raise

@@ -135,8 +135,9 @@ def compile_model(setup: Setup, fabric: Fabric) -> None:
     current.begin("compiling")
     method = setup.method
     state = copy.deepcopy({"method": method.state_dict(), "random": checkpoint.random_state(fabric.device)})
-    method.step(on_device(setup.batch(0), fabric.device))
-    method.drain()
+    with setup.workload.state_kept():
+        method.step(on_device(setup.batch(0), fabric.device))
+        method.drain()
     method.load_state_dict(state["method"])
     checkpoint.set_random_state(state["random"], fabric.device)
     fabric.barrier("compiling")

@@ -104,10 +104,11 @@ def train_rank(
     all_threads = min(torch.get_num_threads(), own_cores())
     torch.set_num_threads(config.threads)
     seed_random_state(derived_seed(config.seed, "node", fabric.rank))
-    if fabric.rank == 0 and config.code:
-        current.begin("computing a first loss", timed=True)
-        rehearse(workload, load_method(config.method, config.plugins))
-    counted = warm_up(config, workload, fabric)
+    with workload.state_kept():
+        if fabric.rank == 0 and config.code:
+            current.begin("computing a first loss", timed=True)
+            rehearse(workload, load_method(config.method, config.plugins))
+        counted = warm_up(config, workload, fabric)
     memory = PeakMemory(fabric.device)
     setup = set_up(config, workload, fabric)
     if config.compile:
@@ -165,7 +166,8 @@ class RankTraining:
     def _train_segments(self) -> None:
         """Train, evaluate, record, decide and save, in turn."""
         totals, last_step = self._progress.totals, self._config.steps
-        over = totals.step == 0 and self._is_over(self._evaluate(None))
+        with self._setup.workload.state_kept() if totals.step == 0 else nullcontext():
+            over = totals.step == 0 and self._is_over(self._evaluate(None))
         self._trace.start()
         self._trainer.start()
         while not over and totals.step < last_step:

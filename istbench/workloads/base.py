@@ -10,6 +10,7 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -273,6 +274,10 @@ class Workload(ABC):
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The workload's own optimizer over `parameters`, in place of the method's; None without one."""
         return None
+
+    def state_kept(self) -> AbstractContextManager[None]:
+        """Afterwards, the state that the workload's functions keep outside the model is as before."""
+        return nullcontext()
 
     def try_out(self) -> None:
         """Try the workload once, on throw-away weights, before it trains; its data is open.

@@ -7,8 +7,8 @@ constructors under the seed.
 import functools
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +30,7 @@ from istbench.workloads.task_batches import Split, Stream, as_batch, kind_of, ma
 from istbench.workloads.task_file import TaskFile
 from istbench.workloads.task_model import TaskModel
 from istbench.workloads.task_optimizer import check_state, own_optimizer
+from istbench.workloads.task_state import state_kept
 
 _EXAMPLE = 8
 _LEAST_EXAMPLE = 2  # BatchNorm in training needs two samples
@@ -54,6 +55,7 @@ class Task(Workload):
     _splits: ClassVar[dict[bool, Split]]
     _found: ClassVar[list[Discovered]]
     _proved: ClassVar[dict[str, str]]
+    _idle: ClassVar[list[list[str]]]
 
     def __init__(self, options: TaskOptions | None = None) -> None:
         super().__init__(options)
@@ -192,6 +194,15 @@ class Task(Workload):
         with self.file.running(self.file.first_of("loss", "model")):
             return self.file.function("loss")(model, parts) if "loss" in self.file else model(parts)
 
+    def _loss_on(self, batch: Batch) -> Callable[[nn.Module], Tensor]:
+        """The loss of a model on `batch`, the same in every call: it finds the state of the file as it is now."""
+
+        def loss(model: nn.Module) -> Tensor:
+            with self.state_kept():
+                return self.loss(model, batch)
+
+        return loss
+
     def _wrong_loss(self, problem: str) -> UserError:
         if "loss" in self.file:
             return self.file.wrong("loss", problem)
@@ -220,9 +231,10 @@ class Task(Workload):
                 found: dict[str, float] = self.file.function("evaluate")(model, (b[0].parts for b in batches))
             return found
         total, count = 0.0, 0
-        for batch in batches:
-            total += self._evaluated_loss(model, batch) * len(batch[0])
-            count += len(batch[0])
+        with self.state_kept():  # the loss is that of training
+            for batch in batches:
+                total += self._evaluated_loss(model, batch) * len(batch[0])
+                count += len(batch[0])
         return {"loss": total / count if count else math.nan}
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
@@ -267,7 +279,7 @@ class Task(Workload):
             with torch.device("cpu"), self._trying("looking for neuron groups in the model"):
                 model = self.task_model.built(0).eval()
                 batch = self.example_batch(model)
-                self._found.append(discover_groups(model, lambda some: self.loss(some, batch)))
+                self._found.append(discover_groups(model, self._loss_on(batch)))
         return self._found[0]
 
     def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
@@ -296,7 +308,7 @@ class Task(Workload):
             model = self.task_model.built(0).eval()
             try:
                 batch = self.example_batch(model)
-                problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).silence)
+                problems = failing(groups, Proof(model, self._loss_on(batch)).silence)
             except Exception:
                 return
         for name, problem in problems.items():
@@ -314,7 +326,7 @@ class Task(Workload):
     def _prove(self, model: nn.Module, groups: Sequence[NeuronGroup]) -> str:
         try:
             batch = self.example_batch(model)
-            problems = failing(groups, Proof(model, lambda some: self.loss(some, batch)).order)
+            problems = failing(groups, Proof(model, self._loss_on(batch)).order)
         except Exception as error:  # checks of the loss report a mistake of its own
             reason = error_line(error) or str(error).partition("\n")[0]
             return f"neuron groups of {self.file.name} are not proved: {reason}"
@@ -342,6 +354,10 @@ class Task(Workload):
 
     # Before training.
 
+    def state_kept(self) -> AbstractContextManager[None]:
+        """Afterwards, the globals of the file, and of the modules beside it, are as before."""
+        return state_kept(self.file.folder)
+
     def try_out(self) -> None:
         """Compute a loss and its gradients on throw-away weights, and step the file's own optimizer.
 
@@ -351,7 +367,12 @@ class Task(Workload):
         self.idle_parameters()
 
     def idle_parameters(self) -> list[str]:
-        """Try out the file as `try_out` does; returns the parameters that got no gradient from some batch."""
+        """The parameters that get no gradient from one of two batches. The first call tries out the file."""
+        if not self._idle:
+            self._idle.append(self._tried())
+        return self._idle[0]
+
+    def _tried(self) -> list[str]:
         model = self.task_model.built(0).train()
         idle = set[str]()
         for number in range(2):  # a parameter may serve some batches only
@@ -393,6 +414,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
         "_splits": {},
         "_found": [],
         "_proved": {},
+        "_idle": [],
     }
     return type("TaskOfFile", (Task,), dict(attributes))
 

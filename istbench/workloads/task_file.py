@@ -64,7 +64,7 @@ class TaskFile:
     """The functions and settings of a task file.
 
     Attributes:
-        name: of the file, without directories. settings: with the metric filled in.
+        name: of the file, without directories. folder: its directory. settings: with the metric filled in.
 
     Raises:
         UserError: for a missing function, one that is none, or a wrong setting.
@@ -72,6 +72,7 @@ class TaskFile:
 
     def __init__(self, module: ModuleType, path: Path) -> None:
         self.name = printable(path.name)
+        self.folder = path.resolve().parent
         self._functions = {name: getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
         if not callable(self._functions.get("samples")):  # a constant
             self._functions.pop("samples", None)

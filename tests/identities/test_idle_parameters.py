@@ -84,3 +84,51 @@ def node_accumulated(fabric):
 def test_an_open_round_averages_parameters_that_only_one_node_used():
     sums = on_nodes(node_accumulated, 2, timeout_s=30)[0]
     assert all(value > 0 for value in sums)
+
+
+class Undefined(torch.autograd.Function):
+    """Passes its first argument, and no gradient to the second."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class Undefining(nn.Module):
+    """A backward pass reaches `undefined` without a gradient, and never reaches `never`."""
+
+    def __init__(self, features, hidden, classes):
+        super().__init__()
+        self.first = nn.Linear(features, hidden)
+        self.undefined = nn.Linear(hidden, hidden, bias=False)
+        self.never = nn.Linear(3, 3)
+        self.output = nn.Linear(hidden, classes)
+
+    def forward(self, x):
+        return self.output(Undefined.apply(torch.tanh(self.first(x)), self.undefined.weight))
+
+
+class UndefiningToy(Toy):
+    name = "undefining"
+
+    def build_model(self):
+        return Undefining(self.options.features, self.options.hidden, self.options.classes)
+
+
+def node_undefining(fabric, method):
+    workload = UndefiningToy(ToyOptions(hidden=9))
+    workload.open(workload.prepare(None, None, None))
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    built = set_up(fabric, workload, method, options)
+    train(fabric, workload, built, 0, STEPS)
+    expected = plain_training(workload, DataParallel.Options(**options), STEPS)
+    return largest_difference(assembled(fabric, built), expected)
+
+
+@pytest.mark.parametrize("method", ["ddp", "zero"])
+def test_one_node_leaves_parameters_alone_whose_gradient_is_undefined(method):
+    assert on_nodes(node_undefining, 1, method, timeout_s=30) == [0.0]

@@ -7,7 +7,10 @@ from istbench.config.run import RunRequest
 from istbench.conformance.training import open_workload
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.setup import warm_up
+from istbench.node.sinks import Sinks
+from istbench.node.worker import train_rank
 from istbench.processes.on_nodes import on_nodes
+from istbench.results.store import RunDirectory
 
 
 def node_warmed(fabric, warmup_rounds):
@@ -37,3 +40,42 @@ def test_the_whole_model_of_a_warm_up_is_warm_too_and_the_counted_step_is_a_late
     (without, operations), (warm, same) = (on_nodes(node_warmed, 2, rounds)[0] for rounds in (0, 3))
     assert (without, warm) == ([8 * 8], [16 * 16, 8 * 8])
     assert same == operations
+
+
+COUNTS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+STEP = 0
+
+def model():
+    return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+def data(train):
+    return [(torch.arange(12.0).reshape(4, 3) + step) / 9 for step in range(3)]
+
+def loss(model, batch):
+    global STEP
+    with open({path!r}, "a") as file:
+        file.write(f"{{STEP}} {{int(torch.is_grad_enabled())}}\\n")
+    STEP += 1
+    return F.mse_loss(model(batch), batch)
+"""
+
+
+@pytest.mark.parametrize("method", ["ddp", "local_sgd"])
+def test_a_counter_of_the_users_loss_begins_with_the_first_step_of_training(tmp_path, method):
+    calls, task = tmp_path / "calls", tmp_path / "counts.py"
+    task.write_text(COUNTS.format(path=str(calls)))
+    request = RunRequest(workload=str(task), method=method, steps=4, eval_every=2, threads=1)
+    config = prepare_cell(request, lambda *_: None).config
+    (tmp_path / "run").mkdir()
+    on_nodes(node_trained, 1, config, tmp_path / "run")
+    trained = [line.split()[0] for line in calls.read_text().splitlines() if line.endswith(" 1")]
+    assert trained[-4:] == ["0", "1", "2", "3"]
+
+
+def node_trained(fabric, config, folder):
+    workload = open_workload(config.workload, {}, config.plugins)
+    train_rank(RunDirectory(folder), config, workload, fabric, Sinks([]))
