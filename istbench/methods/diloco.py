@@ -77,6 +77,7 @@ class DiLoCo(LocalSGD):
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         super().setup(model, workload, fabric)
+        self._flat = self._flat or flatten_in_place(floating_tensors(self._model))
         # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
         self._sizes = Counter[torch.dtype]()
         for parameter in trained(self._model):

@@ -8,11 +8,16 @@ from torch import Tensor, nn
 from istbench.fabric import Fabric
 from istbench.footprint import trained
 from istbench.memory_order import flattened, unflattened
+from istbench.subnets.layout import own_vectors
 
 
 def floating_tensors(model: nn.Module) -> list[Tensor]:
-    """The tensors of `model` that methods average: trained parameters and floating-point buffers."""
-    buffers = (buffer for buffer in model.buffers() if buffer.is_floating_point())
+    """The tensors of `model` that methods average: trained parameters and floating-point buffers.
+
+    Each node keeps the `own_vectors` for itself.
+    """
+    own = own_vectors(model)
+    buffers = (buffer for name, buffer in model.named_buffers() if buffer.is_floating_point() and name not in own)
     return [*trained(model), *buffers]
 
 

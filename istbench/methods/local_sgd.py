@@ -2,8 +2,8 @@
 
 Stich, "Local SGD converges fast and communicates little", ICLR 2019. One fused all-reduce averages all parameters
 and floating-point buffers, also the running statistics of BatchNorm. (Every evaluation estimates these again,
-istbench/node/evaluate.py.) The optimizer's state stays local, unless `average_optimizer` averages it by a second
-all-reduce.
+istbench/node/evaluate.py.) Each node keeps the vectors of a spectral normalisation. The optimizer's state stays local,
+unless `average_optimizer` averages it by a second all-reduce.
 
 With `warmup_rounds`, the nodes average after every local step of the first rounds: post-local SGD (Lin et al., ICLR
 2020, arXiv 1808.07217). With SGD these rounds train as `ddp` does, also with momentum. The optimizer's state stays
@@ -25,6 +25,7 @@ from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, wh
 from istbench.methods.base import Method, OwnObject, counted, materialise
 from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors
 from istbench.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, started
+from istbench.subnets.layout import own_vectors
 from istbench.workloads.base import Batch, Workload
 
 
@@ -71,8 +72,9 @@ class LocalSGD(Method):
         self._workload = workload
         self._fabric = fabric
         self._model = materialise(model, workload, self.seed, fabric.device)
-        # One flat buffer behind all tensors: the average is one all-reduce without copies.
-        self._flat = flatten_in_place(floating_tensors(self._model))
+        # One flat buffer behind all tensors: the average is one all-reduce without copies. The tensors of a single
+        # node stay where they are, so that it computes as a plain loop does, to the last bit.
+        self._flat = flatten_in_place(floating_tensors(self._model)) if fabric.world_size > 1 else []
         self._optimizer = self.build_optimizer(self._model.parameters(), workload)
         self._steps = 0  # of the current round
         self._warmup_steps = self._warmup_rounds() * self.options.local_steps
@@ -154,7 +156,8 @@ class LocalSGD(Method):
             return False
         if keys[0] == "optimizer":
             return self.options.average_optimizer and keys[-1] in self.options.slots
-        return keys[0] == "model" and self._model.state_dict()[keys[1]].is_floating_point()
+        averaged = keys[0] == "model" and keys[1] not in own_vectors(self._model)
+        return averaged and bool(self._model.state_dict()[keys[1]].is_floating_point())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])

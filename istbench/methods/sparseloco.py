@@ -28,7 +28,7 @@ from istbench.fabric import Fabric
 from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_over_senders
 from istbench.methods.diloco import DiLoCo
-from istbench.methods.flat import by_dtype
+from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.workloads.base import Workload
 
 Entries = Annotated[int, Meta(ge=1, le=LARGEST_CHUNK)]
@@ -118,7 +118,7 @@ class SparseLoCo(DiLoCo):
         for group in by_dtype(trained(model)):
             chunks = Chunks(sum(own.numel() for own in group), self.options.chunk, self.options.top)
             messages.append(chunks.message_bytes(group[0].dtype))
-        buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        buffers = floating_tensors(model)[len(trained(model)) :]
         averaged = [tensor_bytes(group) for group in by_dtype(buffers)]
 
         def rounds(node: PlannedNode) -> Iterator[None]:

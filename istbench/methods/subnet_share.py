@@ -170,11 +170,15 @@ class SubnetShare:
                 self.optimizer.state.pop(tensors[name], None)
 
     def whole(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors that no partition cuts, in the assembled model: `means` and the initial values of buffers."""
-        still = self.tensors.keys() - self.layout.names() - means.keys()
-        return means | {
-            name: self._workload.initial_buffer(self._model, name).to(self.fabric.device) for name in still
-        }
+        """The tensors that no partition cuts, in the assembled model: `means`, and buffers of this node.
+
+        Running statistics of dealt units have their initial values.
+        """
+        found, tensors = dict(means), self.tensors
+        for name in tensors.keys() - self.layout.names() - means.keys():
+            initial = self._workload.initial_buffer(self._model, name).to(self.fabric.device)
+            found[name] = tensors[name].detach() if tensors[name].shape == initial.shape else initial
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the share, for a checkpoint."""

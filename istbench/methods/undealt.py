@@ -44,7 +44,8 @@ class MeansInPlace:
 
     def __init__(self, fabric: Fabric, tensors: Mapping[str, Tensor]) -> None:
         self._fabric, self._tensors = fabric, tensors
-        self._flat = flatten_in_place(tensor for tensor in tensors.values() if not is_frozen(tensor))
+        moving = [tensor for tensor in tensors.values() if not is_frozen(tensor)]
+        self._flat = flatten_in_place(moving) if fabric.world_size > 1 else []  # as in `local_sgd`
 
     @property
     def alike(self) -> Collection[str]:

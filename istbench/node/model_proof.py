@@ -8,7 +8,7 @@ step of gradient descent between them. Their losses and gradients must agree.
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from istbench.error_lines import reason_of
 from istbench.errors import UserError
 from istbench.methods.base import Method, filled
-from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.methods.flat import floating_tensors
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.workloads.base import Batch
 from istbench.workloads.task import Task
@@ -33,7 +33,8 @@ _DONE = {
     "rebuilt": "builds it again from its named values",
 }
 
-Results = Mapping[str, Tensor | None]
+Result = tuple[str, Tensor | None]
+"""The name of a loss or gradient, and its value."""
 
 
 def prove_model(task: Task, method: type[Method]) -> None:
@@ -68,7 +69,7 @@ def _problem(task: Task, own_object: str) -> str:
     # One object after the other: a function that reads a global sees the object that was built last.
     # Finding a batch may run the model, which changes its statistics.
     batches = [task.example_batch(task.own_model(0), number) for number in range(2)]
-    expected = _course(task, task.own_model(0), batches)
+    expected = dict(_course(task, task.own_model(0), batches))
     try:
         other = _rebuilt(task) if own_object == "rebuilt" else _moved(task.own_model(0))
         difference = _difference(expected, _course(task, other, batches))
@@ -83,7 +84,9 @@ def _problem(task: Task, own_object: str) -> str:
 
 
 def _moved(model: nn.Module) -> nn.Module:
-    flatten_in_place(floating_tensors(model))
+    """`model`, with its tensors in other memory, each aligned as before: they round as before."""
+    for tensor in floating_tensors(model):
+        tensor.data = tensor.detach().clone()
     return model
 
 
@@ -93,35 +96,35 @@ def _rebuilt(task: Task) -> nn.Module:
     return filled(blank, task, 0, _CPU)
 
 
-def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Results:
+def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Result]:
     """Losses and gradients of `model` on `batches` in turn, with a step after each, and a loss in evaluation."""
-    found: dict[str, Tensor | None] = {}
-    model.train()
-    for number, batch in enumerate(batches, start=1):
-        try:
-            found |= _gradients(task, model, number, batch)
-        except Exception:  # the step may lead where the user's code refuses to compute
-            if number == 1:
-                raise
-            return found
-        _descend(model)
-    seed_random_state(0)
-    with torch.no_grad():
-        found["loss in evaluation"] = _evaluated(task, model, batches[0])
-    return found
+    with task.state_kept():  # a counter begins alike for every model
+        model.train()
+        for number, batch in enumerate(batches, start=1):
+            try:
+                loss = _backward(task, model, number, batch)
+            except Exception:  # the step may lead where the user's code refuses to compute
+                if number == 1:
+                    raise
+                return
+            yield f"loss {number}", loss
+            for name, parameter in model.named_parameters(remove_duplicate=False):
+                gradient = parameter.grad
+                yield f"{number}: gradient of {name}", None if gradient is None else gradient.detach().to_dense()
+            _descend(model)
+        seed_random_state(0)
+        with torch.no_grad():
+            evaluated = _evaluated(task, model, batches[0])
+        yield "loss in evaluation", evaluated
 
 
-def _gradients(task: Task, model: nn.Module, number: int, batch: Batch) -> Results:
-    """The loss of `model` on `batch` and the gradient of each parameter."""
+def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor:
+    """The loss of `model` on `batch`; its parameters get new gradients."""
     seed_random_state(number)
     model.zero_grad()
     loss = task.loss(model, batch)
     loss.backward()
-    found: dict[str, Tensor | None] = {f"loss {number}": loss.detach()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        gradient = parameter.grad
-        found[f"{number}: gradient of {name}"] = None if gradient is None else gradient.detach().clone().to_dense()
-    return found
+    return loss.detach()
 
 
 def _evaluated(task: Task, model: nn.Module, batch: Batch) -> Tensor:
@@ -161,18 +164,23 @@ def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
         return "" if _agree(before, loss(twin), 0.0) else "a copy of it reads tensors of the original"
 
 
-def _difference(expected: Results, found: Results) -> str:
-    """The first of the `expected` results that `found` does not share, in words; empty if they agree."""
+def _difference(expected: Mapping[str, Tensor | None], found: Iterable[Result]) -> str:
+    """The first of the `expected` results that is not among those `found`, in words; empty if they agree."""
     sizes = [float(value.abs().max()) for value in expected.values() if value is not None and value.numel()]
     largest = max((size for size in sizes if size < float("inf")), default=0.0)
-    for name, value in expected.items():
-        other = found.get(name)
+    missing = dict(expected)
+    for name, other in found:
+        value = missing.pop(name, other)
         if (value is None) != (other is None) or (
             value is not None and other is not None and not _agree(value, other, _SMALL * largest)
         ):
-            step, _, what = name.rpartition(": ")
-            return f"after one step the {what}" if step == "2" or name == "loss 2" else f"the {what}"
-    return ""
+            return _worded(name)
+    return next((_worded(name) for name, value in missing.items() if value is not None), "")
+
+
+def _worded(name: str) -> str:
+    step, _, what = name.rpartition(": ")
+    return f"after one step the {what}" if step == "2" or name == "loss 2" else f"the {what}"
 
 
 def _agree(one: Tensor, other: Tensor, least: float) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from istbench.memory_order import memory_format
 from istbench.subnets.cut_attention import keep_head_size
@@ -61,9 +63,10 @@ class CutTensor:
 class Layout:
     """The tensors that travel between nodes: `cut` ones by index, `replicated` ones by averaging.
 
-    Running statistics of BatchNorm are in neither. Those of a subnet do not fit the assembled network, so they
-    never cross the network. Every evaluation estimates them for the assembled model. Those of frozen layers, which
-    `build_model` put into evaluation mode, are like weights.
+    The vectors of a spectral normalisation (`own_vectors`) are in neither. Nor are running statistics of BatchNorm.
+    Those of a subnet do not fit the assembled network, so they never cross the network. Every evaluation estimates
+    them for the assembled model. Those of frozen layers, which `build_model` put into evaluation mode, are like
+    weights.
 
     replicated_values: the number of values of the `replicated` tensors.
     """
@@ -96,9 +99,9 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
     for group in groups:
         for slot in group.slots:
             axes.setdefault(slot.tensor, []).append(Axis(slot.dim, group.name, slot.block, slot.segments))
-    cut, replicated, replicated_values = [], [], 0
+    cut, replicated, replicated_values, own = [], [], 0, own_vectors(model)
     for name, tensor in named_tensors(model).items():
-        if not tensor.is_floating_point() or _is_estimated(model, name):
+        if not tensor.is_floating_point() or name in own or _is_estimated(model, name):
             if name in axes and not tensor.is_floating_point():
                 raise ValueError(
                     f"neuron group {axes[name][0].group!r}: {name} is a buffer of {tensor.dtype}, and only floats "
@@ -121,8 +124,22 @@ def undealt(model: nn.Module, groups: Sequence[NeuronGroup]) -> dict[str, Tensor
     Without groups, these are the tensors that `local_sgd` averages, in its order, with running statistics.
     """
     indexed = {slot.tensor for group in groups for slot in group.slots}
+    left = indexed | own_vectors(model)
     tensors = named_tensors(model).items()
-    return {name: tensor for name, tensor in tensors if name not in indexed and tensor.is_floating_point()}
+    return {name: tensor for name, tensor in tensors if name not in left and tensor.is_floating_point()}
+
+
+def own_vectors(model: nn.Module) -> set[str]:
+    """Names of the buffers of torch's spectral normalisation: each node tracks the singular vectors of its weights.
+
+    No method averages them: a mean of unit vectors is shorter, and an evaluation then divides by too small a norm.
+    """
+    found = set()
+    for name, module in model.named_modules():
+        kinds = [hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
+        kinds += [""] if isinstance(module, _SpectralNorm) else []
+        found |= {f"{name}.{kind}_{vector}".removeprefix(".") for kind in kinds for vector in "uv"}
+    return found
 
 
 def _is_estimated(model: nn.Module, name: str) -> bool:

@@ -115,8 +115,12 @@ def test_a_method_that_would_lose_what_belongs_to_the_model_is_refused(task, kin
     assert "\n" not in str(refused.value)
 
 
-def test_a_loss_that_counts_its_calls_cannot_be_proved(task):
-    workload = task({"added": " + (CALLS.append(1) or len(CALLS))"})
+def test_a_loss_that_counts_its_calls_is_proved(task):
+    prove_model(task({"added": " + (CALLS.append(1) or len(CALLS))"}), LocalSGD)
+
+
+def test_a_loss_with_other_random_numbers_cannot_be_proved(task):
+    workload = task({"added": " + __import__('os').urandom(1)[0]"})
     with pytest.raises(UserError, match="nothing is proved"):
         prove_model(workload, LocalSGD)
 
@@ -142,6 +146,45 @@ def plain_loop(workload):
         F.mse_loss(model(x), y).backward()
         optimizer.step()
     return [own.detach().flatten().tolist() for own in model.parameters()]
+
+
+SPECTRAL = {"spectral hook": "nn.utils", "spectral": "nn.utils.parametrizations"}
+
+
+def spectral(task, kind):
+    name = SPECTRAL[kind]
+    return task({"made": f"self.first = {name}.spectral_norm(self.first)"})
+
+
+@pytest.mark.parametrize("kind", SPECTRAL)
+@pytest.mark.parametrize("method", ["ddp", "local_sgd"])
+def test_one_node_trains_a_spectral_normalisation_as_a_plain_loop_to_the_last_bit(task, tmp_path, kind, method):
+    workload = spectral(task, kind)
+    (found,) = on_nodes(node_trained, 1, str(tmp_path / workload.file.name), method)
+    assert found == plain_loop(workload)
+
+
+@pytest.mark.parametrize("kind", SPECTRAL)
+def test_nodes_average_no_vectors_of_a_spectral_normalisation(task, tmp_path, kind):
+    workload = spectral(task, kind)
+    first, second = on_nodes(node_vectors, 2, str(tmp_path / workload.file.name))
+    assert first["weights"] == second["weights"]
+    for own, other in zip(first["vectors"], second["vectors"], strict=True):
+        assert own != other
+        assert sum(value**2 for value in own) == pytest.approx(1, abs=1e-6)
+
+
+def node_vectors(fabric, path):
+    workload = build_workload(path, {})
+    workload.open(workload.prepare(None, None, lambda *_: None))
+    built = set_up(fabric, workload, "local_sgd", {"local_steps": 5, "lr": 0.5})
+    train(fabric, workload, built, 0, 5)
+    state = built.state_dict()["model"]
+    vectors = [name for name in state if name.endswith(("_u", "_v"))]
+    assert len(vectors) == 2
+    assert not any(built.is_shared(("model", name)) for name in vectors)
+    weights = [value.tolist() for name, value in state.items() if name not in vectors]
+    return {"weights": weights, "vectors": [state[name].tolist() for name in vectors]}
 
 
 @pytest.mark.parametrize(("kind", "method"), [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp")])
