@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,12 @@ def mapped(parts: Any, change: Callable[[Tensor], Tensor]) -> Any:
         inside = _inside(leaf)
         if not inside:
             return leaf
+        if isinstance(leaf, Mapping) and not isinstance(leaf, MutableMapping):
+            items = {key: mapped(value, change) for key, value in inside.items()}
+            try:
+                return type(leaf)(items)  # type: ignore[call-arg]
+            except TypeError:
+                return MappingProxyType(items)
         other = copy.copy(leaf)
         if isinstance(leaf, MutableMapping):  # it may keep its items in a dictionary that the copy shares
             if isinstance(vars(leaf).get("data") if hasattr(leaf, "__dict__") else None, dict):
@@ -563,8 +570,10 @@ def _strided(tensor: Tensor) -> tuple[Tensor, ...]:
     """The parts of a sparse `tensor`, or the tensor itself."""
     if tensor.layout == torch.sparse_coo:
         return tensor.coalesce().indices(), tensor.coalesce().values()
-    if tensor.layout == torch.sparse_csr:
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
     return (tensor,)
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from istbench.error_lines import during
 from istbench.seeds import derived_seed
@@ -130,10 +130,12 @@ class TaskModel:
             raise self._file.wrong(
                 "model", f"returns a module without parameters{only}; it should return a torch.nn.Module to train"
             )
-        for name, parameter in parameters.items():
-            if isinstance(parameter, UninitializedParameter):
+        for name, tensor in (*parameters.items(), *model.named_buffers()):
+            if is_lazy(tensor):
                 raise self._file.wrong(
-                    "model", f"{name} has no size before a first batch; give its layer all sizes"
+                    "model",
+                    f"{name} has no size before a first batch; give its layer all sizes, or call the model once on "
+                    "an input before model() returns it",
                 )
         if not any(parameter.requires_grad for parameter in parameters.values()):
             raise self._file.wrong("model", "every parameter has requires_grad=False; one should be trained")
@@ -141,6 +143,10 @@ class TaskModel:
             halved = tensor.dtype in _HALF
             if halved or (name in parameters and tensor.dtype != torch.float32):
                 way = "; train in half precision by --amp bf16 or --amp fp16" if halved else ""
+                if tensor.is_complex():
+                    way = (
+                        "; keep torch.view_as_real of it as the parameter, and use torch.view_as_complex in forward"
+                    )
                 raise self._file.wrong("model", f"{name} is {tensor.dtype}; it should be torch.float32{way}")
         return model
 

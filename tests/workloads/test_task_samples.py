@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -45,7 +46,17 @@ BATCHES = [
     (Pair(zeros(6, 2), zeros(6)), 6),
     (Encoding(input_ids=zeros(7, 9), attention_mask=zeros(7, 9)), 7),
     (Graphs(zeros(11, 3), zeros(2, 40)), 11),
-    ((torch.eye(5).to_sparse(), zeros(5, 2)), 5),
+    *[
+        ((way(torch.eye(4)), zeros(4, 2)), 4)
+        for way in (
+            Tensor.to_sparse,
+            Tensor.to_sparse_csr,
+            Tensor.to_sparse_csc,
+            lambda eye: eye.to_sparse_bsr((2, 2)),
+            lambda eye: eye.to_sparse_bsc((2, 2)),
+        )
+    ],
+    (MappingProxyType({"x": zeros(8, 3), "y": [zeros(8)]}), 8),
 ]
 
 
