@@ -216,8 +216,9 @@ class DataParallel(Method):
             vars(module).update(attributes)
             module._buffers.clear()
             module._buffers.update(buffers)
-        for buffer, before in values:
-            buffer.copy_(before)
+        with torch.no_grad():
+            for buffer, before in values:
+                buffer.copy_(before)
         self._clear_gradients()
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:

@@ -2,8 +2,8 @@
 
 Stich, "Local SGD converges fast and communicates little", ICLR 2019. One fused all-reduce averages all parameters
 and floating-point buffers, also the running statistics of BatchNorm. (Every evaluation estimates these again,
-istbench/node/evaluate.py.) Each node keeps the vectors of a spectral normalisation. The optimizer's state stays local,
-unless `average_optimizer` averages it by a second all-reduce.
+istbench/node/evaluate.py.) Each node keeps the vectors of a spectral normalisation. The optimizer's state stays
+local, unless `average_optimizer` averages it by a second all-reduce.
 
 With `warmup_rounds`, the nodes average after every local step of the first rounds: post-local SGD (Lin et al., ICLR
 2020, arXiv 1808.07217). With SGD these rounds train as `ddp` does, also with momentum. The optimizer's state stays

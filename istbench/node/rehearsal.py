@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.errors import UserError, shown
+from istbench.fabric.watched_group import no_messages_of
 from istbench.methods.base import Method, materialise
 from istbench.node.model_proof import prove_model
 from istbench.subnets.groups import misfit, permute_units
@@ -34,6 +35,11 @@ def rehearse(workload: Workload, method: type[Method]) -> None:
     Raises:
         UserError: the workload returns a wrong value, or a neuron group does not fit the model.
     """
+    with no_messages_of(f"the code of {workload.in_errors}"):
+        _rehearse(workload, method)
+
+
+def _rehearse(workload: Workload, method: type[Method]) -> None:
     with RandomNumbers(0).drawn():
         workload.try_out()
     task = whole(workload)
@@ -42,14 +48,14 @@ def rehearse(workload: Workload, method: type[Method]) -> None:
         return
     try:
         with RandomNumbers(0).drawn():
-            _rehearse(workload, method.cuts_units)
+            _try_orders(workload, method.cuts_units)
     except UserError:
         raise
     except Exception:
         return
 
 
-def _rehearse(workload: Workload, cuts_units: bool) -> None:
+def _try_orders(workload: Workload, cuts_units: bool) -> None:
     model = blank_model(workload, data_known=True)
     if sum(parameter.numel() for parameter in model.parameters()) > _MOST_PARAMETERS:
         return

@@ -66,6 +66,7 @@ KEPT = {
         "changed": "w = net.first.weight; net.register_forward_hook(lambda m, i, out: out + w.sum())",
     },
 }
+OWN_BUFFER = {"made": "self.register_buffer('b', torch.ones(6).requires_grad_())", "added": " + self.b.detach()"}
 # What moving a tensor loses too.
 TIED = {
     "tied by data": {"changed": "net.second.weight.data = net.first.weight.data.T"},
@@ -187,9 +188,11 @@ def node_vectors(fabric, path):
     return {"weights": weights, "vectors": [state[name].tolist() for name in vectors]}
 
 
-@pytest.mark.parametrize(("kind", "method"), [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp")])
+@pytest.mark.parametrize(
+    ("kind", "method"), [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp"), ("own buffer", "ddp")]
+)
 def test_the_object_that_trains_is_that_of_the_user(task, tmp_path, kind, method):
-    workload = task({**KEPT, **TIED}[kind])
+    workload = task({**KEPT, **TIED, "own buffer": OWN_BUFFER}[kind])
     (found,) = on_nodes(node_trained, 1, str(tmp_path / workload.file.name), method)
     for ours, theirs in zip(found, plain_loop(workload), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from istbench.errors import UserError
+from istbench.methods.base import materialise
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.rehearsal import rehearse
+from istbench.processes.on_nodes import on_nodes
 from istbench.subnets.groups import NeuronGroup, Slot, validate_groups
 from istbench.workloads.toy import Toy
 
@@ -116,3 +119,35 @@ def test_an_error_of_the_plug_in_is_left_to_training(tmp_path):
         raise KeyError("RANK")
 
     rehearse(opened(tmp_path, loss=loss), IndependentSubnetTraining)
+
+
+def summing(self, model, batch):
+    """A loss that sends a message, as SyncBatchNorm does."""
+    value = Toy.loss(self, model, batch)
+    if dist.get_world_size() > 1:
+        dist.all_reduce(value.detach().clone())
+    return value
+
+
+def node_rehearsed(fabric):
+    said = ""
+    workload = type("Own", (Toy,), {"name": "own", "loss": summing, "try_out": tried})()
+    workload.open(workload.prepare(None, None, lambda *_: None))
+    if fabric.rank == 0:
+        with pytest.raises(UserError) as refused:
+            rehearse(workload, DataParallel)
+        said = str(refused.value)
+    total = torch.ones(1)
+    fabric.all_reduce_sum(total)
+    return said, total.item()
+
+
+def tried(self):
+    model = materialise(self.build_model(), self, 0, torch.device("cpu"))
+    self.loss(model, self.train_batch(torch.arange(4), torch.Generator()))
+
+
+def test_a_model_that_sends_messages_of_its_own_is_refused_while_the_other_ranks_wait():
+    (said, total), (silence, same) = on_nodes(node_rehearsed, 2)
+    assert "sends messages of its own through torch.distributed (allreduce)" in said
+    assert (silence, total, same) == ("", 2.0, 2.0)
