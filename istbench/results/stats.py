@@ -143,7 +143,9 @@ def _bootstrap(values: tuple[float, ...], middle: _Middle) -> tuple[float, float
 
     resamples = np.sort(np.array(values, dtype=float)[_drawn(len(values))], axis=1)
     lower, upper = resamples[:, (len(values) - 1) // 2], resamples[:, len(values) // 2]
-    medians = sorted(map(middle, lower.tolist(), upper.tolist()))
+    pairs = list(zip(lower.tolist(), upper.tolist(), strict=True))
+    found = {pair: middle(*pair) for pair in set(pairs)}  # few values have few pairs
+    medians = sorted(found[pair] for pair in pairs)
     tail = (1 - _CONFIDENCE) / 2
     return medians[math.floor(tail * (_RESAMPLES - 1))], medians[math.ceil((1 - tail) * (_RESAMPLES - 1))]
 
